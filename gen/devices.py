@@ -1,0 +1,104 @@
+"""Where things are: devices resolved once, recorded, and compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gen.errors import DeviceError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a model's parts are; decided once, when the adapter is made.
+
+    Attributes:
+        input_device: takes token ids, attention mask and positions: the embedding's.
+        logits_device: gives the logits; sampling and all state of the decode loop live here.
+        layer_devices: a device for each decoder layer and its part of the KV cache, in order.
+        dtype: of the weights.
+        offloaded: whether some weights rest on another device than the one that computes with them.
+        has_cache: whether decode steps reuse keys and values; False means that each step recomputes the prefix.
+    """
+
+    input_device: torch.device
+    logits_device: torch.device
+    layer_devices: tuple[torch.device, ...] = field(default=())
+    dtype: torch.dtype = torch.float32
+    offloaded: bool = False
+    has_cache: bool = True
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Every device that the model uses, each once, in the order of the data."""
+        return tuple(dict.fromkeys((self.input_device, *self.layer_devices, self.logits_device)))
+
+    def __str__(self) -> str:
+        devices = ", ".join(map(str, self.devices))
+        offloaded = ", some weights offloaded" if self.offloaded else ""
+        return f"{devices} ({str(self.dtype).removeprefix('torch.')}{offloaded})"
+
+
+def available_devices() -> list[torch.device]:
+    """The devices of this machine that `resolve_device` accepts: cpu, then every CUDA device, then mps."""
+    devices = [torch.device("cpu")]
+    devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append(torch.device("mps", 0))
+    return devices
+
+
+def resolve_device(device: str | int | torch.device | None = None) -> torch.device:
+    """Turn a user's device into one with an index, here and now, in the caller's thread.
+
+    A bare "cuda" is the caller's current CUDA device: another thread, or a later moment, may have another one. That is
+    why adapters call this once, at init, and keep the result.
+
+    Args:
+        device: a name such as "cuda:1", an index of a CUDA device, a torch.device, or None for the caller's current
+            CUDA device where there is one and else the CPU.
+    Raises:
+        DeviceError: the name cannot be read, or the device does not exist on this machine.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    exists = ", ".join(map(str, available_devices()))
+    try:
+        wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise DeviceError(f"{device!r} names no device; this machine has {exists}.") from error
+    if wanted.type == "cpu":
+        return torch.device("cpu")
+    if wanted.index is None:
+        current = torch.cuda.current_device() if wanted.type == "cuda" and torch.cuda.is_available() else 0
+        wanted = torch.device(wanted.type, current)
+    if wanted not in available_devices():
+        raise DeviceError(f"device {wanted} does not exist; this machine has {exists}.")
+    return wanted
+
+
+def check_same_device(**tensors: Tensor) -> torch.device:
+    """Raise a DeviceError that names every tensor and its device unless all are on one device, which is returned.
+
+    Raises:
+        DeviceError: the tensors are on more than one device, or there are none.
+    """
+    if not tensors:
+        raise DeviceError("check_same_device needs at least one tensor, as in check_same_device(logits=logits).")
+    groups: dict[torch.device, list[str]] = {}
+    for name, tensor in tensors.items():
+        described = f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+        groups.setdefault(tensor.device, []).append(described)
+    if len(groups) > 1:
+        raise DeviceError(_mixed(groups))
+    return next(iter(groups))
+
+
+def _mixed(groups: Mapping[torch.device, list[str]]) -> str:
+    """Say which tensors are where, and how to bring the fewer ones to the others."""
+    home = max(groups, key=lambda device: len(groups[device]))
+    lines = "\n".join(f"  on {device}: {', '.join(names)}" for device, names in groups.items())
+    movers = [name.split(" ")[0] for device, names in groups.items() if device != home for name in names]
+    hint = "; ".join(f"{name} = {name}.to({str(home)!r})" for name in movers)
+    return f"expected all tensors on one device, found {len(groups)}:\n{lines}\nMove the others: {hint}"
