@@ -148,9 +148,8 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
     shuffled, _, _ = MultinomialSampler(top_p=0.9).step(logits[order], torch.zeros(64), keys[order])
     assert torch.equal(shuffled, together[order])
     for row in range(0, 64, 9):
-        alone, _, weight = MultinomialSampler(top_p=0.9).step(
-            logits[row : row + 1], torch.zeros(1), keys[row : row + 1]
-        )
+        one = slice(row, row + 1)
+        alone, _, weight = MultinomialSampler(top_p=0.9).step(logits[one], torch.zeros(1), keys[one])
         assert torch.equal(alone, together[one])
         assert float(weight) == pytest.approx(float(together_weights[row]), abs=1e-6)
 
