@@ -138,7 +138,7 @@ class TransformersModel:
 
         model, config = self._model, self._model.config
         name = type(model).__name__
-        if config.is_encoder_decoder or model.get_output_embeddings() is None:
+        if config.is_encoder_decoder or not model.can_generate():
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
         if model.training:
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
