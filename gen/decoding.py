@@ -1,6 +1,7 @@
 """The decode loop: prefill, decode steps on the device, and texts from the tokens that come back."""
 
 from collections.abc import Iterator, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ def generate(
         SamplingError: a row had no token left to choose.
     Host sync: none a token on CUDA; tokens are read one step late.
     """
-    refuse_unknown("generate", unknown, _OPTIONS)
+    _refuse("generate", unknown)
     batch = is_batch(prompt)
     prompts: Any = prompt if batch else [prompt]
     sampler = _read_sampler(sampler)
@@ -87,7 +88,7 @@ def stream(
     Returns:
         An iterator of str, none of them empty.
     """
-    refuse_unknown("stream", unknown, _OPTIONS)
+    _refuse("stream", unknown)
     if is_batch(prompt):
         raise ArgumentError("stream takes one prompt; use generate for a list.")
     sampler = _read_sampler(sampler)
@@ -97,7 +98,15 @@ def stream(
     return (piece for pieces in _decode(model, sampler, texts) for piece in pieces if piece)
 
 
-_OPTIONS = ("sampler", "max_new_tokens", "stop", "seed", "eos_token_id", "chat", "details")
+def _refuse(function: str, unknown: dict[str, object]) -> None:
+    """Refuse unknown arguments; the sampling parameters have a place of their own."""
+    for name in unknown:
+        if name in signature(MultinomialSampler).parameters:
+            raise ArgumentError(f"{name} belongs to the sampler: sampler=gen.samplers.multinomial({name}=...)")
+    known = [
+        name for name, parameter in signature(generate).parameters.items() if parameter.kind == Parameter.KEYWORD_ONLY
+    ]
+    refuse_unknown(function, unknown, known)
 
 
 def _read_sampler(sampler: Sampler | None) -> Sampler:

@@ -75,25 +75,36 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._context = list(prompt_ids[-self._CONTEXT :])
+        start = max(0, len(prompt_ids) - self._CONTEXT)
+        while start and tokenizer.decode(prompt_ids[start:]).startswith(_UNFINISHED):
+            start -= 1  # the cut is within a character
+        self._context = list(prompt_ids[start:])
+        self._before = tokenizer.decode(self._context)
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty while a character is unfinished."""
         self._pending.append(token_id)
-        piece = self._piece()
-        if piece.endswith(_UNFINISHED):
+        text = self._tokenizer.decode(self._context + self._pending)
+        piece = self._new(text)
+        if not piece or piece.endswith(_UNFINISHED):
             return ""
-        if piece:
-            self._context, self._pending = self._pending, []
+        # a prompt may end within a character; then the context has to stay until the next piece
+        self._context = self._pending if text.startswith(self._before) else self._context + self._pending
+        self._before = self._tokenizer.decode(self._context)
+        self._pending = []
         return piece
 
     def flush(self) -> str:
         """What is left at the end: an unfinished character shows as U+FFFD."""
-        piece = self._piece() if self._pending else ""
-        self._context, self._pending = [*self._context, *self._pending], []
+        text = self._tokenizer.decode(self._context + self._pending)
+        self._context, self._pending = self._context + self._pending, []
+        piece, self._before = self._new(text), text
         return piece
 
-    def _piece(self) -> str:
-        before = self._tokenizer.decode(self._context).removesuffix(_UNFINISHED)
-        return self._tokenizer.decode(self._context + self._pending)[len(before) :]
+    def _new(self, text: str) -> str:
+        """The part of the text after what it has in common with the text before."""
+        if text.startswith(self._before):
+            return text[len(self._before) :]
+        pairs = enumerate(zip(self._before, text, strict=False))
+        return text[next((i for i, (old, new) in pairs if old != new), min(len(self._before), len(text))) :]
