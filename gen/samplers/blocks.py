@@ -49,7 +49,7 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
     return taken.masked_fill_(token >= vocab, -math.inf)
 
 
-def largest(values: Tensor, maxima: Tensor, n: int) -> Tensor:
+def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The n largest values of each row, in falling order, without sorting the row: they lie in the n best blocks.
 
     Args:
@@ -57,9 +57,12 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> Tensor:
         maxima: (rows, blocks), what `block_maxima` gives for them.
         n: at most vocab.
     Returns:
-        (rows, n), float32. Host sync: none.
+        (rows, n) float32: the values; (rows, n) int64: their tokens, any of those that equal the last value.
+        Host sync: none.
     """
-    blocks = maxima.shape[1]
-    if 2 * n >= blocks:
-        return values.topk(n).values.float()
-    return take_blocks(values, maxima.topk(n, sorted=False).indices).flatten(1).topk(n).values
+    if 2 * n >= maxima.shape[1]:
+        ranked = values.topk(n)
+        return ranked.values.float(), ranked.indices
+    blocks = maxima.topk(n, sorted=False).indices
+    ranked = take_blocks(values, blocks).flatten(1).topk(n)
+    return ranked.values, blocks.gather(-1, ranked.indices // BLOCK) * BLOCK + ranked.indices % BLOCK

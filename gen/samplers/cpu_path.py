@@ -1,6 +1,7 @@
 """Sampling on the CPU, where the host may look at the numbers: it reads the logits once or twice and sorts few."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +19,19 @@ from gen.samplers.cuts import (
     within,
 )
 from gen.samplers.parameters import RowParameters
-from gen.samplers.race import full_mass, kept_mass_, log_probability, run_blocks, run_tokens
-from gen.samplers.search import search_nucleus
+from gen.samplers.race import full_mass, kept_mass_, log_probability, run_blocks, run_candidates, run_tokens
 
 _LARGEST = torch.finfo(torch.float32).max
 _CHUNK = 2**17  # how many logits are worked on at a time: what they become stays in the cache
+_SLICES, _DEPTH = 4096, 32  # a wide nucleus is found to the slice first; the slices reach this deep in nats
 _HEAD = 128  # how many of the largest logits are looked at before a nucleus is searched for
+
+
+class Head(NamedTuple):
+    """Each row's largest values, (rows, n) float32 in falling order, and their tokens."""
+
+    values: Tensor
+    token_ids: Tensor
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +64,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
     """
     logits, maxima, top = _survey(logits)
     temperature = parameters.temperature
-    cut = _cut(logits, maxima, top, parameters)
+    cut, head = _cut(logits, maxima, top, parameters)
+    few = None if cut is None or head is None else _few(head, cut, logits)
+    if cut is not None and few is not None:
+        token_ids, weight, mass = run_candidates(*few, top, temperature, cut, keys)
+        return token_ids, log_probability(weight, mass)
     if cut is None:
         mass = _all_mass(logits, top, temperature)
         block = run_blocks(mass, keys, mass.shape[1])
@@ -72,7 +84,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
     """What `draw` keeps of each row; None for everything. Arguments: as for `draw`."""
-    return _cut(*_survey(logits), parameters)
+    return _cut(*_survey(logits), parameters)[0]
 
 
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,8 +100,21 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, maxima, top
 
 
-def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters) -> Cut | None:
-    """What top-k, top-p and min-p keep of each row; None for everything."""
+def _covers(head: Head, cut: Cut, logits: Tensor) -> bool:
+    """Whether every token at or above the threshold is in the head."""
+    return head.values.shape[1] == logits.shape[1] or bool((head.values[:, -1:] < cut.threshold).all())
+
+
+def _few(head: Head, cut: Cut, logits: Tensor) -> Head | None:
+    """The part of the head that a cut keeps; None if that is not all, or too many to be compared pair by pair."""
+    if not _covers(head, cut, logits):
+        return None
+    kept = max(1, int((head.values >= cut.threshold).sum(-1).amax()))
+    return Head(head.values[:, :kept], head.token_ids[:, :kept]) if kept * kept <= logits.shape[1] else None
+
+
+def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters) -> tuple[Cut | None, Head | None]:
+    """What top-k, top-p and min-p keep of each row, None for everything; and the head that was looked at, if any."""
     temperature, top_k, top_p, min_p = parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p
     vocab = logits.shape[1]
     cut, head = None, None
@@ -97,15 +122,15 @@ def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters)
         ranks = top_k if isinstance(top_k, Tensor) else torch.full_like(top, top_k, dtype=torch.int64)
         limited = ranks < vocab
         deepest = int(ranks.where(limited, 1).amax())
-        head = largest(logits, maxima, min(deepest + 1, vocab))
-        kth = head.gather(-1, ranks.clamp(max=deepest) - 1)
+        head = Head(*largest(logits, maxima, min(deepest + 1, vocab)))
+        kth = head.values.gather(-1, ranks.clamp(max=deepest) - 1)
         cut = keep_from(kth.masked_fill_(~limited, -math.inf))
     if top_p is not None:
-        head = largest(logits, maxima, min(_HEAD, vocab)) if head is None else head
+        head = Head(*largest(logits, maxima, min(_HEAD, vocab))) if head is None else head
         cut = within(_nucleus(logits, maxima, top, cut, head, temperature, top_p), cut, top_p)
     if min_p is not None:
         cut = tighter(cut, min_p_threshold(top, temperature, min_p))
-    return cut
+    return cut, head
 
 
 def _nucleus(
@@ -113,27 +138,42 @@ def _nucleus(
     maxima: Tensor,
     top: Tensor,
     cut: Cut | None,
-    head: Tensor,
+    head: Head,
     temperature: Setting | None,
     top_p: Setting,
 ) -> Cut:
-    """Top-p of what a cut left: in the head, the row's largest values, where that holds it; else by search."""
+    """Top-p of what a cut left: in the head where that holds it, else in the whole row."""
+    values = head.values
+    if cut is not None:
+        values = values.masked_fill(values < cut.threshold, -math.inf)
     if cut is None:
         total = _all_mass(logits, top, temperature).sum(-1, keepdim=True)
-    elif bool((head[:, -1:] < cut.threshold).all()):
-        head = head.masked_fill(head < cut.threshold, -math.inf)
-        total = log_weight(head, top, temperature).double().exp_().sum(-1, keepdim=True)
+    elif _covers(head, cut, logits):
+        total = log_weight(values, top, temperature).double().exp_().sum(-1, keepdim=True)
     else:
-        head = head.masked_fill(head < cut.threshold, -math.inf)
         total = _mass_of(logits, maxima, top, temperature, cut)[0].sum(-1, keepdim=True)
     goal = nucleus_goal(top_p, total)
-    nucleus, found = nucleus_in_head(head, top, temperature, goal)
+    nucleus, found = nucleus_in_head(values, top, temperature, goal)
     for row in (~found).flatten().nonzero().flatten().tolist():
-        one = slice(row, row + 1)
-        mass = log_weight(logits[one], top[one], _rows(temperature, one)).exp_()
-        searched = search_nucleus(logits[one], mass, top[one], _rows(temperature, one), goal[one])
-        nucleus.threshold[one], nucleus.quota[one] = searched
+        wide = _wide_nucleus(logits[row].float(), top[row], _rows(temperature, row), goal[row])
+        nucleus.threshold[row], nucleus.quota[row] = wide
     return nucleus
+
+
+def _wide_nucleus(values: Tensor, top: Tensor, temperature: Setting | None, goal: Tensor) -> Cut:
+    """Top-p of one row with many likely tokens: the mass of slices of likelihood, then a sort of the last slice.
+
+    Args:
+        values: (vocab,), float32.
+        top, temperature, goal: (1,).
+    """
+    depth = log_weight(values, top, temperature).neg_()
+    slices = (depth * (_SLICES / _DEPTH)).clamp_(max=_SLICES - 1).long()
+    mass = torch.bincount(slices, depth.neg_().exp_().double(), _SLICES)
+    reached = mass.cumsum(0)
+    last = (reached < goal).sum().clamp_(max=int(slices.amax()))
+    ranked = values[slices == last].sort(descending=True).values.unsqueeze(0)
+    return nucleus_in_head(ranked, top, temperature, goal - reached[last] + mass[last])[0]
 
 
 def _mass_of(
@@ -176,5 +216,5 @@ def _blocks(logits: Tensor) -> Tensor:
     return torch.unflatten(logits, 1, (count_blocks(vocab), BLOCK)).float()
 
 
-def _rows(setting: Setting | None, rows: slice) -> Setting | None:
+def _rows(setting: Setting | None, rows: slice | int) -> Setting | None:
     return setting[rows] if isinstance(setting, Tensor) else setting

@@ -5,7 +5,6 @@ logarithm of it is Gumbel-max. First a block of 128 token ids runs by its mass, 
 by the chain rule. Sources: Gumbel 1954; Maddison, Tarlow & Minka 2014, arXiv:1411.0030.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from gen.samplers.blocks import BLOCK
 from gen.samplers.cuts import Cut, Setting, log_weight
-from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, exponential
+from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, exponential, exponential_at
 
 
 def full_mass(values: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
@@ -34,15 +33,19 @@ def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cu
         top: (rows, 1), float32: the row's maximum.
     Returns:
         (rows, n) float32: the mass; (rows, n) int64: how many tokens at the threshold come before each block.
+        Memory: that of the values.
     """
     threshold = cut.threshold.unsqueeze(-1)
-    ties = (values == threshold).sum(-1)
+    hits = torch.empty_like(values)  # comparisons written as numbers: masks of bool take several times as long
+    ties = torch.eq(values, threshold, out=hits).sum(-1).long()
     before = ties.cumsum(-1) - ties
-    values.masked_fill_(values <= threshold, -math.inf).sub_(top.unsqueeze(-1))
+    torch.gt(values, threshold, out=hits)
+    values.sub_(top.unsqueeze(-1))
     if temperature is not None:
         values.div_(_deep(temperature))
     kept = torch.minimum((cut.quota - before).clamp_(min=0), ties)
-    return values.exp_().sum(-1) + kept * log_weight(cut.threshold, top, temperature).exp_(), before
+    mass = values.exp_().mul_(hits).sum(-1)
+    return mass + kept * log_weight(cut.threshold, top, temperature).exp_(), before
 
 
 def run_blocks(mass: Tensor, keys: Tensor, blocks: int, ids: Tensor | None = None) -> Tensor:
@@ -55,8 +58,7 @@ def run_blocks(mass: Tensor, keys: Tensor, blocks: int, ids: Tensor | None = Non
         ids: (rows, n), int64: which blocks these are; None for all in order.
     """
     if ids is not None and 4 * ids.shape[1] < blocks:
-        noise = exponential(keys, ids >> 2, BLOCK_NOISE).view(*ids.shape, 4)
-        noise = noise.gather(-1, (ids & 3).unsqueeze(-1)).squeeze(-1)
+        noise = exponential_at(keys.unsqueeze(1), ids, BLOCK_NOISE)
     else:
         noise = exponential(keys, torch.arange(-(-blocks // 4), device=keys.device).unsqueeze(0), BLOCK_NOISE)
         noise = noise[:, :blocks] if ids is None else noise.gather(-1, ids)
@@ -90,6 +92,32 @@ def run_tokens(
     runs = block * (BLOCK // 4) + torch.arange(BLOCK // 4, device=keys.device)
     winner = exponential(keys, runs, TOKEN_NOISE).div_(mass).argmin(-1, keepdim=True)
     return block * BLOCK + winner, weight.gather(-1, winner)
+
+
+def run_candidates(
+    values: Tensor, token_ids: Tensor, top: Tensor, temperature: Setting | None, cut: Cut, keys: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw from a few tokens: the same token as from all blocks, if no other token is kept.
+
+    Args:
+        values, token_ids: (rows, n), float32 and int64, in any order.
+    Returns:
+        (rows, 1) int64: the token id, 0 in a row without mass; (rows, 1) float32: its log-weight; (rows, n) float32:
+        the mass of each. Memory: rows * n * n numbers.
+    """
+    weight = log_weight(values, top, temperature)
+    tie = values == cut.threshold
+    earlier = token_ids.unsqueeze(1) <= token_ids.unsqueeze(2)
+    rank = (earlier & tie.unsqueeze(1)).sum(-1)
+    mass = weight.exp().mul_((values > cut.threshold) | (tie & (rank <= cut.quota)))
+    block = token_ids // BLOCK
+    block_mass = ((block.unsqueeze(2) == block.unsqueeze(1)) * mass.unsqueeze(1)).sum(-1)
+    use = torch.arange(BLOCK_NOISE, TOKEN_NOISE + 1, device=keys.device).view(2, 1)
+    noise = exponential_at(keys.view(-1, 1, 1), torch.stack((block, token_ids), 1), use)
+    best = block.gather(-1, (noise[:, 0] / block_mass).argmin(-1, keepdim=True))
+    winner = (noise[:, 1] / mass.masked_fill(block != best, 0)).argmin(-1, keepdim=True)
+    drawn = token_ids.gather(-1, winner).masked_fill_(mass.sum(-1, keepdim=True) <= 0, 0)
+    return drawn, weight.gather(-1, winner), mass
 
 
 def log_probability(weight: Tensor, mass: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ def philox(counter: tuple[Word, Word, Word, Word], key: Tensor) -> tuple[Tensor,
     Returns:
         Four int64 tensors of values below 2**32, of the broadcast shape, on the key's device. Host sync: none.
     """
-    shape = torch.broadcast_shapes(key.shape, *(word.shape for word in counter if isinstance(word, Tensor)))
-    zero = torch.zeros(shape, dtype=torch.int64, device=key.device)
+    zero = key & 0
+    for word in counter:
+        zero = zero + (word & 0) if isinstance(word, Tensor) else zero
+    shape = zero.shape
     a, b, c, d = (zero + word for word in counter)
     # Both halves of a round in one operation: small tensors cost by the operation, not by the number.
     outer, inner = torch.stack((a, c)), torch.stack((b, d))
@@ -73,7 +75,24 @@ def exponential(keys: Tensor, first: Tensor, use: int) -> Tensor:
     Returns:
         (rows, 4 n), float32, on the keys' device, between 1.1e-10 and 22.9. Host sync: none.
     """
-    bits = torch.stack(philox((first, 0, 0, use), keys.unsqueeze(1)), -1).flatten(1)
+    return _exponential(torch.stack(philox((first, 0, 0, use), keys.unsqueeze(1)), -1).flatten(1))
+
+
+def exponential_at(keys: Tensor, index: Tensor, use: int | Tensor) -> Tensor:
+    """The same noise at any indices.
+
+    Args:
+        keys: int64, of a shape that broadcasts with the indices.
+        index: int64.
+        use: BLOCK_NOISE or TOKEN_NOISE, or a tensor of these that broadcasts with the indices.
+    Returns:
+        float32, of the indices' shape. Host sync: none.
+    """
+    words = torch.stack(philox((index >> 2, 0, 0, use), keys), -1)
+    return _exponential(words.gather(-1, (index & 3).unsqueeze(-1)).squeeze(-1))
+
+
+def _exponential(bits: Tensor) -> Tensor:
     return bits.double().add_(0.5).mul_(2.0**-32).log_().neg_().float()
 
 

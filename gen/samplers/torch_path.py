@@ -82,7 +82,7 @@ def _cut(logits: Tensor, parameters: RowParameters) -> tuple[Cut | None, Tensor,
     if isinstance(top_k, Tensor):
         cut = keep_from(search_threshold(logits, None, top_k))
     elif top_k is not None:
-        head = largest(values.flatten(1), maxima, top_k)
+        head, _ = largest(values.flatten(1), maxima, top_k)
         cut = keep_from(head[:, -1:])
     if top_p is not None:
         cut = within(_nucleus_(values, logits, head, top, cut, temperature, top_p), cut, top_p)
