@@ -23,12 +23,10 @@ def block_maxima(values: Tensor) -> Tensor:
     """
     vocab = values.shape[1]
     full = vocab // BLOCK
-    maxima = values.new_empty(len(values), count_blocks(vocab))
-    if full:
-        maxima[:, :full] = torch.unflatten(values[:, : full * BLOCK], 1, (full, BLOCK)).amax(-1)
-    if vocab % BLOCK:
-        maxima[:, full] = values[:, full * BLOCK :].amax(-1)
-    return maxima
+    maxima = torch.unflatten(values[:, : full * BLOCK], 1, (full, BLOCK)).amax(-1)
+    if vocab % BLOCK == 0:
+        return maxima
+    return torch.cat((maxima, values[:, full * BLOCK :].amax(-1, keepdim=True)), -1)
 
 
 def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
