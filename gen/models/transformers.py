@@ -87,10 +87,14 @@ def from_transformers(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerB
 
 
 class TransformersModel:
-    """A transformers causal language model behind `gen.models.base.Model`, which says what the attributes are."""
+    """A transformers causal language model behind `gen.models.base.Model`, which says what its attributes are.
+
+    Attributes:
+        hf_model: the transformers model itself.
+    """
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._model = model
+        self.hf_model = model
         self._forward_arguments = inspect.signature(model.forward).parameters
         self.tokenizer = Tokenizer(tokenizer)
         self._check_usable()
@@ -116,12 +120,12 @@ class TransformersModel:
         """An empty cache for `length` tokens; each layer's part is made where the layer is, at its first use."""
         from transformers import StaticCache
 
-        return StaticCache(config=self._model.config, max_cache_len=length)
+        return StaticCache(config=self.hf_model.config, max_cache_len=length)
 
     def forward(self, token_ids: Tensor, positions: Tensor, mask: Tensor, cache: "StaticCache") -> Tensor:
         """The logits (rows, vocab_size) after the last of token_ids (rows, n)."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
-        output = self._model(
+        output = self.hf_model(
             input_ids=token_ids,
             attention_mask=mask,
             past_key_values=cache,
@@ -136,7 +140,7 @@ class TransformersModel:
         """Refuse what would fail or mislead later."""
         from transformers.cache_utils import StaticLayer
 
-        model, config = self._model, self._model.config
+        model, config = self.hf_model, self.hf_model.config
         name = type(model).__name__
         if config.is_encoder_decoder or not model.can_generate():
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
