@@ -57,7 +57,7 @@ def spaced_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-_SMALL = {
+_SMALL: dict[str, object] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -66,7 +66,7 @@ _SMALL = {
     "max_position_embeddings": 128,
 }
 _GEMMA3_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
-_DEEPSEEK = {
+_DEEPSEEK: dict[str, object] = {
     "num_key_value_heads": 4,
     "moe_intermediate_size": 16,
     "n_routed_experts": 8,
@@ -79,7 +79,7 @@ _DEEPSEEK = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
 }
-_OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32}
+_OPT: dict[str, object] = {"ffn_dim": 64, "word_embed_proj_dim": 32}
 
 SHAPES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("Llama", _SMALL),

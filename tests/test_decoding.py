@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gen
+from gen.models.transformers import TransformersModel
 from gen.samplers import greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
@@ -119,7 +120,7 @@ def test_a_prompt_may_be_token_ids_or_messages() -> None:
 
 
 @pytest.fixture(scope="module")
-def llama() -> gen.models.transformers.TransformersModel:
+def llama() -> TransformersModel:
     return gen.from_transformers(tiny_model(), byte_tokenizer())
 
 
@@ -139,7 +140,7 @@ def test_logprobs_are_those_of_the_distribution_that_was_drawn_from(llama: Any) 
         completion = gen.generate(llama, prompt_ids, sampler=sampler, seed=1, max_new_tokens=8, details=True)
         token_ids = torch.tensor([prompt_ids + completion.token_ids])
         with torch.no_grad():
-            logits = llama._model(token_ids).logits[0, len(prompt_ids) - 1 : -1, :259].double()
+            logits = llama.hf_model(token_ids).logits[0, len(prompt_ids) - 1 : -1, :259].double()
         if isinstance(sampler, multinomial):
             logits = sampler.warp(logits).double()
         expected = logits.log_softmax(-1).gather(1, token_ids[0, len(prompt_ids) :, None]).flatten()
@@ -176,13 +177,14 @@ def test_a_row_with_nothing_left_raises_and_names_the_place() -> None:
 
 
 def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
-    generate = gen.generate
+    generate: Any = gen.generate
+    stream: Any = gen.stream
     return [
-        (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\)"),  # type: ignore[arg-type]
+        (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\)"),
         (lambda m: generate(m, []), "the list of prompts is empty"),
-        (lambda m: generate(m, 3), "a prompt is a text, a list of messages or of token ids, or a list of those; got 3"),  # type: ignore[arg-type]
-        (lambda m: generate(m, ["a", 3]), "a prompt is a text"),  # type: ignore[list-item]
-        (lambda m: generate(m, [1, "a"]), "a prompt is a text"),  # type: ignore[list-item]
+        (lambda m: generate(m, 3), "a prompt is a text, a list of messages or of token ids, or a list of those; got 3"),
+        (lambda m: generate(m, ["a", 3]), "a prompt is a text"),
+        (lambda m: generate(m, [1, "a"]), "a prompt is a text"),
         (lambda m: generate(m, [[]]), "a prompt is a text"),
         (lambda m: generate(m, [65, 259]), "the prompt has the token id 259; the vocabulary is 0 to 258"),
         (lambda m: generate(m, [-1]), "the token id -1"),
@@ -191,8 +193,8 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: generate(m, ["x", "y" * 2000]), "prompt 1 has 2000 tokens"),
         (lambda m: generate(m, "x" * 1001, max_new_tokens=0), "prompt 0 has 1001 tokens"),
         (lambda m: generate(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0, got -1"),
-        (lambda m: generate(m, "x", max_new_tokens=2.5), "max_new_tokens must be a whole number"),  # type: ignore[arg-type]
-        (lambda m: generate(m, "x", seed="7"), "seed must be a whole number"),  # type: ignore[arg-type]
+        (lambda m: generate(m, "x", max_new_tokens=2.5), "max_new_tokens must be a whole number"),
+        (lambda m: generate(m, "x", seed="7"), "seed must be a whole number"),
         (lambda m: generate(m, "x", seed=-1), "seed must be a whole number at least 0"),
         (lambda m: generate(m, "x", seed=2**63), "seed must be a whole number .* got 9223372036854775808"),
         (lambda m: generate(m, "x", seed=True), "seed must be a whole number"),
@@ -201,17 +203,17 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
             "seed must be .* one for each of 2 prompts, got 1",
         ),
         (lambda m: generate(m, "x", stop=""), "stop takes strings of at least one character, got ''"),
-        (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),  # type: ignore[arg-type]
-        (lambda m: generate(m, "x", sampler="greedy"), "sampler must be a sampler"),  # type: ignore[arg-type]
+        (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),
+        (lambda m: generate(m, "x", sampler="greedy"), "sampler must be a sampler"),
         (lambda m: generate(m, "x", max_tokens=3), "generate .* got 'max_tokens'; did you mean 'max_new_tokens'"),
         (
             lambda m: generate(m, "x", temperature=0.5),
             r"sampler=gen.samplers.multinomial\(temperature=\.\.\.",
         ),
         (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),
-        (lambda m: gen.stream(m, ["x"]), "stream takes one prompt; use generate for a list"),  # type: ignore[list-item]
-        (lambda m: gen.stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
-        (lambda m: gen.stream(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0"),
+        (lambda m: stream(m, ["x"]), "stream takes one prompt; use generate for a list"),
+        (lambda m: stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
+        (lambda m: stream(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0"),
     ]
 
 
