@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gen.errors import ArgumentError, check_number, refuse_unknown
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.warpers import log_weights
+from gen.samplers.paths import path_of
 
 
 class BeamSearchSampler:
@@ -16,7 +16,7 @@ class BeamSearchSampler:
 
     The rows of a prompt stand side by side, `beams` of them. The weight is the sum of log-probabilities under the
     softmax of the logits. Ties: any of the equal ones. A beam without a continuation gives token 0 and weight -inf, so
-    that no masked token is ever emitted. Device: that of the logits. Host sync: none.
+    that no masked token is ever emitted. Device: that of the logits. Host sync: none on CUDA.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
@@ -54,19 +54,16 @@ class BeamSearchSampler:
             count: how many for each prompt; where fewer exist the rest have weight -inf.
         Returns:
             token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
-            (prompts, count). Host sync: none.
+            (prompts, count). Host sync: none on CUDA.
         """
-        vocab = logits.shape[1]
-        log_weight = log_weights(logits)
-        mass = log_weight.exp().sum(-1, keepdim=True).log()  # -inf in a row with nothing left, which stays -inf
-        total = torch.where(mass.isneginf(), -math.inf, log_weight - mass) + weights.unsqueeze(1)
-        total = total.view(-1, self.samples * vocab)
+        each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
+        logprobs, token_ids = path_of(logits).likeliest(logits, each)
+        total = (logprobs + weights.unsqueeze(1)).view(-1, self.samples * each)
         best, index = total.topk(min(count, total.shape[1]))
-        missing = count - best.shape[1]
-        best = torch.nn.functional.pad(best, (0, missing), value=-math.inf)
-        index = torch.nn.functional.pad(index, (0, missing))
-        token_ids = torch.where(best.isneginf(), 0, index % vocab)
-        return token_ids, index // vocab, best
+        token_ids = token_ids.view(-1, self.samples * each).gather(-1, index).masked_fill_(best.isneginf(), 0)
+        missing = (0, count - best.shape[1])
+        pad = torch.nn.functional.pad
+        return pad(token_ids, missing), pad(index // each, missing), pad(best, missing, value=-math.inf)
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used.

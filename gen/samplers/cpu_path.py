@@ -43,13 +43,29 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row.
     """
     logits, maxima, top = _survey(logits)
-    return best_token(logits, maxima), log_probability(torch.zeros_like(top), _all_mass(logits, top, None))
+    logprobs = log_probability(torch.zeros_like(top), _all_mass(logits, top, None))
+    return best_token(logits, maxima), logprobs.squeeze(-1)
 
 
 def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
     """The lowest index of each row's maximum, (rows, 1), from the maxima of its blocks."""
     block = maxima.argmax(-1, keepdim=True)
     return block * BLOCK + take_blocks(logits, block).squeeze(1).argmax(-1, keepdim=True)
+
+
+def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Each row's n most likely tokens, best first; any of those that are equally likely.
+
+    Args:
+        logits: (rows, vocab), floating, on the CPU.
+        n: at most vocab.
+    Returns:
+        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
+        where the log-probability is -inf.
+    """
+    logits, maxima, top = _survey(logits)
+    values, token_ids = largest(logits, maxima, n)
+    return log_probability(values - top, _all_mass(logits, top, None)), token_ids
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
@@ -68,7 +84,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
     few = None if cut is None or head is None else _few(head, cut, logits)
     if cut is not None and few is not None:
         token_ids, weight, mass = run_candidates(*few, top, temperature, cut, keys)
-        return token_ids, log_probability(weight, mass)
+        return token_ids, log_probability(weight, mass).squeeze(-1)
     if cut is None:
         mass = _all_mass(logits, top, temperature)
         block = run_blocks(mass, keys, mass.shape[1])
@@ -79,7 +95,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         block = slot if blocks is None else blocks.gather(-1, slot)
         inside, before = take_blocks(logits, block).squeeze(1), ties.gather(-1, slot)
     token_ids, weight = run_tokens(inside, top, temperature, cut, before, block, keys)
-    return token_ids, log_probability(weight, mass)
+    return token_ids, log_probability(weight, mass).squeeze(-1)
 
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:

@@ -121,10 +121,10 @@ def run_candidates(
 
 
 def log_probability(weight: Tensor, mass: Tensor) -> Tensor:
-    """The log-probability of tokens of log-weights (rows, 1) in rows of masses (rows, n): (rows,), -inf if dead."""
+    """The log-probabilities of tokens of log-weights (rows, n) in rows of masses (rows, m): -inf in a dead row."""
     total = mass.sum(-1, keepdim=True)
     # a dead row has a mass of 0: -inf - log(0) would be NaN
-    return torch.where(total > 0, weight - total.log(), -torch.inf).squeeze(-1)
+    return torch.where(total > 0, weight - total.log(), -torch.inf)
 
 
 def _deep(temperature: Any) -> Any:

@@ -37,7 +37,25 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     token_ids = block * BLOCK + _take(logits, block).argmax(-1, keepdim=True)
     top = maxima.gather(-1, block)
     mass = full_mass(values, top.clamp(min=-_LARGEST), None)
-    return token_ids, log_probability(torch.zeros_like(top), mass)
+    return token_ids, log_probability(torch.zeros_like(top), mass).squeeze(-1)
+
+
+def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Each row's n most likely tokens, best first; any of those that are equally likely.
+
+    Args:
+        logits: (rows, vocab), floating.
+        n: at most vocab.
+    Returns:
+        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
+        where the log-probability is -inf.
+        Host sync: none.
+    """
+    values = _numbers(logits)
+    maxima = values.amax(-1)
+    top = maxima.amax(-1, keepdim=True).clamp(min=-_LARGEST)
+    best, token_ids = largest(values.flatten(1), maxima, n)
+    return log_probability(best - top, full_mass(values, top, None)), token_ids.clamp_(max=logits.shape[1] - 1)
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
@@ -64,7 +82,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         block = run_blocks(mass, keys, mass.shape[1])
         before = ties.gather(-1, block)
     token_ids, weight = run_tokens(_take(logits, block), top, temperature, cut, before, block, keys)
-    return token_ids, log_probability(weight, mass)
+    return token_ids, log_probability(weight, mass).squeeze(-1)
 
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:

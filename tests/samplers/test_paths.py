@@ -1,5 +1,6 @@
 """Every path against the float64 reference and against the other ones, on logits and parameters that are hard."""
 
+import math
 from itertools import combinations
 from types import ModuleType
 from typing import Any
@@ -115,6 +116,20 @@ def test_the_most_likely_token_is_the_lowest_of_the_largest(path: Any, vocab: in
     torch.testing.assert_close(
         logprobs[alive].double(), expected.probabilities.amax(-1)[alive].log(), atol=3e-5, rtol=0
     )
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
+@pytest.mark.parametrize("vocab", [1, 33, 1000, 5000])
+def test_the_likeliest_tokens_are_the_references(path: Any, vocab: int) -> None:
+    logits = hard_logits(vocab, torch.float32)
+    n = min(vocab, 9)
+    logprobs, token_ids = path.likeliest(logits, n)
+    probabilities = Ranked(logits).cut().probabilities
+    wanted = probabilities.topk(n).values.log()
+    shown = probabilities.gather(-1, token_ids).log().where(logprobs.isfinite(), -math.inf)
+    for values in (logprobs.double(), shown):  # what float64 cannot tell from impossible may be anything below -700
+        torch.testing.assert_close(values.clamp(min=-700), wanted.clamp(min=-700), atol=3e-5, rtol=1e-5)
+    assert all(len(set(row)) == n for row in token_ids[:6].tolist())
 
 
 @pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
