@@ -15,10 +15,9 @@ class GreedySampler:
     the softmax of the logits. Device: that of the logits. Host sync: none on CUDA.
     """
 
-    samples = 1
-
     def __init__(self, **unknown: object) -> None:
         refuse_unknown("GreedySampler", unknown, [])
+        self.samples = 1
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""

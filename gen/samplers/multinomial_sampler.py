@@ -8,6 +8,7 @@ from torch import Tensor
 from gen.errors import check_number, refuse_unknown
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.cuts import is_kept
+from gen.samplers.logits_processors import processors_of
 from gen.samplers.parameters import Parameters
 from gen.samplers.paths import path_of
 
@@ -30,6 +31,10 @@ class MultinomialSampler:
         temperature: divides the logits; at least 0.
         top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value,
         whose range the host does not check; see `gen.samplers.parameters.Parameters`.
+    Attributes:
+        samples, top_k, top_p, min_p, temperature: as they were given.
+        logits_processors: functions of logits that, one after the other, lead to what is drawn from. They are there to
+            be read, as in Outlines; a step does not run them.
     Raises:
         ArgumentError: a value out of range, or an unknown name; at a step, a tensor of another number of rows.
     """
@@ -47,7 +52,9 @@ class MultinomialSampler:
         refuse_unknown("MultinomialSampler", unknown, ["samples", "top_k", "top_p", "min_p", "temperature"])
         check_number("samples", samples, minimum=1, whole=True)
         self.samples = samples
+        self.top_k, self.top_p, self.min_p, self.temperature = top_k, top_p, min_p, temperature
         self.parameters = Parameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        self.logits_processors = processors_of(self.parameters)
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
