@@ -93,7 +93,8 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         mass, ties, blocks = _mass_of(logits, maxima, top, temperature, cut)
         slot = run_blocks(mass, keys, maxima.shape[1], blocks)
         block = slot if blocks is None else blocks.gather(-1, slot)
-        inside, before = take_blocks(logits, block).squeeze(1), ties.gather(-1, slot)
+        inside = take_blocks(logits, block).squeeze(1)
+        before = (ties.cumsum(-1) - ties).gather(-1, slot)
     token_ids, weight = run_tokens(inside, top, temperature, cut, before, block, keys)
     return token_ids, log_probability(weight, mass).squeeze(-1)
 

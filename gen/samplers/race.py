@@ -32,8 +32,7 @@ def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cu
         values: (rows, n, 128), float32, no NaN, the blocks in rising order.
         top: (rows, 1), float32: the row's maximum.
     Returns:
-        (rows, n) float32: the mass; (rows, n) int64: how many tokens at the threshold come before each block.
-        Memory: that of the values.
+        (rows, n) float32: the mass; (rows, n) int64: how many tokens are at the threshold. Memory: that of the values.
     """
     threshold = cut.threshold.unsqueeze(-1)
     hits = torch.empty_like(values)  # comparisons written as numbers: masks of bool take several times as long
@@ -45,7 +44,7 @@ def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cu
         values.div_(_deep(temperature))
     kept = torch.minimum((cut.quota - before).clamp_(min=0), ties)
     mass = values.exp_().mul_(hits).sum(-1)
-    return mass + kept * log_weight(cut.threshold, top, temperature).exp_(), before
+    return mass + kept * log_weight(cut.threshold, top, temperature).exp_(), ties
 
 
 def run_blocks(mass: Tensor, keys: Tensor, blocks: int, ids: Tensor | None = None) -> Tensor:
