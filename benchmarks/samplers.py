@@ -2,10 +2,11 @@
 
     python -m benchmarks.samplers --batch 8 --vocab 131072 --dtype float32 --kind zipf --threads 1
 
-All cases of a shape run in turn, round by round, so that what else the machine does meets them all; times are medians
-over rounds, ratios medians of each round's ratio; each case finds the logits just read. "read" is the time to read the logits' bytes once. Memory is the
-peak of what a case allocates, as a ratio to the logits in float32. "gen" has the log-probability in its time;
-"a value each row" has parameters that are tensors. Outlines is there where `benchmarks.outlines_suite` has run.
+All cases of a shape run in turn, round by round, so that what else the machine does meets them all, and each finds the
+logits just read; times are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
+logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
+log-probability in its time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other
+devices, run on this CPU. Outlines is there where `benchmarks.outlines_suite` has run.
 """
 
 import argparse

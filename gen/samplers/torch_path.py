@@ -104,6 +104,7 @@ def _cut(logits: Tensor, parameters: RowParameters) -> tuple[Cut | None, Tensor,
         cut = keep_from(head[:, -1:])
     if top_p is not None:
         cut = within(_nucleus_(values, logits, head, top, cut, temperature, top_p), cut, top_p)
+        del values  # what became of them, before they are made again
         values = _numbers(logits)
     if min_p is not None:
         cut = tighter(cut, min_p_threshold(top, temperature, min_p))
@@ -159,7 +160,7 @@ def _kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: C
     """As `race.kept_mass_`, half of the blocks at a time, to hold half of them."""
     masses, ties = [], []
     quota = cut.quota
-    for half in values.split(-(-values.shape[1] // 2), dim=1):
+    for half in torch.split(values, -(-values.shape[1] // 2), dim=1):
         mass, tie = kept_mass_(half, top, temperature, Cut(cut.threshold, quota))
         masses.append(mass)
         ties.append(tie)
