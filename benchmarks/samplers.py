@@ -11,10 +11,13 @@ devices, run on this CPU. Outlines is there where `benchmarks.outlines_suite` ha
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own start and stop on stderr
 
 import torch
 from torch import Tensor

@@ -15,8 +15,8 @@ class BeamSearchSampler:
     """Keeps each prompt's most likely sequences; no randomness.
 
     The rows of a prompt stand side by side, `beams` of them. The weight is the sum of log-probabilities under the
-    softmax of the logits. Ties: any of the equal ones. A beam without a continuation gives token 0 and weight -inf, so
-    that no masked token is ever emitted. Device: that of the logits. Host sync: none on CUDA.
+    softmax of the logits. Ties: any of the equal ones. Where there are fewer continuations than beams, the
+    best one is repeated with weight -inf, so that no masked token is ever emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
@@ -73,6 +73,9 @@ class BeamSearchSampler:
         first = torch.arange(len(weights), device=weights.device) % self.samples == 0
         start = (weights == 0).all()
         token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.samples)
+        # a beam without a continuation repeats the best one's, at -inf, so that no masked token is emitted
+        none = best.isneginf()
+        token_ids, beams = (torch.where(none, found[:, :1], found) for found in (token_ids, beams))
         groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.samples
         return token_ids.view(-1, 1), (groups + beams).view(-1), best.view(-1)
 

@@ -63,12 +63,13 @@ def _search(logits: Tensor, mass: Tensor | None, goal: Tensor) -> Tensor:
 
 def _mass_where(compare: Any, logits: Tensor, mass: Tensor | None, threshold: Tensor) -> Tensor:
     """The mass of the tokens whose logits compare with a threshold (rows, 1), or their number: (rows, 1), float32."""
-    width = -(-logits.shape[1] // 2)  # half of the row at a time, to hold half of it
+    half = -(-logits.shape[1] // 2)  # of the row at a time, to hold half of it
     total = torch.zeros(threshold.shape, dtype=torch.float32, device=logits.device)
-    for first in range(0, logits.shape[1], width):
-        part = logits[:, first : first + width]
+    for columns in (slice(0, half), slice(half, None)):
+        part = logits[:, columns]
         hits = compare(part, threshold, out=torch.empty(part.shape, dtype=torch.float32, device=part.device))
-        total += (hits if mass is None else hits.mul_(mass[:, first : first + width])).sum(-1, keepdim=True)
+        total += (hits if mass is None else hits.mul_(mass[:, columns])).sum(-1, keepdim=True)
+        del hits  # before the next are made
     return total
 
 
