@@ -4,6 +4,7 @@ from gen.samplers.base import Sampled, Sampler
 from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
 from gen.samplers.multinomial_sampler import MultinomialSampler
+from gen.samplers.processors import Processors
 
 beam_search = BeamSearchSampler
 greedy = GreedySampler
@@ -13,6 +14,7 @@ __all__ = [
     "BeamSearchSampler",
     "GreedySampler",
     "MultinomialSampler",
+    "Processors",
     "Sampled",
     "Sampler",
     "beam_search",
