@@ -97,9 +97,7 @@ def new_model() -> LlamaForCausalLM:
         pad_token_id=PAD,
     )
     model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD
-    )
+    model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD)
     return model
 
 
