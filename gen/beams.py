@@ -12,6 +12,7 @@ from gen.devices import to_device
 from gen.harvest import Harvest
 from gen.models.base import Model
 from gen.prefill import prefill
+from gen.processing import Processing
 from gen.prompts import Request
 from gen.samplers import BeamSearchSampler
 
@@ -95,17 +96,25 @@ def beam_search(model: Model, sampler: BeamSearchSampler, request: Request) -> l
     token_ids = torch.zeros((len(rows), beams), dtype=torch.int64, device=device)
     harvest = Harvest(steps, token_ids, token_ids, weights, finished.done)
     count = max(2, 1 + len(eos)) * beams
+    processing = sampler.processors and Processing(model, sampler.processors, request, beams)
     ran = 0
     for step in range(steps):
         if step:
             logits = state.decode_step(token_ids.view(-1, 1))
-        found, parents, found_weights = sampler.candidates(logits[:, :vocabulary], weights.view(-1), count)
+        logits = logits[:, :vocabulary]
+        if processing:
+            logits = processing(logits)
+        found, parents, found_weights = sampler.candidates(logits, weights.view(-1), count)
         ended = torch.isin(found, eos) | (limits <= step + 1)
         finished.add(step, ended, found, parents, found_weights)
         weights, kept = found_weights.masked_fill(ended, -math.inf).topk(beams)
         token_ids, chosen = found.gather(1, kept), parents.gather(1, kept)
         finished.close(step, weights[:, :1])
-        state.reorder((groups + chosen).view(-1))
+        ancestors = (groups + chosen).view(-1)
+        state.reorder(ancestors)
+        if processing:
+            processing.reorder_(ancestors)
+            processing.append_(token_ids.view(-1, 1))
         harvest.push(step, token_ids, chosen, weights, finished.done)
         ran = step + 1
         if step >= harvest.lag and all(done for [done] in harvest.read(step - harvest.lag)[3]):

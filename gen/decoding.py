@@ -12,8 +12,9 @@ from gen.errors import ArgumentError, check_number, refuse_unknown
 from gen.harvest import Harvest
 from gen.models.base import Model
 from gen.prefill import prefill
+from gen.processing import Processing
 from gen.prompts import Prompt, Request, is_batch, read_request
-from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
+from gen.samplers import BeamSearchSampler, MultinomialSampler, Processors, Sampler
 from gen.samplers.random import row_keys
 from gen.texts import Completion, GrowingText
 
@@ -76,6 +77,7 @@ def generate(
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,
+        processors=sampler.processors,
     )
     if isinstance(sampler, BeamSearchSampler):
         groups = [group[:num_return_sequences] for group in _search(model, sampler, request)]
@@ -124,6 +126,7 @@ def stream(
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,
+        processors=sampler.processors,
     )
     text = GrowingText(request.rows[0], request, model.tokenizer)
     return (piece for [piece] in _decode(model, sampler, request, [text]) if piece)
@@ -131,8 +134,9 @@ def stream(
 
 def _refuse(function: str, unknown: dict[str, object]) -> None:
     """Refuse unknown arguments; the sampling parameters have a place of their own."""
+    sampling = {*signature(MultinomialSampler).parameters, *signature(Processors).parameters} - {"settings"}
     for name in unknown:
-        if name in signature(MultinomialSampler).parameters:
+        if name in sampling:
             raise ArgumentError(f"{name} belongs to the sampler: sampler=gen.samplers.multinomial({name}=...)")
     known = [
         name for name, parameter in signature(generate).parameters.items() if parameter.kind == Parameter.KEYWORD_ONLY
@@ -198,13 +202,19 @@ def decode_steps(model: Model, sampler: Sampler, request: Request) -> Iterator[t
     seeds = torch.tensor([row.seed for row in request.rows], dtype=torch.int64, device="cpu")
     keys = row_keys(to_device(seeds, device), steps)
     start = torch.zeros(len(seeds), dtype=torch.float32, device=device)
+    processing = sampler.processors and Processing(model, sampler.processors, request, request.texts)
     vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
     token_ids = torch.zeros((len(seeds), 1), dtype=torch.int64, device=device)
     harvest = Harvest(steps, token_ids.squeeze(1), start)
     for step in range(steps):
         if step:
             logits = state.decode_step(token_ids)
-        token_ids, _, logprobs = sampler.step(logits[:, :vocabulary], start, keys[step])
+        logits = logits[:, :vocabulary]
+        if processing:
+            logits = processing(logits)
+        token_ids, _, logprobs = sampler.step(logits, start, keys[step])
+        if processing:
+            processing.append_(token_ids)
         harvest.push(step, token_ids.squeeze(1), logprobs)
         if step >= harvest.lag:
             yield harvest.read(step - harvest.lag)

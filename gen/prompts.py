@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gen.errors import ArgumentError, check_number
 from gen.models.base import Model
+from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
 from gen.stopping import read_stops
 from gen.tokenizers import Message
@@ -36,12 +37,14 @@ class Request:
         texts: how many rows each prompt has.
         stops: strings that end a text.
         eos_token_ids: tokens that end a text.
+        bad_words: token ids that must not come in a row.
     """
 
     rows: list[Row]
     texts: int
     stops: tuple[str, ...]
     eos_token_ids: tuple[int, ...]
+    bad_words: list[list[int]]
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -110,6 +113,7 @@ def read_request(
     seed: int | Sequence[int] | None,
     eos_token_id: int | Sequence[int] | None,
     chat: bool,
+    processors: Processors | None,
 ) -> Request:
     """Check every argument; `texts` is how many rows each prompt gets, side by side.
 
@@ -134,7 +138,26 @@ def read_request(
             )
         limit = min(max_new_tokens, room)
         rows += [Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit) for n in range(texts)]
-    return Request(rows=rows, texts=texts, stops=read_stops(stop), eos_token_ids=eos_token_ids)
+    return Request(
+        rows=rows,
+        texts=texts,
+        stops=read_stops(stop),
+        eos_token_ids=eos_token_ids,
+        bad_words=_read_bad_words(model, processors) if processors else [],
+    )
+
+
+def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
+    """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
+    check_token_ids(model, "logit_bias", list(processors.logit_bias or ()))
+    sequences: list[list[int]] = []
+    for word in processors.bad_words:
+        if isinstance(word, str):
+            sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
+        else:
+            check_token_ids(model, "bad_words", word)
+            sequences.append(list(word))
+    return [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))]
 
 
 def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:

@@ -153,7 +153,10 @@ def test_a_step_starts_from_one_beam_where_all_weights_are_zero_and_from_all_els
             'early_stopping must be True, False or "never"',
         ),
         (lambda m: beam_search(2, length_penalty="x"), "length_penalty must be a number"),  # type: ignore[arg-type]
-        (lambda m: beam_search(num_beams=3), "got 'num_beams'; did you mean 'beams'"),
+        (
+            lambda m: beam_search(num_beams=3),  # type: ignore[call-arg]
+            "got 'num_beams'; did you mean 'beams'",
+        ),
         (
             lambda m: gen.generate(m, "x", sampler=beam_search(2), num_return_sequences=3),
             "num_return_sequences must be a whole number at least 1 and at most 2, got 3",

@@ -3,8 +3,9 @@
 from gen.samplers.base import Sampled, Sampler
 from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
-from gen.samplers.logits_processors import keep_top_k_logits, keep_top_p_logits, rescale_logits
 from gen.samplers.multinomial_sampler import MultinomialSampler
+from gen.samplers.outlines_processors import keep_top_k_logits, keep_top_p_logits, rescale_logits
+from gen.samplers.processors import Processors
 
 beam_search = BeamSearchSampler
 greedy = GreedySampler
@@ -14,6 +15,7 @@ __all__ = [
     "BeamSearchSampler",
     "GreedySampler",
     "MultinomialSampler",
+    "Processors",
     "Sampled",
     "Sampler",
     "beam_search",

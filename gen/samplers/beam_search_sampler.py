@@ -1,14 +1,15 @@
 """Beam search: the most likely continuations of all beams of a prompt."""
 
 import math
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number, refuse_unknown
+from gen.errors import ArgumentError, check_number
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.paths import path_of
+from gen.samplers.processors import Processors, ProcessorSettings
 
 
 class BeamSearchSampler:
@@ -24,6 +25,7 @@ class BeamSearchSampler:
         length_penalty: a finished text's score is its log-probability / length ** length_penalty.
         early_stopping: when a prompt is done: True as soon as it has `beams` finished texts, False when the best beam
             cannot improve on them at its present length, "never" when it cannot at any length.
+        settings: see `gen.samplers.Processors`.
     Raises:
         ArgumentError: a value out of range, or an unknown name.
     Source: transformers' names and rules; Wu et al. 2016, arXiv:1609.08144, for length penalties.
@@ -35,9 +37,10 @@ class BeamSearchSampler:
         *,
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
-        **unknown: object,
+        **settings: Unpack[ProcessorSettings],
     ) -> None:
-        refuse_unknown("BeamSearchSampler", unknown, ["beams", "length_penalty", "early_stopping"])
+        own = ["beams", "length_penalty", "early_stopping"]
+        self.processors = Processors.read("BeamSearchSampler", settings, own)
         check_number("beams", beams, minimum=1, whole=True)
         check_number("length_penalty", length_penalty)
         if early_stopping not in (True, False, "never"):

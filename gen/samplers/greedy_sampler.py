@@ -1,11 +1,13 @@
 """The most likely token."""
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from gen.errors import refuse_unknown
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.paths import path_of
+from gen.samplers.processors import Processors, ProcessorSettings
 
 
 class GreedySampler:
@@ -13,10 +15,13 @@ class GreedySampler:
 
     Order: none; it has no parameters. Ties: the lowest index. The weight grows by the token's log-probability under
     the softmax of the logits. Device: that of the logits. Host sync: none on CUDA.
+
+    Args:
+        settings: see `gen.samplers.Processors`.
     """
 
-    def __init__(self, **unknown: object) -> None:
-        refuse_unknown("GreedySampler", unknown, [])
+    def __init__(self, **settings: Unpack[ProcessorSettings]) -> None:
+        self.processors = Processors.read("GreedySampler", settings, [])
         self.samples = 1
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:

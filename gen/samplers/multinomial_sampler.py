@@ -1,16 +1,18 @@
 """Draws from the softmax of the logits, after temperature, top-k, top-p and min-p."""
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from gen.errors import check_number, refuse_unknown
+from gen.errors import check_number
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.cuts import is_kept
-from gen.samplers.logits_processors import processors_of
+from gen.samplers.outlines_processors import processors_of
 from gen.samplers.parameters import Parameters
 from gen.samplers.paths import path_of
+from gen.samplers.processors import Processors, ProcessorSettings
 
 
 class MultinomialSampler:
@@ -31,6 +33,7 @@ class MultinomialSampler:
         temperature: divides the logits; at least 0.
         top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value,
         whose range the host does not check; see `gen.samplers.parameters.Parameters`.
+        settings: see `gen.samplers.Processors`.
     Attributes:
         samples, top_k, top_p, min_p, temperature: as they were given.
         logits_processors: functions of logits that, one after the other, lead to what is drawn from. They are there to
@@ -47,9 +50,10 @@ class MultinomialSampler:
         top_p: float | Tensor | None = None,
         min_p: float | Tensor | None = None,
         temperature: float | Tensor | None = None,
-        **unknown: object,
+        **settings: Unpack[ProcessorSettings],
     ) -> None:
-        refuse_unknown("MultinomialSampler", unknown, ["samples", "top_k", "top_p", "min_p", "temperature"])
+        own = ["samples", "top_k", "top_p", "min_p", "temperature"]
+        self.processors = Processors.read("MultinomialSampler", settings, own)
         check_number("samples", samples, minimum=1, whole=True)
         self.samples = samples
         self.top_k, self.top_p, self.min_p, self.temperature = top_k, top_p, min_p, temperature
