@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
+PIECE = 16
 
 
 def count_blocks(vocab: int) -> int:
@@ -62,5 +63,10 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
         ranked = values.topk(n)
         return ranked.values.float(), ranked.indices
     blocks = maxima.topk(n, sorted=False).indices
-    ranked = take_blocks(values, blocks).flatten(1).topk(n)
-    return ranked.values, blocks.gather(-1, ranked.indices // BLOCK) * BLOCK + ranked.indices % BLOCK
+    pieces = torch.unflatten(take_blocks(values, blocks), -1, (BLOCK // PIECE, PIECE)).flatten(1, 2)
+    best = pieces.amax(-1).topk(n, sorted=False).indices  # the same again, in pieces of these blocks
+    row = torch.arange(len(values), device=values.device).unsqueeze(1)
+    ranked = pieces[row, best].flatten(1).topk(n)
+    piece = best.gather(-1, ranked.indices // PIECE)
+    block = blocks.gather(-1, piece // (BLOCK // PIECE))
+    return ranked.values, block * BLOCK + piece % (BLOCK // PIECE) * PIECE + ranked.indices % PIECE

@@ -40,14 +40,15 @@ def philox(counter: tuple[Word, Word, Word, Word], key: Tensor) -> tuple[Tensor,
     multiplier = torch.where(lane == 0, _MULTIPLIERS[1], _MULTIPLIERS[0])
     weyl = torch.where(lane == 0, _WEYL[0], _WEYL[1])
     rounds = torch.arange(_ROUNDS, device=key.device).view(_ROUNDS, 1, *[1] * len(shape))
+    mask, half = (torch.full((), number, dtype=torch.int64, device=key.device) for number in (_MASK, 32))
     key = key[(None,) * (len(shape) - key.dim())]
     for round_key in (torch.stack((key, key >> 32)) + rounds * weyl).unbind():
         # Only the low 32 bits count and are cut out before they are multiplied; products wrap, which leaves their 64
         # bits right.
-        product = outer.flip(0).bitwise_and_(_MASK).mul_(multiplier)
-        outer = (product >> 32).bitwise_xor_(inner).bitwise_xor_(round_key)
+        product = outer.flip(0).bitwise_and_(mask).mul_(multiplier)
+        outer = (product >> half).bitwise_xor_(inner).bitwise_xor_(round_key)
         inner = product
-    outer, inner = outer.bitwise_and_(_MASK), inner.bitwise_and_(_MASK)
+    outer, inner = outer.bitwise_and_(mask), inner.bitwise_and_(mask)
     return outer[0], inner[0], outer[1], inner[1]
 
 
