@@ -83,6 +83,14 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
+def native_cuda(tensor: Tensor) -> bool:
+    """Whether a tensor is memory of a CUDA device, so that kernels may be launched on it.
+
+    False for one on a virtual GPU: it says that it is on cuda:0, but is a subclass with its numbers on the CPU.
+    """
+    return tensor.is_cuda and type(tensor) in (Tensor, torch.nn.Parameter)
+
+
 def check_same_device(**tensors: Tensor) -> torch.device:
     """Raise a DeviceError that names every tensor and its device unless all are on one device, which is returned.
 

@@ -1,9 +1,11 @@
 """Which implementation a tensor is sampled with: all have one meaning and, on equal logits, one result."""
 
+import os
 from typing import Protocol
 
 from torch import Tensor
 
+from gen.devices import native_cuda
 from gen.samplers import cpu_path, torch_path
 from gen.samplers.cuts import Cut
 from gen.samplers.parameters import RowParameters
@@ -22,5 +24,15 @@ class Path(Protocol):
 
 
 def path_of(logits: Tensor) -> Path:
-    """The fast path on the CPU, whose host branches cost nothing there; elsewhere the one without host syncs."""
-    return cpu_path if logits.device.type == "cpu" else torch_path
+    """The fast path on the CPU, whose host branches cost nothing there; elsewhere the one without host syncs.
+
+    With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices: so far they are tested under Triton's
+    interpreter alone, which is why they are asked for.
+    """
+    if logits.device.type == "cpu":
+        return cpu_path
+    if os.environ.get("GEN_TRITON") == "1" and native_cuda(logits):
+        from gen.samplers import triton_path  # needs triton
+
+        return triton_path
+    return torch_path

@@ -1,0 +1,245 @@
+"""Triton kernels: the sampler's steps, each with one program a row or a tile of it, and the meaning of the torch path.
+
+Values are compared as they came (NaN as -inf, +inf as the largest number); masses are relative to the row's best token.
+Importing this needs triton. With TRITON_INTERPRET=1 set before the import the kernels run on the CPU, slowly.
+"""
+
+import triton
+import triton.language as tl
+
+BLOCK = tl.constexpr(128)
+LARGEST = tl.constexpr(3.4028234663852886e38)
+SMALLEST = tl.constexpr(1.1754943508222875e-38)
+ALL = tl.constexpr(2**62)
+# The order of floating-point numbers as integers, see `_key`: from -inf to the largest number.
+LOWEST_KEY, HIGHEST_KEY = tl.constexpr(0x007FFFFF), tl.constexpr(0x7F7FFFFF + 2**31)
+BLOCK_NOISE, TOKEN_NOISE = tl.constexpr(2), tl.constexpr(3)
+
+
+@triton.jit
+def survey(logits, stride, temperature, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
+    """Of each block of 128 its maximum, and its mass relative to that. Grid: (rows, groups of blocks)."""
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
+    values = load_blocks(logits + row * stride, block, vocab)
+    best = tl.max(values, 1)
+    heat = tl.load(temperature + row)
+    weight = tl.exp((values - tl.maximum(best, -LARGEST)[:, None]) / heat)
+    tl.store(maxima + row * blocks + block, best, mask=block < blocks)
+    tl.store(masses + row * blocks + block, tl.sum(weight, 1), mask=block < blocks)
+
+
+@triton.jit
+def most_likely(logits, stride, maxima, masses, token_ids, logprobs, vocab, blocks, WIDTH: tl.constexpr):
+    """The lowest index of each row's maximum and its log-probability. Grid: (rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    index = tl.arange(0, WIDTH)
+    best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
+    mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
+    top = tl.maximum(tl.max(best, 0), -LARGEST)
+    block = tl.argmax(best, 0)
+    inside = load_blocks(logits + row * stride, block + tl.arange(0, 1), vocab)
+    token = block * BLOCK + tl.argmax(tl.reshape(inside, (BLOCK,)), 0)
+    total = tl.sum(mass * tl.exp(best - top), 0)
+    tl.store(token_ids + row, tl.where(total > 0, token, 0).to(tl.int64))
+    tl.store(logprobs + row, tl.where(total > 0, -tl.log(tl.maximum(total, SMALLEST)), float("-inf")))
+
+
+@triton.jit
+def find_cut(
+    logits,
+    stride,
+    maxima,
+    masses,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    thresholds,
+    quotas,
+    vocab,
+    blocks,
+    HAS_TOP_K: tl.constexpr,
+    HAS_TOP_P: tl.constexpr,
+    HAS_MIN_P: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """Threshold and quota of each row, see `gen.samplers.cuts.Cut`. Grid: (rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    maxima += row * blocks
+    index = tl.arange(0, WIDTH)
+    best = tl.load(maxima + index, mask=index < blocks, other=float("-inf"))
+    top = tl.maximum(tl.max(best, 0), -LARGEST)
+    heat = tl.load(temperature + row)
+    lowest = tl.full((), LOWEST_KEY, tl.int64)
+    quota = tl.full((), ALL, tl.int64)
+    if HAS_TOP_K:
+        k = tl.load(top_k + row)
+        if k < vocab:
+            lowest = search(logits, maxima, vocab, blocks, top, heat, k.to(tl.float64), True, GROUP)
+    if HAS_TOP_P:
+        p = tl.load(top_p + row)
+        if p < 1:
+            total = mass_from(logits, maxima, vocab, blocks, top, heat, _value(lowest), False, False, GROUP)
+            goal = tl.maximum(total * p, SMALLEST)
+            nucleus = search(logits, maxima, vocab, blocks, top, heat, goal, False, GROUP)
+            if nucleus >= lowest:
+                lowest = nucleus
+                above = mass_from(logits, maxima, vocab, blocks, top, heat, _value(lowest), False, True, GROUP)
+                each = tl.maximum(tl.exp((_value(lowest) - top) / heat), SMALLEST)
+                wanted = tl.ceil(((goal - above) / each.to(tl.float64)).to(tl.float64))
+                quota = tl.minimum(tl.maximum(wanted, 1.0), 9007199254740992.0).to(tl.int64)
+    if HAS_MIN_P:
+        share = tl.load(min_p + row)
+        exact = top.to(tl.float64) + tl.log(tl.maximum(share, 1e-300)) * heat.to(tl.float64)
+        exact = tl.where(share > 0, exact, -LARGEST)
+        rounded = tl.maximum(exact, -LARGEST).to(tl.float32)
+        key = _key(rounded) + (rounded.to(tl.float64) < exact).to(tl.int64)
+        if key > lowest:
+            lowest = key
+            quota = tl.full((), ALL, tl.int64)
+    tl.store(thresholds + row, _value(lowest))
+    tl.store(quotas + row, quota)
+
+
+@triton.jit
+def draw(
+    logits,
+    stride,
+    keys,
+    maxima,
+    masses,
+    temperature,
+    thresholds,
+    quotas,
+    token_ids,
+    logprobs,
+    vocab,
+    blocks,
+    HAS_CUT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """The race in two levels, see `gen.samplers.race`. Grid: (rows,)."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    index = tl.arange(0, WIDTH)
+    best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
+    top = tl.maximum(tl.max(best, 0), -LARGEST)
+    heat = tl.load(temperature + row)
+    key = tl.load(keys + row)
+    earlier = tl.zeros((), tl.int64)
+    if HAS_CUT:
+        threshold = tl.load(thresholds + row)
+        quota = tl.load(quotas + row)
+        tie_mass = tl.exp((threshold - top) / heat)
+        total = tl.zeros((), tl.float32)
+        shortest = tl.full((), float("inf"), tl.float32)
+        block = tl.zeros((), tl.int32)
+        ties_so_far = tl.zeros((), tl.int64)
+        for first in range(0, blocks, GROUP):
+            group = first + tl.arange(0, GROUP)
+            reach = tl.load(maxima + row * blocks + group, mask=group < blocks, other=float("-inf"))
+            if tl.max(reach, 0) >= threshold:
+                values = load_blocks(logits, group, vocab)
+                ties = tl.sum((values == threshold).to(tl.int64), 1)
+                before = ties_so_far + tl.cumsum(ties, 0) - ties
+                kept = tl.minimum(tl.maximum(quota - before, 0), ties)
+                weight = tl.exp((values - top) / heat)
+                mass = tl.sum(tl.where(values > threshold, weight, 0.0), 1) + kept.to(tl.float32) * tie_mass
+                time = run(noise_at(key, group, BLOCK_NOISE), mass)
+                total += tl.sum(mass, 0)
+                ties_so_far += tl.sum(ties, 0)
+                if tl.min(time, 0) < shortest:
+                    shortest = tl.min(time, 0)
+                    slot = tl.argmin(time, 0)
+                    block = first + slot
+                    earlier = tl.sum(tl.where(tl.arange(0, GROUP) == slot, before, 0), 0)
+    else:
+        mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
+        mass = mass * tl.exp((best - top) / heat)
+        total = tl.sum(mass, 0)
+        block = tl.argmin(run(noise_at(key, index, BLOCK_NOISE), mass), 0)
+    values = tl.reshape(load_blocks(logits, block + tl.arange(0, 1), vocab), (BLOCK,))
+    weight = (values - top) / heat
+    mass = tl.exp(weight)
+    if HAS_CUT:
+        tie = values == threshold
+        rank = earlier + tl.cumsum(tie.to(tl.int64), 0)
+        mass = tl.where((values > threshold) | (tie & (rank <= quota)), mass, 0.0)
+    token = block * BLOCK + tl.arange(0, BLOCK)
+    winner = tl.argmin(run(noise_at(key, token, TOKEN_NOISE), mass), 0)
+    chosen = tl.sum(tl.where(tl.arange(0, BLOCK) == winner, weight, 0.0), 0)
+    tl.store(token_ids + row, tl.where(total > 0, block * BLOCK + winner, 0).to(tl.int64))
+    tl.store(logprobs + row, tl.where(total > 0, chosen - tl.log(tl.maximum(total, SMALLEST)), float("-inf")))
+
+
+@triton.jit
+def load_blocks(logits, block, vocab):
+    """Blocks (n,) of a row as (n, 128) float32: -inf for NaN and past the end, a number for +inf."""
+    token = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    values = tl.load(logits + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
+    values = tl.where(values != values, float("-inf"), values)
+    return tl.minimum(values, LARGEST)
+
+
+@triton.jit
+def mass_from(
+    logits, maxima, vocab, blocks, top, heat, threshold, COUNT: tl.constexpr, STRICT: tl.constexpr, GROUP: tl.constexpr
+):
+    """The mass, or the number, of a row's tokens at or above a threshold (above it if STRICT), in float64."""
+    total = tl.zeros((), tl.float64)
+    for first in range(0, blocks, GROUP):
+        group = first + tl.arange(0, GROUP)
+        reach = tl.load(maxima + group, mask=group < blocks, other=float("-inf"))
+        if tl.max(reach, 0) >= threshold:
+            values = load_blocks(logits, group, vocab)
+            hit = values > threshold if STRICT else values >= threshold
+            weight = tl.full(values.shape, 1.0, tl.float32) if COUNT else tl.exp((values - top) / heat)
+            total += tl.sum(tl.sum(tl.where(hit, weight, 0.0), 1), 0).to(tl.float64)
+    return total
+
+
+@triton.jit
+def search(logits, maxima, vocab, blocks, top, heat, goal, COUNT: tl.constexpr, GROUP: tl.constexpr):
+    """The key of the largest threshold whose mass, or number, is at least the goal; -inf's if none is."""
+    lowest = tl.full((), LOWEST_KEY, tl.int64)
+    highest = tl.full((), HIGHEST_KEY, tl.int64)
+    for _ in range(32):
+        middle = (lowest + highest + 1) >> 1
+        enough = mass_from(logits, maxima, vocab, blocks, top, heat, _value(middle), COUNT, False, GROUP) >= goal
+        lowest = tl.where(enough, middle, lowest)
+        highest = tl.where(enough, highest, middle - 1)
+    return lowest
+
+
+@triton.jit
+def noise_at(key, index, USE: tl.constexpr):
+    """Exponential noise at indices, as `gen.samplers.random.exponential_at` has it: float32."""
+    counter = (index >> 2).to(tl.uint32)
+    zero = counter * 0
+    a, b, c, d = tl.philox(key, counter, zero, zero, zero + USE)
+    word = index & 3
+    bits = tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d)))
+    return -tl.log((bits.to(tl.float64) + 0.5) * 2.3283064365386963e-10).to(tl.float32)
+
+
+@triton.jit
+def run(noise, mass):
+    """When each arrives: never without mass."""
+    return tl.where(mass > 0, noise / tl.where(mass > 0, mass, 1.0), float("inf"))
+
+
+@triton.jit
+def _key(value):
+    """A float32 as int64 in the same order."""
+    pattern = value.to(tl.int32, bitcast=True).to(tl.int64)
+    return tl.where(pattern < 0, -1 - pattern, pattern + 2147483648)
+
+
+@triton.jit
+def _value(key):
+    """The inverse of `_key`."""
+    return tl.where(key < 2147483648, -1 - key, key - 2147483648).to(tl.int32).to(tl.float32, bitcast=True)

@@ -1,0 +1,111 @@
+"""Sampling with Triton kernels on a CUDA device: the logits are read once, and again only where they are cut."""
+
+import torch
+import triton
+from torch import Tensor
+
+from gen.samplers import torch_path, triton_kernels
+from gen.samplers.blocks import count_blocks
+from gen.samplers.parameters import RowParameters
+
+likeliest, find_cut = torch_path.likeliest, torch_path.find_cut
+
+_GROUP = 8  # blocks that a program works on at a time
+
+
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """As `torch_path.most_likely`. Two kernels; host sync: none."""
+    logits = _rows(logits)
+    rows, vocab = logits.shape
+    with _on(logits):
+        maxima, masses = _survey(logits, _column(None, 1, torch.float32, logits))
+        token_ids, logprobs = _results(logits)
+        triton_kernels.most_likely[(rows,)](
+            logits, logits.stride(0), maxima, masses, token_ids, logprobs, vocab, maxima.shape[1], WIDTH=_width(maxima)
+        )
+    return token_ids, logprobs
+
+
+def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
+    """As `torch_path.draw`. Two kernels, three with top-k, top-p or min-p; host sync: none."""
+    logits = _rows(logits)
+    rows, vocab = logits.shape
+    has = {f"HAS_{name.upper()}": getattr(parameters, name) is not None for name in ("top_k", "top_p", "min_p")}
+    with _on(logits):
+        temperature = _column(parameters.temperature, 1, torch.float32, logits)
+        maxima, masses = _survey(logits, temperature)
+        token_ids, logprobs = _results(logits)
+        thresholds = torch.empty(rows, dtype=torch.float32, device=logits.device)
+        quotas = torch.empty(rows, dtype=torch.int64, device=logits.device)
+        sizes = {"WIDTH": _width(maxima), "GROUP": _GROUP}
+        if any(has.values()):
+            triton_kernels.find_cut[(rows,)](
+                logits,
+                logits.stride(0),
+                maxima,
+                masses,
+                temperature,
+                _column(parameters.top_k, vocab, torch.int64, logits),
+                _column(parameters.top_p, 1, torch.float64, logits),
+                _column(parameters.min_p, 0, torch.float64, logits),
+                thresholds,
+                quotas,
+                vocab,
+                maxima.shape[1],
+                **has,
+                **sizes,
+            )
+        triton_kernels.draw[(rows,)](
+            logits,
+            logits.stride(0),
+            keys,
+            maxima,
+            masses,
+            temperature,
+            thresholds,
+            quotas,
+            token_ids,
+            logprobs,
+            vocab,
+            maxima.shape[1],
+            HAS_CUT=any(has.values()),
+            **sizes,
+        )
+    return token_ids, logprobs
+
+
+def _rows(logits: Tensor) -> Tensor:
+    """Logits whose rows are contiguous, which is all that the kernels ask."""
+    logits = logits.float() if logits.dtype == torch.float64 else logits
+    return logits if logits.stride(1) == 1 else logits.contiguous()
+
+
+def _on(logits: Tensor) -> torch.cuda.device:
+    """Triton launches on the current device, which need not be the tensor's; -1, for a CPU tensor, changes nothing."""
+    return torch.cuda.device(logits.device.index if logits.is_cuda else -1)
+
+
+def _survey(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    rows, vocab = logits.shape
+    blocks = count_blocks(vocab)
+    maxima, masses = torch.empty((2, rows, blocks), dtype=torch.float32, device=logits.device)
+    triton_kernels.survey[(rows, triton.cdiv(blocks, _GROUP))](
+        logits, logits.stride(0), temperature, maxima, masses, vocab, blocks, GROUP=_GROUP
+    )
+    return maxima, masses
+
+
+def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
+    token_ids = torch.empty((len(logits), 1), dtype=torch.int64, device=logits.device)
+    return token_ids, torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+
+
+def _column(value: float | Tensor | None, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
+    """A parameter as (rows,), contiguous."""
+    if isinstance(value, Tensor):
+        return value.reshape(-1).to(dtype)
+    return torch.full((len(logits),), neutral if value is None else value, dtype=dtype, device=logits.device)
+
+
+def _width(maxima: Tensor) -> int:
+    return int(triton.next_power_of_2(maxima.shape[1]))
