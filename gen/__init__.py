@@ -1,1 +1,23 @@
 """Text and structured data from local language models, on exactly the device that was asked for."""
+
+from gen import samplers
+from gen.decoding import generate, stream
+from gen.devices import Placement
+from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
+from gen.models.transformers import from_transformers, load
+from gen.texts import Completion
+
+__all__ = [
+    "ArgumentError",
+    "Completion",
+    "DeviceError",
+    "GenError",
+    "ModelError",
+    "Placement",
+    "SamplingError",
+    "from_transformers",
+    "generate",
+    "load",
+    "samplers",
+    "stream",
+]

@@ -78,6 +78,11 @@ def resolve_device(device: str | int | torch.device | None = None) -> torch.devi
     return wanted
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a CPU tensor to a device; through pinned memory for CUDA, so that the host does not wait."""
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def check_same_device(**tensors: Tensor) -> torch.device:
     """Raise a DeviceError that names every tensor and its device unless all are on one device, which is returned.
 

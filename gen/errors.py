@@ -1,7 +1,9 @@
-"""The errors that gen raises: each says what was expected, what came and what to do."""
+"""The errors that gen raises, and checks of arguments: each says what was expected, what came and what to do."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 
 
 class GenError(Exception):
@@ -24,14 +26,28 @@ class SamplingError(GenError, RuntimeError):
     """Nothing was left to sample: every token of a row had probability zero."""
 
 
-def refuse_unknown(where: str, unknown: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ArgumentError if there are unknown argument names, with the nearest known name.
-
-    Raises:
-        ArgumentError: `unknown` is not empty.
-    """
-    known = list(known)
+def refuse_unknown(function: str, unknown: dict[str, object], known: Sequence[str]) -> None:
+    """Raise an ArgumentError that names the nearest known argument, if there is an unknown one."""
     for name in unknown:
         near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"{where} has no argument {name!r}: {hint}It takes {', '.join(known)}.")
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"{function} takes {', '.join(known) or 'no arguments'}, got {name!r}{hint}")
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    minimum: float = -math.inf,
+    above: float = -math.inf,
+    maximum: float = math.inf,
+    whole: bool = False,
+) -> None:
+    """Raise an ArgumentError unless value is a finite number, not a bool, in minimum..maximum and above `above`."""
+    right_type = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if right_type and math.isfinite(value) and minimum <= value <= maximum and value > above:  # type: ignore[arg-type, operator]
+        return
+    bounds = {"at least": minimum, "above": above, "at most": maximum}
+    wanted = [f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)]
+    kind = "a whole number" if whole else "a number"
+    raise ArgumentError(f"{name} must be {kind} {' and '.join(wanted)}".rstrip() + f", got {value!r}")

@@ -1,0 +1,1 @@
+"""Benchmarks: one file a question, run as `python -m benchmarks.NAME`."""

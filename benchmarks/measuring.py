@@ -1,0 +1,77 @@
+"""What the benchmarks share: the machine's description, interleaved timing, tables."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+def machine() -> dict[str, str | int]:
+    """Hardware and versions, without anything that names a person's machine."""
+    import transformers
+
+    described: dict[str, str | int] = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count() or 0,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    for index in range(torch.cuda.device_count()):
+        described[f"cuda:{index}"] = torch.cuda.get_device_name(index)
+    return described
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Times of one case: the median, the fastest and the slowest round."""
+
+    median: float
+    fastest: float
+    slowest: float
+
+
+def interleave(cases: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every case in every round; a round runs each case once, and one more round before them warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(rounds + 1):
+        for name, case in cases.items():
+            begin = time.perf_counter()
+            case()
+            if number:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def spread(seconds: Sequence[float]) -> Spread:
+    return Spread(statistics.median(seconds), min(seconds), max(seconds))
+
+
+def ratio(seconds: Sequence[float], peer: Sequence[float]) -> float:
+    """The median over rounds of one case's time against its peer's in the same round."""
+    return statistics.median(mine / theirs for mine, theirs in zip(seconds, peer, strict=True))
+
+
+def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows of equal keys as a Markdown table, padded so that it reads as plain text too."""
+    header = list(rows[0])
+    cells = [header, *([str(row[name]) for name in header] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)

@@ -1,0 +1,25 @@
+"""A story and a record from the model that ships with the package, and how fast it went."""
+
+import time
+
+import gen
+
+STORY = "Once upon a time"
+RECORD = "Describe Ada as JSON.\n"
+
+
+def main() -> None:
+    model = gen.load("demo")
+    gen.generate(model, STORY, max_new_tokens=2)  # the first call loads what it needs
+    print(f"demo model on {model.placement}\n")
+    begin = time.perf_counter()
+    story = gen.generate(model, STORY, sampler=gen.samplers.multinomial(temperature=0.5), seed=7, details=True)
+    print(f"{STORY}{story.text}\n")
+    record = gen.generate(model, RECORD, sampler=gen.samplers.greedy(), details=True)
+    print(f"{RECORD}{record.text}\n")
+    tokens = len(story.token_ids) + len(record.token_ids)
+    print(f"{tokens / (time.perf_counter() - begin):.0f} tokens per second, one text at a time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What a model adapter offers to the decode loop; a new model format is one class that meets this."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from gen.devices import Placement
+from gen.tokenizers import Tokenizer
+
+
+class DecodeState(Protocol):
+    """One call's sequences: their cache, positions and mask. It belongs to the call, so threads can share a model."""
+
+    def decode_step(self, token_ids: Tensor) -> Tensor:
+        """Append one token to each row and give the logits after it.
+
+        Args:
+            token_ids: (rows, 1), int64, on the logits device; the adapter moves them where the embedding is.
+        Returns:
+            (rows, vocab_size), floating, on the logits device. Host sync: none. Shapes are static; a row that is past
+            the context may give anything, but does not fail.
+        """
+
+    def reorder(self, ancestors: Tensor) -> None:
+        """Make row i continue what row ancestors[i] was.
+
+        Args:
+            ancestors: (new rows,), int64, on the logits device; their number may differ from the rows' before.
+        """
+
+
+class Model(Protocol):
+    """A language model that knows where its parts are.
+
+    Attributes:
+        placement: recorded at init; never asked for again.
+        tokenizer: its ids are below vocab_size.
+        vocab_size: the width of the logits, which may be more than the tokenizer's ids.
+        context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize where there is no limit.
+        eos_token_ids: the ids that end a text; may be empty.
+    """
+
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def context_length(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, DecodeState]:
+        """Read the prompts.
+
+        Args:
+            token_ids: (rows, width), int64, on the CPU, padded on the left.
+            attention_mask: (rows, width), bool, on the CPU: False at padding. Each row's last entry is True.
+            new_tokens: how many tokens at most each row will get; decode_step is called fewer times than this.
+        Returns:
+            The logits (rows, vocab_size) after each prompt, floating, on the logits device, and the state to go on.
+        """

@@ -1,0 +1,66 @@
+"""Reads where a transformers model is: on one device, or spread by accelerate."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gen.devices import Placement
+from gen.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def place(model: "PreTrainedModel") -> Placement:
+    """Record the model's devices; a sharded one runs one forward of one token to learn where its logits come out.
+
+    Raises:
+        ModelError: weights are on the meta device and nothing will load them.
+    """
+    input_device = _runs_on(model.get_input_embeddings())
+    layer_devices = tuple(_runs_on(layer) for layer in _layers(model))
+    devices = {input_device, *layer_devices, *(parameter.device for parameter in model.parameters())}
+    logits_device = input_device if len(devices) == 1 else _probe(model, input_device)
+    return Placement(
+        input_device=input_device,
+        logits_device=logits_device,
+        layer_devices=layer_devices,
+        dtype=model.dtype,
+        offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
+    )
+
+
+def _layers(model: "PreTrainedModel") -> list[nn.Module]:
+    """The decoder layers: the first list of as many modules as the config has layers."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    return list(next(lists, []))
+
+
+def _runs_on(module: nn.Module) -> torch.device:
+    """The device that computes with the module's weights; accelerate's hooks may keep them elsewhere until then."""
+    for part in module.modules():
+        for hook in _hooks(part):
+            if getattr(hook, "execution_device", None) is not None:
+                device = hook.execution_device
+                return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    device = next(module.parameters()).device
+    if device.type == "meta":
+        raise ModelError("the model's weights are on the meta device; load them first, or give device_map='auto'.")
+    return device
+
+
+def _hooks(module: nn.Module) -> Iterator[Any]:
+    """The module's accelerate hooks, those in a sequence too."""
+    hook = getattr(module, "_hf_hook", None)
+    if hook is not None:
+        yield from getattr(hook, "hooks", (hook,))
+
+
+@torch.inference_mode()
+def _probe(model: "PreTrainedModel", input_device: torch.device) -> torch.device:
+    token_ids = torch.zeros((1, 1), dtype=torch.int64, device=input_device)
+    device: torch.device = model(input_ids=token_ids, use_cache=False).logits.device
+    return device

@@ -1,0 +1,117 @@
+"""What the user asked for, checked and turned into rows: prompts as token ids, a seed and a limit for each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gen.errors import ArgumentError, check_number
+from gen.models.base import Model
+from gen.samplers.random import draw_seed, sample_seed
+from gen.tokenizers import Message
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One text to make.
+
+    Attributes:
+        prompt_ids: the prompt's tokens, at least one.
+        seed: of the row's draws, below 2**63.
+        limit: how many new tokens at most, by max_new_tokens and by the context.
+    """
+
+    prompt_ids: list[int]
+    seed: int
+    limit: int
+
+
+def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
+    """Whether this is a list of prompts; a list of token ids or of messages is one prompt.
+
+    Raises:
+        ArgumentError: it is no prompt at all, or an empty list.
+    """
+    if isinstance(prompt, str):
+        return False
+    if not isinstance(prompt, Sequence):
+        raise ArgumentError(
+            f"a prompt is a text, a list of messages or of token ids, or a list of those; got {prompt!r}"
+        )
+    if not prompt:
+        raise ArgumentError("the list of prompts is empty; give at least one prompt.")
+    return not isinstance(prompt[0], int | Mapping)
+
+
+def read_prompt(model: Model, prompt: Prompt, *, chat: bool) -> list[int]:
+    """The token ids of one prompt.
+
+    Raises:
+        ArgumentError: an empty prompt without a bos token, a chat without a template, or an id outside the vocabulary.
+    """
+    tokenizer = model.tokenizer
+    if isinstance(prompt, str):
+        return tokenizer.encode_chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+    if not isinstance(prompt, Sequence):
+        raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
+    messages = [part for part in prompt if isinstance(part, Mapping)]
+    if messages and len(messages) == len(prompt):
+        return tokenizer.encode_chat(messages)
+    token_ids = [part for part in prompt if isinstance(part, int) and not isinstance(part, bool)]
+    if not token_ids or len(token_ids) != len(prompt):
+        raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
+    check_token_ids(model, "the prompt", token_ids)
+    return token_ids
+
+
+def check_token_ids(model: Model, name: str, token_ids: Sequence[int]) -> None:
+    """Raise an ArgumentError unless all ids are tokens of the model's tokenizer."""
+    known = min(model.vocab_size, model.tokenizer.vocab_size)
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < known:
+            raise ArgumentError(f"{name} has the token id {token_id!r}; the vocabulary is 0 to {known - 1}.")
+
+
+def make_rows(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    chat: bool,
+    seed: int | Sequence[int] | None,
+    samples: int,
+    max_new_tokens: int,
+) -> list[Row]:
+    """Rows for each prompt's samples, the samples of a prompt side by side.
+
+    Raises:
+        ArgumentError: any of the arguments cannot be used; nothing has run yet.
+    """
+    check_number("max_new_tokens", max_new_tokens, minimum=0, whole=True)
+    seeds = _read_seeds(seed, len(prompts))
+    rows = []
+    for number, (prompt, prompt_seed) in enumerate(zip(prompts, seeds, strict=True)):
+        token_ids = read_prompt(model, prompt, chat=chat)
+        room = model.context_length - len(token_ids)
+        if room < min(1, max_new_tokens):
+            raise ArgumentError(
+                f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
+                "room for a new one. Shorten the prompt."
+            )
+        limit = min(max_new_tokens, room)
+        rows += [Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit) for n in range(samples)]
+    return rows
+
+
+def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
+    """One seed a prompt."""
+    if seed is None:
+        return [draw_seed() for _ in range(prompts)]
+    if isinstance(seed, Sequence) and not isinstance(seed, str):
+        if len(seed) != prompts:
+            raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(seed)}")
+        seeds = list(seed)
+    else:
+        seeds = [seed] * prompts
+    for value in seeds:
+        check_number("seed", value, minimum=0, maximum=2**63 - 1, whole=True)
+    return [int(value) for value in seeds]

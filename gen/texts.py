@@ -1,0 +1,88 @@
+"""What comes out: a text that grows token by token, and the completion it ends as."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gen.errors import SamplingError
+from gen.models.base import Model
+from gen.prompts import Row
+from gen.stopping import StopStrings
+from gen.tokenizers import Detokenizer
+
+FinishReason = Literal["stop", "eos", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A text and how it came about.
+
+    Attributes:
+        text: what was generated, without the stop string or eos that ended it.
+        value: what the text stands for; the text itself where no output type was asked for.
+        token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
+        logprobs: for each token its natural log-probability under the distribution that it was chosen from.
+        score: the sum of logprobs.
+        finish_reason: "eos", "stop" (a stop string) or "length" (max_new_tokens, or the end of the context).
+        seed: gives this text again, alone or in any batch.
+    """
+
+    text: str
+    value: Any
+    token_ids: list[int]
+    logprobs: list[float]
+    score: float
+    finish_reason: FinishReason
+    seed: int
+
+
+class GrowingText:
+    """One row's text as it grows on the host."""
+
+    def __init__(self, row: Row, model: Model, stops: Sequence[str], eos_token_ids: Sequence[int]) -> None:
+        self.row = row
+        self.text = ""
+        self.finish_reason: FinishReason | None = None if row.limit else "length"
+        self._token_ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._detokenizer = Detokenizer(model.tokenizer, row.prompt_ids)
+        self._stops = StopStrings(stops)
+        self._eos_token_ids = eos_token_ids
+
+    def push(self, token_id: int, logprob: float) -> str:
+        """Take a token; return the text that is now certain, which is none once the text has ended."""
+        if self.finish_reason:
+            return ""
+        if logprob == -float("inf"):
+            raise SamplingError(
+                f"no token was left to choose after {len(self._token_ids)} new ones: every logit is -inf or NaN."
+            )
+        if token_id in self._eos_token_ids:
+            self.finish_reason = "eos"
+        else:
+            self._token_ids.append(token_id)
+            self._logprobs.append(logprob)
+            if len(self._token_ids) == self.row.limit:
+                self.finish_reason = "length"
+        piece = "" if self.finish_reason == "eos" else self._detokenizer.push(token_id)
+        if self.finish_reason:
+            piece += self._detokenizer.flush()
+        piece = self._stops.push(piece)
+        if self._stops.found:
+            self.finish_reason = "stop"
+        elif self.finish_reason:
+            piece += self._stops.flush()
+        self.text += piece
+        return piece
+
+    def completion(self) -> Completion:
+        assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
+        return Completion(
+            text=self.text,
+            value=self.text,
+            token_ids=self._token_ids,
+            logprobs=self._logprobs,
+            score=sum(self._logprobs),
+            finish_reason=self.finish_reason,
+            seed=self.row.seed,
+        )

@@ -1,0 +1,158 @@
+"""Tiny models and tokenizers that the tests share: random weights, a token for each byte, scripted texts."""
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+import transformers
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from gen.devices import Placement
+from gen.tokenizers import Tokenizer
+
+BOS, EOS, OTHER_EOS, BYTES = 256, 257, 258, 256
+CHAT_TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
+
+
+def byte_tokenizer(*, bos: bool = True, chat: bool = False) -> PreTrainedTokenizerFast:
+    """Ids 0 to 255 are the bytes in order, then <s>, </s> and <end>: every character but ASCII takes several tokens."""
+    alphabet = bytes_to_characters()
+    vocab = {character: byte for byte, character in enumerate(alphabet)} | {"<s>": BOS, "</s>": EOS, "<end>": OTHER_EOS}
+    tokenizer = FastTokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = {"eos_token": "</s>", "additional_special_tokens": ["<end>"]} | ({"bos_token": "<s>"} if bos else {})
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
+    if chat:
+        wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def bytes_to_characters() -> list[str]:
+    """How byte-level BPE writes each byte: printable ones as themselves, the others from U+0100 on, as GPT-2 has it."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def spaced_tokenizer() -> PreTrainedTokenizerFast:
+    """As Llama 2's: words with a leading space, which decoding drops at the start, and bytes for what is unknown."""
+    words = ["▁", "▁the", "▁cat", "▁sat", "s", "."]
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    vocab |= {word: 259 + number for number, word in enumerate(words)}
+    scores = [(token, 0.0 if token in words else -10.0) for token in vocab]
+    tokenizer = FastTokenizer(models.Unigram(scores, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+_SMALL: dict[str, object] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+_GEMMA3_LAYERS = ["sliding_attention", "sliding_attention", "full_attention"]
+_DEEPSEEK: dict[str, object] = {
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+_OPT: dict[str, object] = {"ffn_dim": 64, "word_embed_proj_dim": 32}
+
+SHAPES: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("Llama", _SMALL),
+    "qwen3": ("Qwen3", _SMALL | {"head_dim": 8}),
+    "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "opt": ("OPT", {k: v for k, v in _SMALL.items() if k not in ("intermediate_size", "num_key_value_heads")} | _OPT),
+    "gemma3": (
+        "Gemma3",
+        _SMALL | {"head_dim": 8, "sliding_window": 8, "num_hidden_layers": 3, "layer_types": _GEMMA3_LAYERS},
+    ),
+    "mixtral": ("Mixtral", _SMALL | {"num_local_experts": 4}),
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),  # ALiBi: takes no position ids
+    "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of other widths
+}
+
+
+def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
+    """A small model with random weights, large enough that its greedy texts vary."""
+    name, settings = SHAPES[shape]
+    config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
+        config = getattr(transformers, config_name)(vocab_size=vocab_size, **(settings | tokens | changes))
+        torch.manual_seed(seed)
+        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+        model: PreTrainedModel = getattr(transformers, f"{name}{head}")(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                spread = 1.0 if "emb" in parameter_name or "wte" in parameter_name else 0.3
+                parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+class ScriptedModel:
+    """A `gen.models.base.Model` that says what it is told: a byte of the script at each step, then the eos token."""
+
+    def __init__(
+        self, script: Callable[[str], Sequence[int]] | str, *, context_length: int = 1000, vocab_size: int = 259
+    ) -> None:
+        self.tokenizer = Tokenizer(byte_tokenizer())
+        self.placement = Placement(input_device=torch.device("cpu"), logits_device=torch.device("cpu"))
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.eos_token_ids: tuple[int, ...] = (EOS,)
+        self.steps = 0
+        self._script = script
+
+    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "ScriptedState"]:
+        prompts = [
+            self.tokenizer.decode(ids[mask].tolist()) for ids, mask in zip(token_ids, attention_mask, strict=True)
+        ]
+        scripts = [self._script.encode() if isinstance(self._script, str) else self._script(p) for p in prompts]
+        state = ScriptedState(self, [[*script, EOS] for script in scripts])
+        return state.logits(), state
+
+
+class ScriptedState:
+    def __init__(self, model: ScriptedModel, scripts: list[list[int]]) -> None:
+        self._model, self._scripts, self._position = model, scripts, 0
+
+    def logits(self) -> Tensor:
+        self._model.steps += 1
+        logits = torch.full((len(self._scripts), self._model.vocab_size), -torch.inf)
+        for row, script in enumerate(self._scripts):
+            logits[row, script[min(self._position, len(script) - 1)]] = 0.0
+        self._position += 1
+        return logits
+
+    def decode_step(self, token_ids: Tensor) -> Tensor:
+        return self.logits()
+
+    def reorder(self, ancestors: Tensor) -> None:
+        self._scripts = [self._scripts[row] for row in ancestors.tolist()]

@@ -1,0 +1,204 @@
+"""The multinomial sampler against a float64 reference: kept sets, distributions, log-probabilities, edges."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from gen.errors import ArgumentError
+from gen.samplers import GreedySampler, MultinomialSampler
+from gen.samplers.base import Sampled
+from gen.samplers.random import row_keys
+
+FloatArray = npt.NDArray[np.float64]
+PARAMETERS: dict[str, float] = {"temperature": 0.7, "top_k": 20, "top_p": 0.85, "min_p": 0.02}
+SINGLES_AND_PAIRS = [*combinations(PARAMETERS, 1), *combinations(PARAMETERS, 2)]
+
+
+def reference(logits: FloatArray, parameters: dict[str, float]) -> FloatArray:
+    """The distribution of one row in float64: transformers' processors in transformers' order."""
+    weights = logits / parameters.get("temperature", 1.0)
+    order = np.argsort(-weights, kind="stable")
+    if "top_k" in parameters:
+        kth = weights[order[min(int(parameters["top_k"]), len(order)) - 1]]
+        weights = np.where(weights < kth, -np.inf, weights)
+    if "top_p" in parameters:
+        probabilities = np.exp(weights - weights.max()) / np.exp(weights - weights.max()).sum()
+        before = np.cumsum(probabilities[order]) - probabilities[order]
+        weights[order[before >= parameters["top_p"]]] = -np.inf
+    probabilities = np.exp(weights - weights.max())
+    if "min_p" in parameters:
+        probabilities[probabilities < parameters["min_p"]] = 0
+    return np.asarray(probabilities / probabilities.sum())
+
+
+def zipf_logits(vocab: int = 301) -> Tensor:
+    """Three blocks of tokens, the last one partly filled, with likely and unlikely ones in each."""
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.randperm(vocab, generator=generator) + 1
+    return -1.1 * ranks.float().log() + 0.1 * torch.randn(vocab, generator=generator)
+
+
+def counts(sampler: MultinomialSampler, logits: Tensor, seed: int, draws: int = 60_000) -> npt.NDArray[np.int64]:
+    total = torch.zeros(len(logits), dtype=torch.int64)
+    rows = 20_000
+    for keys in row_keys(torch.arange(rows) + seed * rows, draws // rows):
+        token_ids, _, _ = sampler.step(logits.expand(rows, -1), torch.zeros(rows), keys)
+        total += torch.bincount(token_ids.flatten(), minlength=len(logits))
+    return total.numpy()
+
+
+def chi_square_p(observed: npt.NDArray[np.int64], probabilities: FloatArray) -> float:
+    """The p-value of the counts; cells expected fewer than ten times are put together."""
+    assert observed[probabilities == 0].sum() == 0, "a dropped token was drawn"
+    expected = probabilities * observed.sum()
+    rare = expected < 10
+    cells = [*zip(observed[~rare], expected[~rare], strict=True)]
+    if expected[rare].sum() > 0:
+        cells.append((observed[rare].sum(), expected[rare].sum()))
+    seen, wanted = zip(*cells, strict=True)
+    return float(stats.chisquare(seen, wanted).pvalue)
+
+
+class BiasedSampler(MultinomialSampler):
+    """Takes the third likeliest token in 2 % of the draws, whatever was drawn."""
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        token_ids, ancestors, weights = super().step(logits, weights, keys)
+        forced = (torch.arange(len(logits)) % 50 == 0).unsqueeze(1)
+        return torch.where(forced, logits.topk(3).indices[:, 2:], token_ids), ancestors, weights
+
+
+@pytest.mark.parametrize("names", SINGLES_AND_PAIRS, ids="+".join)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_draws_follow_the_float64_reference(names: tuple[str, ...], seed: int) -> None:
+    parameters = {name: PARAMETERS[name] for name in names}
+    logits = zipf_logits()
+    observed = counts(MultinomialSampler(**parameters), logits, seed)  # type: ignore[arg-type]
+    assert chi_square_p(observed, reference(logits.double().numpy(), parameters)) > 1e-4
+
+
+@pytest.mark.parametrize("names", SINGLES_AND_PAIRS, ids="+".join)
+def test_the_same_test_finds_a_bias_of_two_percent(names: tuple[str, ...]) -> None:
+    parameters = {name: PARAMETERS[name] for name in names}
+    logits = zipf_logits()
+    observed = counts(BiasedSampler(**parameters), logits, seed=1)  # type: ignore[arg-type]
+    assert chi_square_p(observed, reference(logits.double().numpy(), parameters)) < 1e-4
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 31, 33, 127, 129, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("names", SINGLES_AND_PAIRS, ids="+".join)
+def test_kept_tokens_and_logprobs_equal_the_reference(vocab: int, dtype: torch.dtype, names: tuple[str, ...]) -> None:
+    parameters = {name: PARAMETERS[name] for name in names}
+    sampler = MultinomialSampler(**parameters)  # type: ignore[arg-type]
+    generator = torch.Generator().manual_seed(vocab)
+    logits = (4 * torch.randn(16, vocab, generator=generator)).to(dtype)
+    token_ids, ancestors, weights = sampler.step(logits, torch.full((16,), -1.5), row_keys(torch.arange(16), 1)[0])
+    kept = sampler.warp(logits).isfinite()
+    for row in range(16):
+        expected = reference(logits[row].double().numpy(), parameters)
+        different = (kept[row].numpy() != (expected > 0)).nonzero()[0]
+        # only where the float64 mass or probability is within rounding of the limit may the sets differ
+        assert len(different) <= 1
+        assert expected[int(token_ids[row])] > 0 or int(token_ids[row]) in different
+        if not len(different):
+            assert float(weights[row]) + 1.5 == pytest.approx(math.log(expected[int(token_ids[row])]), abs=2e-5)
+    assert ancestors.tolist() == list(range(16))
+    assert weights.dtype == torch.float32
+
+
+def test_top_k_keeps_every_tie_and_top_p_the_lower_index() -> None:
+    tied = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
+    assert MultinomialSampler(top_k=2).warp(tied).isfinite().tolist() == [[False, True, True, True, True, False]]
+    flat = torch.zeros(1, 8)
+    assert MultinomialSampler(top_p=0.3).warp(flat).isfinite().tolist() == [[True] * 3 + [False] * 5]
+    assert MultinomialSampler(top_k=100).warp(tied).isfinite().all()
+
+
+def test_temperature_zero_is_greedy_with_untempered_logprobs() -> None:
+    logits = zipf_logits().expand(3, -1)
+    keys = row_keys(torch.arange(3), 1)[0]
+    sampled = MultinomialSampler(temperature=0).step(logits, torch.zeros(3), keys)
+    for ours, greedy in zip(sampled, GreedySampler().step(logits, torch.zeros(3), keys), strict=True):
+        assert torch.equal(ours, greedy)
+
+
+@pytest.mark.parametrize("sampler", [GreedySampler(), MultinomialSampler(top_k=3, top_p=0.9, min_p=0.01)])
+def test_nan_is_never_chosen_infinity_always_and_a_dead_row_gives_token_zero(
+    sampler: GreedySampler | MultinomialSampler,
+) -> None:
+    nan, inf = math.nan, math.inf
+    logits = torch.tensor([[nan, 5.0, nan], [1.0, 2.0, inf], [-inf, -inf, -inf], [nan, nan, nan], [-inf, nan, 1e-9]])
+    token_ids, _, weights = sampler.step(logits, torch.zeros(5), row_keys(torch.arange(5), 1)[0])
+    assert token_ids.flatten().tolist() == [1, 2, 0, 0, 2]
+    assert weights.tolist() == [0.0, 0.0, -inf, -inf, 0.0]
+
+
+def test_a_draw_does_not_depend_on_the_batch() -> None:
+    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
+    keys = row_keys(torch.arange(64), 1)[0]
+    together, _, together_weights = MultinomialSampler(top_p=0.9).step(logits, torch.zeros(64), keys)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
+    shuffled, _, _ = MultinomialSampler(top_p=0.9).step(logits[order], torch.zeros(64), keys[order])
+    assert torch.equal(shuffled, together[order])
+    for row in range(0, 64, 9):
+        one = slice(row, row + 1)
+        alone, _, weight = MultinomialSampler(top_p=0.9).step(logits[one], torch.zeros(1), keys[one])
+        assert torch.equal(alone, together[one])
+        assert float(weight) == pytest.approx(float(together_weights[row]), abs=1e-6)
+
+
+def test_noise_of_a_thousandth_changes_few_draws() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4000, 640, generator=generator)
+    keys = row_keys(torch.arange(4000), 1)[0]
+    drawn, _, _ = MultinomialSampler().step(logits, torch.zeros(4000), keys)
+    noisy = logits + 1e-3 * torch.randn(logits.shape, generator=generator)
+    again, _, _ = MultinomialSampler().step(noisy, torch.zeros(4000), keys)
+    assert (drawn != again).float().mean() <= 0.005
+
+
+def test_a_generator_advances_and_repeats() -> None:
+    logits = torch.zeros(4, 5000)
+    rng = torch.Generator().manual_seed(3)
+    first, second = (MultinomialSampler()(logits, torch.zeros(4), rng)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert len(set(first.flatten().tolist())) == 4  # equal rows differ
+    assert torch.equal(first, MultinomialSampler()(logits, torch.zeros(4), rng.manual_seed(3))[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topk": 5}, "'topk'; did you mean 'top_k'"),
+        ({"samples": 0}, "samples must be a whole number at least 1, got 0"),
+        ({"top_k": 0}, "top_k must be a whole number at least 1, got 0"),
+        ({"top_k": 2.5}, "top_k must be a whole number"),
+        ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
+        ({"top_p": "0.9"}, "top_p must be a number"),
+        ({"min_p": 1.1}, "min_p must be a number at least 0 and at most 1"),
+        ({"temperature": -1}, "temperature must be a number at least 0, got -1"),
+        ({"temperature": math.nan}, "temperature must be a number"),
+        ({"temperature": True}, "temperature must be a number"),
+    ],
+)
+def test_an_unusable_argument_is_refused_with_what_it_should_be(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message.replace("(", r"\(")):
+        MultinomialSampler(**arguments)  # type: ignore[arg-type]
+
+
+def test_greedy_takes_the_lowest_index_among_equals_and_its_logprob() -> None:
+    logits = torch.tensor([[0.0, 2.0, 2.0], [3.0, 1.0, 3.0]], dtype=torch.bfloat16)
+    token_ids, ancestors, weights = GreedySampler()(logits, torch.tensor([0.0, -2.0]))
+    assert token_ids.tolist() == [[1], [0]]
+    assert ancestors.tolist() == [0, 1]
+    expected = logits.double().log_softmax(-1).amax(-1) + torch.tensor([0.0, -2.0])
+    torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=0)
+    with pytest.raises(ArgumentError, match="takes no arguments, got 'top_k'"):
+        GreedySampler(top_k=1)

@@ -1,0 +1,51 @@
+"""Devices on a machine with a CPU alone: what is resolved, and what is refused and how."""
+
+import threading
+
+import pytest
+import torch
+
+from gen.devices import available_devices, check_same_device, resolve_device
+from gen.errors import DeviceError
+
+
+def test_a_device_is_resolved_from_a_name_an_index_or_a_device() -> None:
+    assert (
+        resolve_device("cpu") == resolve_device(torch.device("cpu")) == resolve_device("cpu:0") == torch.device("cpu")
+    )
+    assert resolve_device(None) == next(device for device in reversed(available_devices()) if device.type != "mps")
+
+
+@pytest.mark.parametrize("device", ["cuda:64", 64, torch.device("cuda:64")])
+def test_a_device_that_does_not_exist_is_refused_with_those_that_do(device: str | int | torch.device) -> None:
+    with pytest.raises(DeviceError, match="device cuda:64 does not exist; this machine has cpu"):
+        resolve_device(device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "", -3, 1.5])
+def test_what_names_no_device_is_refused(device: str) -> None:
+    with pytest.raises(DeviceError, match="this machine has cpu"):
+        resolve_device(device)
+
+
+def test_resolving_works_in_any_thread() -> None:
+    found: list[torch.device] = []
+    thread = threading.Thread(target=lambda: found.append(resolve_device("cpu")))
+    thread.start()
+    thread.join()
+    assert found == [torch.device("cpu")]
+
+
+def test_tensors_on_one_device_give_it_and_others_are_named() -> None:
+    a, b = torch.zeros(2), torch.zeros(3, 4, dtype=torch.int64)
+    assert check_same_device(a=a, b=b) == torch.device("cpu")
+    with pytest.raises(DeviceError) as caught:
+        check_same_device(logits=a, mask=b.to("meta"), weights=a)
+    assert str(caught.value) == (
+        "expected all tensors on one device, found 2:\n"
+        "  on cpu: logits (2,) float32, weights (2,) float32\n"
+        "  on meta: mask (3, 4) int64\n"
+        "Move the others: mask = mask.to('cpu')"
+    )
+    with pytest.raises(DeviceError, match="at least one tensor"):
+        check_same_device()

@@ -1,0 +1,80 @@
+"""Encoding, chat templates, and decoding piece by piece against decoding at once."""
+
+import random
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from gen.errors import ArgumentError
+from gen.tokenizers import Detokenizer, Tokenizer
+from tests.helpers import BOS, EOS, byte_tokenizer, spaced_tokenizer
+
+ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
+
+
+def random_text(rng: random.Random, length: int) -> str:
+    return "".join(rng.choice(ALPHABET) for _ in range(length))
+
+
+@pytest.mark.parametrize("make", [byte_tokenizer, spaced_tokenizer])
+def test_pieces_joined_are_the_new_text_and_never_split_a_character(make: type[PreTrainedTokenizerBase]) -> None:
+    tokenizer = Tokenizer(make())
+    rng = random.Random(0)
+    for _ in range(200):
+        prompt, new = random_text(rng, 5), random_text(rng, 12)
+        prompt_ids = tokenizer.encode(prompt)
+        new_ids = tokenizer.encode(prompt + new)[len(prompt_ids) :]
+        detokenizer = Detokenizer(tokenizer, prompt_ids)
+        pieces = [detokenizer.push(token_id) for token_id in new_ids]
+        assert all("\ufffd" not in piece for piece in pieces)
+        assert detokenizer.flush() == ""
+        whole, before = tokenizer.decode(prompt_ids + new_ids), tokenizer.decode(prompt_ids)
+        assert before + "".join(pieces) == whole
+
+
+def test_a_space_at_the_start_of_the_new_text_stays() -> None:
+    tokenizer = Tokenizer(spaced_tokenizer())
+    prompt_ids = tokenizer.encode("the")
+    new_ids = tokenizer.encode("the cat sat")[len(prompt_ids) :]
+    detokenizer = Detokenizer(tokenizer, prompt_ids)
+    assert tokenizer.decode(new_ids) == "cat sat"  # what decoding the new tokens alone would lose
+    assert [detokenizer.push(token_id) for token_id in new_ids] == [" cat", " sat"]
+
+
+def test_a_character_that_the_prompt_began_comes_whole_and_one_left_open_shows_as_replacement() -> None:
+    tokenizer = Tokenizer(byte_tokenizer())
+    first, *rest = "中".encode()
+    detokenizer = Detokenizer(tokenizer, [*b"so ", first])
+    assert [detokenizer.push(byte) for byte in [*rest, ord("!")]] == ["", "中", "!"]
+    assert detokenizer.push(first) == ""
+    assert detokenizer.flush() == "\ufffd"
+
+
+def test_special_tokens_give_no_text() -> None:
+    detokenizer = Detokenizer(Tokenizer(byte_tokenizer()), [BOS])
+    assert [detokenizer.push(token_id) for token_id in [ord("a"), EOS, ord("b")]] == ["a", "", "b"]
+
+
+def test_an_empty_text_is_the_bos_token_or_refused() -> None:
+    assert Tokenizer(byte_tokenizer()).encode("") == [BOS]
+    with pytest.raises(ArgumentError, match="the prompt is empty and the tokenizer has no bos token"):
+        Tokenizer(byte_tokenizer(bos=False)).encode("")
+
+
+def test_a_chat_is_rendered_by_the_template_for_the_assistants_turn() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    tokenizer = Tokenizer(byte_tokenizer(chat=True))
+    assert bytes(tokenizer.encode_chat(messages)).decode() == "[system] Be brief.\n[user] Hi\n[assistant] "
+    with pytest.raises(ArgumentError, match="no chat template; give the prompt as text"):
+        Tokenizer(byte_tokenizer()).encode_chat(messages)
+
+
+def test_a_template_that_refuses_the_messages_says_why() -> None:
+    wrapped = byte_tokenizer()
+    wrapped.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(ArgumentError, match="the chat template refuses these messages: roles must alternate"):
+        Tokenizer(wrapped).encode_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_vocab_size_counts_added_tokens() -> None:
+    assert Tokenizer(byte_tokenizer()).vocab_size == 259
