@@ -47,6 +47,17 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
             raise mismatch(rule, args, kwargs, label)
 
 
+def check_other_gpus(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> None:
+    """Check the tensors of an operation on GPU `home` that are on other virtual GPUs.
+
+    Raises:
+        DeviceMismatchError: one of them is not a value that the host reads.
+    """
+    for name, label, tensor in rule.tensors(args, kwargs):
+        if place_of(tensor) not in (CPU, home) and not (name in rule.read_by_host and tensor.dim() == 0):
+            raise mismatch(rule, args, kwargs, label)
+
+
 def _fills_without_copy(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """x[mask] = number passes the number to the kernel; x[rows] = number copies it to the device."""
     named = rule.named(args, kwargs)

@@ -45,6 +45,12 @@ def _value_on_gpu(arguments: Arguments) -> bool:
     return on_gpu(arguments["value"])
 
 
+def _value_on_other_gpu(arguments: Arguments) -> bool:
+    """fill_ copies a value of its own device, and reads one of another GPU with item()."""
+    value = arguments["value"]
+    return on_gpu(value) and bool(value.device != arguments["self"].device)
+
+
 def _sorts(arguments: Arguments) -> bool:
     """isin compares with few elements directly, and with many by way of unique()."""
     few = 10.0 * arguments["elements"].numel() ** 0.145
@@ -83,6 +89,13 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "unique_consecutive": _always,
     "unique_dim_consecutive": _always,
     "equal": _always,
+    "allclose": _always,
+    "linspace.Tensor_Tensor": _always,
+    "linspace.Tensor_Scalar": _always,
+    "linspace.Scalar_Tensor": _always,
+    "logspace.Tensor_Tensor": _always,
+    "logspace.Tensor_Scalar": _always,
+    "logspace.Scalar_Tensor": _always,
     "bincount": _always,
     "nanmedian": _always,
     "embedding_renorm_": _always,
@@ -98,6 +111,7 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "masked_fill_.Tensor": _value_on_gpu,
     "index_fill.int_Tensor": _value_on_gpu,
     "index_fill_.int_Tensor": _value_on_gpu,
+    "fill_.Tensor": _value_on_other_gpu,
     "index.Tensor": _masks,
     "index_put": _masks,
     "index_put_": _masks,

@@ -10,7 +10,7 @@ from torch.utils._device import DeviceContext
 
 from gen.testing.call_sites import call_site
 from gen.testing.device_rule import place_of
-from gen.testing.generators import VirtualGenerator, drawing_from
+from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued, machine
 from gen.testing.transfers import to
@@ -143,7 +143,7 @@ def check_generator(generator: torch.Generator | None, target: int | None) -> No
     expected = "cpu" if target is None or target == CPU else "cuda"
     found = generator.device.type if isinstance(generator, VirtualGenerator) else "cpu"
     if found != expected:
-        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{found}'")
+        refuse_generator(expected, found)
 
 
 def with_generator_check(original: Factory) -> Factory:

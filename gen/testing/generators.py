@@ -3,10 +3,12 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from gen.testing.call_sites import call_site, describe
+from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES, active_machine, machine
 
 _TorchGenerator = torch.Generator
@@ -42,6 +44,14 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cpu") if self._gpu == CPU else DEVICES[self._gpu]
+
+
+def refuse_generator(expected: str, found: str) -> NoReturn:
+    """Raise as torch does for a generator of another kind of device than the one that draws."""
+    raise DeviceMismatchError(
+        f"Expected a '{expected}' device type for generator but found '{found}': make it with "
+        f"torch.Generator(device=...) for the device of the tensor, at {describe(call_site())}."
+    )
 
 
 def is_virtual_generator(generator: torch.Generator) -> bool:

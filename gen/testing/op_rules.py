@@ -33,6 +33,7 @@ class OpRule:
         written: the arguments that it changes in place.
         cpu_scalars: the arguments that may be 0-dim CPU tensors beside CUDA ones.
         copied_scalars: whether such a scalar is copied to the device first, which the host waits for.
+        read_by_host: the arguments that the host reads with item(), so that they may be on any device.
         cpu_indices: the argument whose CPU tensors are copied to the device first, which the host waits for.
         view: whether the result shares memory with an argument.
         launches: whether it gives the device something to do.
@@ -49,6 +50,7 @@ class OpRule:
     written: frozenset[str]
     cpu_scalars: frozenset[str]
     copied_scalars: bool
+    read_by_host: frozenset[str]
     cpu_indices: str | None
     view: bool
     launches: bool
@@ -93,6 +95,8 @@ _CPU_SCALARS = {
     "index": set(),
 }
 
+_READ_VALUE = ("masked_fill", "masked_fill_", "index_fill", "index_fill_", "fill_")
+
 
 def rule_of(func: OpOverload) -> OpRule:
     """The rule of an operator; read at its first use."""
@@ -120,6 +124,7 @@ def _read(func: OpOverload) -> OpRule:
         written=written,
         cpu_scalars=frozenset(scalars),
         copied_scalars=base in ("where", "index_put", "index_put_", "_index_put_impl_"),
+        read_by_host=frozenset({"value"} if base in _READ_VALUE else ()),
         cpu_indices="indices" if base in ("index", "index_put", "index_put_", "_index_put_impl_") else None,
         view=view,
         launches=not view and "empty" not in base and base != "_local_scalar_dense",

@@ -16,8 +16,8 @@ from torch.nn import Parameter
 
 from gen.testing.call_sites import CallSite, call_site
 from gen.testing.calls import current_call, read_call
-from gen.testing.device_rule import check_strangers, mismatch, place_of
-from gen.testing.generators import drawing_from, is_virtual_generator
+from gen.testing.device_rule import check_other_gpus, check_strangers, place_of
+from gen.testing.generators import drawing_from, is_virtual_generator, refuse_generator
 from gen.testing.host_syncs import not_reported, report_sync
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.op_rules import Kind, OpRule, rule_of
@@ -233,7 +233,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 if home == CPU:
                     home = item._gpu
                 elif item._gpu != home:
-                    raise mismatch(rule, args, kwargs)
+                    check_other_gpus(rule, args, kwargs, home)
             elif isinstance(item, Tensor):
                 strangers = True
     if home == CPU:
@@ -282,7 +282,7 @@ def _drawn(func: OpOverload, rule: OpRule, args: Sequence[Any], kwargs: Mapping[
     """Run an operator that draws random numbers, from the given generator or from the GPU's own."""
     generator = kwargs.get("generator")
     if generator is not None and not is_virtual_generator(generator):
-        raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{generator.device.type}'")
+        refuse_generator("cuda", generator.device.type)
     if generator is not None:
         with _on_the_cpu():
             return _changed(func(*args, **kwargs), home, args, kwargs)
