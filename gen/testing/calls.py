@@ -27,9 +27,9 @@ class Call(threading.local):
     home: int = CPU
     scalars: tuple[Tensor, ...] = ()
 
-    def owns(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one that torch made in this call for itself, on its arguments' device."""
-        if self.home == CPU or getattr(tensor, "_gpu", None) is not None:
+    def owns(self, tensor: Tensor, home: int) -> bool:
+        """Whether a tensor is one that torch made in this call for itself, beside arguments on GPU `home`."""
+        if self.home == CPU or self.home != home or getattr(tensor, "_gpu", None) is not None:
             return False
         return not any(tensor is scalar for scalar in self.scalars)
 

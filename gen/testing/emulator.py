@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._device import _device_constructors
 
 from gen.errors import ArgumentError
 from gen.testing import cuda_api, factories, machine, transfers
@@ -37,6 +38,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
     without_device_check()  # fails here rather than in the first operation
+    _device_constructors()  # remembers torch's own functions, as long as they are in their places
     active = machine.Machine(gpus=gpus)
     machine.start(active)
     with ExitStack() as undo:

@@ -215,7 +215,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return func.decompose(*args, **kwargs)
     if rule.kind is Kind.COPY:
         return _copy_(func, *args, **kwargs)
-    home = current_call.home
+    home = CPU
     strangers = False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
@@ -291,9 +291,10 @@ def _drawn(func: OpOverload, rule: OpRule, args: Sequence[Any], kwargs: Mapping[
 
 
 def _copy_(func: OpOverload, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    place = current_call.home if current_call.owns(target) else place_of(target)
+    home = current_call.home
+    place = home if current_call.owns(target, home) else place_of(target)
     issued[place] += 1
-    if not current_call.owns(source):
+    if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, type(target) is PinnedTensor)
     with _on_the_cpu():
         func(target, source, non_blocking)
