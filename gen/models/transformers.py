@@ -112,17 +112,32 @@ class TransformersModel:
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         device = self.placement.input_device
         state = _State(self, self.new_cache(width + new_tokens), to_device(mask, device), width)
-        logits = self.forward(to_device(token_ids, device), to_device(positions, device), state.mask, state.cache)
+        # without padding the model needs no mask to see that; with one it reads the mask on the host
+        unpadded = bool(attention_mask.all()) and "position_ids" in self._forward_arguments
+        prompt_mask = None if unpadded else state.mask
+        logits = self.forward(to_device(token_ids, device), to_device(positions, device), prompt_mask, state.cache)
         state.positions = to_device(positions[:, -1:], device)
         return logits, state
 
     def new_cache(self, length: int) -> "StaticCache":
-        """An empty cache for `length` tokens; each layer's part is made where the layer is, at its first use."""
-        from transformers import StaticCache
+        """An empty cache for `length` tokens; each layer's part is made where the layer is, at its first use.
 
-        return StaticCache(config=self.hf_model.config, max_cache_len=length)
+        Layers with a sliding window get a cache of the whole length too, and leave the window to the mask: their own
+        kind counts on the host and copies from it at every step.
+        """
+        from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
-    def forward(self, token_ids: Tensor, positions: Tensor, mask: Tensor, cache: "StaticCache") -> Tensor:
+        cache = StaticCache(config=self.hf_model.config, max_cache_len=length)
+        cache.layers = [
+            StaticLayer(max_cache_len=length) if type(layer) is StaticSlidingWindowLayer else layer
+            for layer in cache.layers
+        ]
+        for layer, device in zip(cache.layers, self.placement.layer_devices, strict=False):
+            if isinstance(layer, StaticLayer):  # starts on the CPU, and would be copied from there
+                layer.cumulative_length = torch.zeros((), dtype=torch.int64, device=device)
+        return cache
+
+    def forward(self, token_ids: Tensor, positions: Tensor, mask: Tensor | None, cache: "StaticCache") -> Tensor:
         """The logits (rows, vocab_size) after the last of token_ids (rows, n)."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
         output = self.hf_model(
@@ -138,7 +153,7 @@ class TransformersModel:
 
     def _check_usable(self) -> None:
         """Refuse what would fail or mislead later."""
-        from transformers.cache_utils import StaticLayer
+        from transformers.cache_utils import StaticCache, StaticLayer
 
         model, config = self.hf_model, self.hf_model.config
         name = type(model).__name__
@@ -149,7 +164,7 @@ class TransformersModel:
         attention = str(config._attn_implementation)
         if "flash" in attention or "flex" in attention:
             raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
-        if not any(isinstance(layer, StaticLayer) for layer in self.new_cache(1).layers):
+        if not any(isinstance(layer, StaticLayer) for layer in StaticCache(config=config, max_cache_len=1).layers):
             raise ModelError(f"{name} has no attention cache; models of recurrent layers alone are not supported.")
         known = model.get_input_embeddings().weight.shape[0]
         if self.tokenizer.vocab_size > known:
