@@ -2,11 +2,12 @@
 
 import os
 import sys
+import warnings
 from types import CodeType
 
 import torch
 
-_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep)
+_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, warnings.__file__)
 _is_internal: dict[str, bool] = {}  # by file name: frames are walked for every tensor that is made
 
 CallSite = tuple[CodeType, int]  # a code object and an offset in it: much cheaper to take than a line number

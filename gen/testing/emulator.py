@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._device import _device_constructors
 
 from gen.errors import ArgumentError
-from gen.testing import cuda_api, factories, machine, transfers
+from gen.testing import cuda_api, direct_ops, factories, machine, transfers
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.device_syncs import sync_test
 from gen.testing.generators import VirtualGenerator
@@ -81,6 +82,7 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", _not_compiled),
+        (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
     if not index_is_cuda():

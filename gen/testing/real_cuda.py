@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gen.testing.errors import HostSyncError
 from gen.testing.host_syncs import SyncReport, report_sync
 from gen.testing.host_syncs import listening as to_listeners
 
@@ -18,39 +17,40 @@ _MESSAGE = "called a synchronizing CUDA operation"
 def listening(report: SyncReport) -> Iterator[None]:
     """Report the host syncs of the block, in all threads; the debug mode is set back afterwards.
 
-    What the debug mode does not know is watched here: torch.cuda.synchronize and Stream.synchronize. Whether a wait for
-    an event is late cannot be known, so that it counts as free.
+    The debug mode warns of a sync, and the warning is what is reported. What it does not know is watched here:
+    torch.cuda.synchronize, torch.accelerator.synchronize and Stream.synchronize. Whether a wait for an event is late
+    cannot be known, so that it counts as free.
     """
-    before = torch.cuda.get_sync_debug_mode()
-    synchronize, of_stream = torch.cuda.synchronize, torch.cuda.Stream.synchronize
+    watched = (
+        (torch.cuda, "synchronize", "torch.cuda.synchronize"),
+        (torch.accelerator, "synchronize", "torch.accelerator.synchronize"),
+        (torch.cuda.Stream, "synchronize", "Stream.synchronize"),
+    )
+    mode = torch.cuda.get_sync_debug_mode()
+    originals = [getattr(owner, name) for owner, name, _ in watched]
     with to_listeners(report), warnings.catch_warnings():
-        shown = warnings.showwarning
         warnings.filterwarnings("always", message=f".*{_MESSAGE}")
-        warnings.showwarning = _reporting(shown)
-        torch.cuda.synchronize = _watched(synchronize, "torch.cuda.synchronize")
-        torch.cuda.Stream.synchronize = _watched(of_stream, "Stream.synchronize")  # type: ignore[method-assign]
-        torch.cuda.set_sync_debug_mode("warn" if report.counting else "error")
+        warnings.showwarning = _reporting(warnings.showwarning)
         try:
+            for (owner, name, shown), original in zip(watched, originals, strict=True):
+                setattr(owner, name, _watched(original, shown))
+            torch.cuda.set_sync_debug_mode("warn")
             yield
-        except RuntimeError as error:
-            if _MESSAGE not in str(error) or isinstance(error, HostSyncError):
-                raise
-            raise HostSyncError(f"host sync: torch {error}; the traceback above shows where.") from error
         finally:
-            torch.cuda.set_sync_debug_mode(before)
-            torch.cuda.synchronize = synchronize
-            torch.cuda.Stream.synchronize = of_stream  # type: ignore[method-assign]
+            torch.cuda.set_sync_debug_mode(mode)
+            for (owner, name, _), original in zip(watched, originals, strict=True):
+                setattr(owner, name, original)
 
 
 @contextmanager
 def not_listening() -> Iterator[None]:
     """Report no host syncs in the block."""
-    before = torch.cuda.get_sync_debug_mode()
+    mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("default")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _reporting(shown: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,10 +65,11 @@ def _reporting(shown: Callable[..., Any]) -> Callable[..., Any]:
     return show
 
 
-def _watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _watched(function: Callable[..., Any], shown: str) -> Callable[..., Any]:
+    """A function that waits, reported once: not by the debug mode a second time."""
+
     def watched(*args: Any, **kwargs: Any) -> Any:
-        report_sync(name)
-        # the debug mode would report the same wait a second time
+        report_sync(shown)
         with not_listening():
             return function(*args, **kwargs)
 

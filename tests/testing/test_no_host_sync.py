@@ -1,6 +1,7 @@
 """The check that the host never waits: what it counts, what it says, and what it leaves alone."""
 
 import threading
+import warnings
 
 import pytest
 import torch
@@ -155,6 +156,48 @@ def test_a_copy_into_pageable_memory_waits_even_if_it_should_not_block() -> None
             assert report.count == 0
             target.copy_(source, non_blocking=True)
         assert report.count == 1
+
+
+@pytest.fixture
+def debug_mode(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
+    """Stands for a CUDA device and its debug mode: the modes that were set."""
+    modes: list[int | str] = [0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(torch.cuda, "synchronize", _synchronize)
+    return modes
+
+
+def _synchronize() -> None:
+    """As an operation that waits, with CUDA's debug mode on."""
+    if str(torch.cuda.get_sync_debug_mode()) == "warn":
+        warnings.warn("called a synchronizing CUDA operation (Triggered internally at here)", stacklevel=1)
+
+
+def test_warnings_of_cudas_debug_mode_are_counted_by_line(debug_mode: list[int | str]) -> None:
+    with no_host_sync(count=True) as report:
+        for _ in range(2):
+            _synchronize()
+        with allowed():
+            _synchronize()
+        torch.cuda.synchronize()
+    assert report.count == 3
+    assert [line.split(" at ")[0] for line in report.by_line] == ["a synchronizing operation", "torch.cuda.synchronize"]
+    assert debug_mode[-1] == 0
+    assert torch.cuda.synchronize is _synchronize
+
+
+def test_a_warning_of_cudas_debug_mode_raises_at_its_line(debug_mode: list[int | str]) -> None:
+    with pytest.raises(HostSyncError, match="in _synchronize"), no_host_sync():
+        _synchronize()
+    assert debug_mode[-1] == 0
+
+
+def test_other_warnings_pass_by(debug_mode: list[int | str]) -> None:
+    with pytest.warns(UserWarning, match="another matter"), no_host_sync() as report:
+        warnings.warn("another matter", stacklevel=1)
+    assert report.count == 0
 
 
 @pytest.mark.gpu

@@ -62,6 +62,11 @@ def test_importing_the_package_changes_nothing_in_torch() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_importing_gen_does_not_import_this_package() -> None:
+    script = "import gen, sys; assert not [name for name in sys.modules if name.startswith('gen.testing')]"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_a_block_can_be_entered_again() -> None:
     for gpus in (1, 3, 2):
         with virtual_gpus(gpus):
