@@ -82,6 +82,7 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", _not_compiled),
+        (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]

@@ -13,8 +13,9 @@ from gen.testing.device_rule import place_of
 from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued, machine
+from gen.testing.plain_tensors import as_plain
 from gen.testing.transfers import to
-from gen.testing.virtual_tensor import VirtualTensor, as_plain, on_gpu, pinned
+from gen.testing.virtual_tensor import VirtualTensor, on_gpu, pinned
 
 FILLED = (
     "arange", "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
