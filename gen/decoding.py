@@ -5,17 +5,18 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from gen.beams import beam_search
 from gen.devices import to_device
-from gen.errors import ArgumentError, refuse_unknown
+from gen.errors import ArgumentError, check_number, refuse_unknown
 from gen.harvest import Harvest
-from gen.models.base import DecodeState, Model
-from gen.prompts import Prompt, Row, check_token_ids, is_batch, make_rows
-from gen.samplers import MultinomialSampler, Sampler
+from gen.models.base import Model
+from gen.prefill import prefill
+from gen.processing import Processing
+from gen.prompts import Prompt, Request, is_batch, read_request
+from gen.samplers import BeamSearchSampler, MultinomialSampler, Processors, Sampler
 from gen.samplers.random import row_keys
-from gen.stopping import read_stops
-from gen.texts import GrowingText
+from gen.texts import Completion, GrowingText
 
 
 def generate(
@@ -29,6 +30,7 @@ def generate(
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
     details: bool = False,
+    num_return_sequences: int = 1,
     **unknown: object,
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
@@ -48,8 +50,10 @@ def generate(
         eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
         chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are).
         details: return a `Completion` in the place of each text.
+        num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
     Returns:
-        A str for a prompt, a list of str for a list; with `sampler.samples` above 1 a list in the place of each str.
+        A str for a prompt, a list of str for a list. Where a prompt has several texts (a multinomial sampler with
+        samples, num_return_sequences above 1) a list of them stands in the place of the str.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
         SamplingError: a row had no token left to choose.
@@ -59,12 +63,31 @@ def generate(
     batch = is_batch(prompt)
     prompts: Any = prompt if batch else [prompt]
     sampler = _read_sampler(sampler)
-    texts = _read_request(model, prompts, sampler, max_new_tokens, stop, seed, eos_token_id, chat)
-    for _ in _decode(model, sampler, texts):
-        pass
-    results: list[Any] = [text.completion() if details else text.text for text in texts]
-    if sampler.samples > 1:
-        results = [results[first : first + sampler.samples] for first in range(0, len(results), sampler.samples)]
+    search = isinstance(sampler, BeamSearchSampler)
+    if search:
+        check_number("num_return_sequences", num_return_sequences, minimum=1, maximum=sampler.samples, whole=True)
+    elif num_return_sequences != 1:
+        raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
+    request = read_request(
+        model,
+        prompts,
+        texts=1 if search else sampler.samples,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        processors=sampler.processors,
+    )
+    if isinstance(sampler, BeamSearchSampler):
+        groups = [group[:num_return_sequences] for group in _search(model, sampler, request)]
+        several = num_return_sequences > 1
+    else:
+        groups = _sample(model, sampler, request)
+        several = sampler.samples > 1
+    results: list[Any] = [[one if details else one.text for one in group] for group in groups]
+    if not several:
+        results = [group[0] for group in results]
     return results if batch else results[0]
 
 
@@ -94,14 +117,26 @@ def stream(
     sampler = _read_sampler(sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"stream makes one text, the sampler makes {sampler.samples} a prompt; use generate.")
-    texts = _read_request(model, [prompt], sampler, max_new_tokens, stop, seed, eos_token_id, chat)
-    return (piece for pieces in _decode(model, sampler, texts) for piece in pieces if piece)
+    request = read_request(
+        model,
+        [prompt],
+        texts=1,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        processors=sampler.processors,
+    )
+    text = GrowingText(request.rows[0], request, model.tokenizer)
+    return (piece for [piece] in _decode(model, sampler, request, [text]) if piece)
 
 
 def _refuse(function: str, unknown: dict[str, object]) -> None:
     """Refuse unknown arguments; the sampling parameters have a place of their own."""
+    sampling = {*signature(MultinomialSampler).parameters, *signature(Processors).parameters} - {"settings"}
     for name in unknown:
-        if name in signature(MultinomialSampler).parameters:
+        if name in sampling:
             raise ArgumentError(f"{name} belongs to the sampler: sampler=gen.samplers.multinomial({name}=...)")
     known = [
         name for name, parameter in signature(generate).parameters.items() if parameter.kind == Parameter.KEYWORD_ONLY
@@ -117,87 +152,71 @@ def _read_sampler(sampler: Sampler | None) -> Sampler:
     return sampler
 
 
-def _read_request(
-    model: Model,
-    prompts: Sequence[Prompt],
-    sampler: Sampler,
-    max_new_tokens: int,
-    stop: str | Sequence[str] | None,
-    seed: int | Sequence[int] | None,
-    eos_token_id: int | Sequence[int] | None,
-    chat: bool,
-) -> list[GrowingText]:
-    """Check every argument and make the texts to fill, the samples of a prompt side by side."""
-    if not hasattr(model, "prefill"):
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {model!r}")
-    stops = read_stops(stop)
-    eos_token_ids = model.eos_token_ids
-    if eos_token_id is not None:
-        eos_token_ids = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
-        check_token_ids(model, "eos_token_id", eos_token_ids)
-    rows = make_rows(model, prompts, chat=chat, seed=seed, samples=sampler.samples, max_new_tokens=max_new_tokens)
-    return [GrowingText(row, model, stops, eos_token_ids) for row in rows]
+def _sample(model: Model, sampler: Sampler, request: Request) -> list[list[Completion]]:
+    """Each prompt's completions, drawn token by token."""
+    texts = [GrowingText(row, request, model.tokenizer) for row in request.rows]
+    for _ in _decode(model, sampler, request, texts):
+        pass
+    completions = [text.completion() for text in texts]
+    return [completions[first : first + request.texts] for first in range(0, len(texts), request.texts)]
 
 
-def _decode(model: Model, sampler: Sampler, texts: Sequence[GrowingText]) -> Iterator[list[str]]:
+def _search(model: Model, sampler: BeamSearchSampler, request: Request) -> list[list[Completion]]:
+    """Each prompt's completions by beam search, best first."""
+    if request.steps == 0:
+        return _sample(model, sampler, request)
+    groups = []
+    for row, hypotheses in zip(request.rows, beam_search(model, sampler, request), strict=True):
+        group = []
+        for hypothesis in hypotheses:
+            text = GrowingText(row, request, model.tokenizer)
+            for token in zip(hypothesis.token_ids, hypothesis.logprobs, strict=True):
+                text.push(*token)
+            group.append(text.completion(hypothesis.score))
+        groups.append(group)
+    return groups
+
+
+def _decode(model: Model, sampler: Sampler, request: Request, texts: Sequence[GrowingText]) -> Iterator[list[str]]:
     """Run until every text has ended; yield each step's new pieces, one for each text."""
-    steps = max(text.row.limit for text in texts)
-    for token_ids, logprobs in decode_steps(model, sampler, [text.row for text in texts], steps):
-        yield [text.push(*token) for text, token in zip(texts, zip(token_ids, logprobs, strict=True), strict=True)]
+    for step in decode_steps(model, sampler, request):
+        yield [text.push(token_id, logprob) for text, token_id, logprob in zip(texts, *step, strict=True)]
         if all(text.finish_reason for text in texts):
             return
 
 
 @torch.inference_mode()
-def decode_steps(
-    model: Model, sampler: Sampler, rows: Sequence[Row], steps: int
-) -> Iterator[tuple[list[int], list[float]]]:
+def decode_steps(model: Model, sampler: Sampler, request: Request) -> Iterator[tuple[list[int], list[float]]]:
     """The loop itself: prefill, then one decode step at a time, all state on the logits device.
 
     It does not stop by itself: what comes after a row's end is the caller's to drop.
 
-    Args:
-        rows: the samples of a prompt side by side; each prompt is read once.
-        steps: how many tokens for each row; 0 runs nothing.
     Yields:
         Each step's token ids and logprobs, one for each row. Host sync: none for the step just launched.
     """
+    steps = request.steps
     if steps == 0:
         return
     device = model.placement.logits_device
-    prompts = [row.prompt_ids for row in rows[:: sampler.samples]]
-    logits, state = model.prefill(*_pad_left(prompts), steps)
-    if sampler.samples > 1:
-        logits = _fan_out(logits, state, sampler.samples)
-    keys = row_keys(to_device(torch.tensor([row.seed for row in rows], device="cpu"), device), steps)
-    start = torch.zeros(len(rows), dtype=torch.float32, device=device)
+    logits, state = prefill(model, request.prompts, request.texts, steps)
+    seeds = torch.tensor([row.seed for row in request.rows], dtype=torch.int64, device="cpu")
+    keys = row_keys(to_device(seeds, device), steps)
+    start = torch.zeros(len(seeds), dtype=torch.float32, device=device)
+    processing = sampler.processors and Processing(model, sampler.processors, request, request.texts)
     vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
-    harvest = Harvest(steps, len(rows), device)
-    token_ids = torch.zeros((len(rows), 1), dtype=torch.int64, device=device)
+    token_ids = torch.zeros((len(seeds), 1), dtype=torch.int64, device=device)
+    harvest = Harvest(steps, token_ids.squeeze(1), start)
     for step in range(steps):
         if step:
             logits = state.decode_step(token_ids)
-        token_ids, _, logprobs = sampler.step(logits[:, :vocabulary], start, keys[step])
-        harvest.push(step, token_ids, logprobs)
+        logits = logits[:, :vocabulary]
+        if processing:
+            logits = processing(logits)
+        token_ids, _, logprobs = sampler.step(logits, start, keys[step])
+        if processing:
+            processing.append_(token_ids)
+        harvest.push(step, token_ids.squeeze(1), logprobs)
         if step >= harvest.lag:
             yield harvest.read(step - harvest.lag)
     for step in range(max(0, steps - harvest.lag), steps):
         yield harvest.read(step)
-
-
-def _fan_out(logits: Tensor, state: DecodeState, samples: int) -> Tensor:
-    """Give every prompt `samples` rows, side by side; return the logits of those rows."""
-    ancestors = torch.arange(len(logits) * samples, device=logits.device) // samples
-    state.reorder(ancestors)
-    return logits.index_select(0, ancestors)
-
-
-def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Token ids (rows, width) int64 and their mask (rows, width) bool, on the CPU; padding is id 0, masked out."""
-    width = max(map(len, prompts))
-    token_ids = torch.zeros((len(prompts), width), dtype=torch.int64, device="cpu")
-    mask = torch.zeros((len(prompts), width), dtype=torch.bool, device="cpu")
-    for row, prompt in enumerate(prompts):
-        token_ids[row, width - len(prompt) :] = torch.tensor(prompt, device="cpu")
-        mask[row, width - len(prompt) :] = True
-    return token_ids, mask

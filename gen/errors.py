@@ -1,7 +1,7 @@
 """The errors that gen raises, and checks of arguments: each says what was expected, what came and what to do."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 
@@ -26,7 +26,7 @@ class SamplingError(GenError, RuntimeError):
     """Nothing was left to sample: every token of a row had probability zero."""
 
 
-def refuse_unknown(function: str, unknown: dict[str, object], known: Sequence[str]) -> None:
+def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) -> None:
     """Raise an ArgumentError that names the nearest known argument, if there is an unknown one."""
     for name in unknown:
         near = get_close_matches(name, known, n=1)

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from gen.errors import ArgumentError, check_number
 from gen.models.base import Model
+from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
+from gen.stopping import read_stops
 from gen.tokenizers import Message
 
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -24,6 +26,35 @@ class Row:
     prompt_ids: list[int]
     seed: int
     limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """All that the decode loop needs to know of a call.
+
+    Attributes:
+        rows: the texts to make, those of a prompt side by side.
+        texts: how many rows each prompt has.
+        stops: strings that end a text.
+        eos_token_ids: tokens that end a text.
+        bad_words: token ids that must not come in a row.
+    """
+
+    rows: list[Row]
+    texts: int
+    stops: tuple[str, ...]
+    eos_token_ids: tuple[int, ...]
+    bad_words: list[list[int]]
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """Each prompt's token ids, once."""
+        return [row.prompt_ids for row in self.rows[:: self.texts]]
+
+    @property
+    def steps(self) -> int:
+        """How many new tokens the longest text may have."""
+        return max(row.limit for row in self.rows)
 
 
 def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
@@ -72,24 +103,32 @@ def check_token_ids(model: Model, name: str, token_ids: Sequence[int]) -> None:
             raise ArgumentError(f"{name} has the token id {token_id!r}; the vocabulary is 0 to {known - 1}.")
 
 
-def make_rows(
+def read_request(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    chat: bool,
-    seed: int | Sequence[int] | None,
-    samples: int,
+    texts: int,
     max_new_tokens: int,
-) -> list[Row]:
-    """Rows for each prompt's samples, the samples of a prompt side by side.
+    stop: str | Sequence[str] | None,
+    seed: int | Sequence[int] | None,
+    eos_token_id: int | Sequence[int] | None,
+    chat: bool,
+    processors: Processors | None,
+) -> Request:
+    """Check every argument; `texts` is how many rows each prompt gets, side by side.
 
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
+    if not hasattr(model, "prefill"):
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {model!r}")
     check_number("max_new_tokens", max_new_tokens, minimum=0, whole=True)
-    seeds = _read_seeds(seed, len(prompts))
+    eos_token_ids = model.eos_token_ids
+    if eos_token_id is not None:
+        eos_token_ids = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
+        check_token_ids(model, "eos_token_id", eos_token_ids)
     rows = []
-    for number, (prompt, prompt_seed) in enumerate(zip(prompts, seeds, strict=True)):
+    for number, (prompt, prompt_seed) in enumerate(zip(prompts, _read_seeds(seed, len(prompts)), strict=True)):
         token_ids = read_prompt(model, prompt, chat=chat)
         room = model.context_length - len(token_ids)
         if room < min(1, max_new_tokens):
@@ -98,8 +137,27 @@ def make_rows(
                 "room for a new one. Shorten the prompt."
             )
         limit = min(max_new_tokens, room)
-        rows += [Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit) for n in range(samples)]
-    return rows
+        rows += [Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit) for n in range(texts)]
+    return Request(
+        rows=rows,
+        texts=texts,
+        stops=read_stops(stop),
+        eos_token_ids=eos_token_ids,
+        bad_words=_read_bad_words(model, processors) if processors else [],
+    )
+
+
+def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
+    """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
+    check_token_ids(model, "logit_bias", list(processors.logit_bias or ()))
+    sequences: list[list[int]] = []
+    for word in processors.bad_words:
+        if isinstance(word, str):
+            sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
+        else:
+            check_token_ids(model, "bad_words", word)
+            sequences.append(list(word))
+    return [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))]
 
 
 def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:

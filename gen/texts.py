@@ -1,14 +1,12 @@
 """What comes out: a text that grows token by token, and the completion it ends as."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gen.errors import SamplingError
-from gen.models.base import Model
-from gen.prompts import Row
+from gen.prompts import Request, Row
 from gen.stopping import StopStrings
-from gen.tokenizers import Detokenizer
+from gen.tokenizers import Detokenizer, Tokenizer
 
 FinishReason = Literal["stop", "eos", "length"]
 
@@ -22,7 +20,7 @@ class Completion:
         value: what the text stands for; the text itself where no output type was asked for.
         token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
-        score: the sum of logprobs.
+        score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos", "stop" (a stop string) or "length" (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
     """
@@ -39,15 +37,15 @@ class Completion:
 class GrowingText:
     """One row's text as it grows on the host."""
 
-    def __init__(self, row: Row, model: Model, stops: Sequence[str], eos_token_ids: Sequence[int]) -> None:
-        self.row = row
+    def __init__(self, row: Row, request: Request, tokenizer: Tokenizer) -> None:
         self.text = ""
         self.finish_reason: FinishReason | None = None if row.limit else "length"
+        self._row = row
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
-        self._detokenizer = Detokenizer(model.tokenizer, row.prompt_ids)
-        self._stops = StopStrings(stops)
-        self._eos_token_ids = eos_token_ids
+        self._detokenizer = Detokenizer(tokenizer, row.prompt_ids)
+        self._stops = StopStrings(request.stops)
+        self._eos_token_ids = request.eos_token_ids
 
     def push(self, token_id: int, logprob: float) -> str:
         """Take a token; return the text that is now certain, which is none once the text has ended."""
@@ -62,7 +60,7 @@ class GrowingText:
         else:
             self._token_ids.append(token_id)
             self._logprobs.append(logprob)
-            if len(self._token_ids) == self.row.limit:
+            if len(self._token_ids) == self._row.limit:
                 self.finish_reason = "length"
         piece = "" if self.finish_reason == "eos" else self._detokenizer.push(token_id)
         if self.finish_reason:
@@ -75,14 +73,15 @@ class GrowingText:
         self.text += piece
         return piece
 
-    def completion(self) -> Completion:
+    def completion(self, score: float | None = None) -> Completion:
+        """What has become of it; the score is the sum of logprobs unless a search has given it one."""
         assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
         return Completion(
             text=self.text,
             value=self.text,
             token_ids=self._token_ids,
             logprobs=self._logprobs,
-            score=sum(self._logprobs),
+            score=sum(self._logprobs) if score is None else score,
             finish_reason=self.finish_reason,
-            seed=self.row.seed,
+            seed=self._row.seed,
         )

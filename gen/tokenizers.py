@@ -37,6 +37,10 @@ class Tokenizer:
             raise ArgumentError("the prompt is empty and the tokenizer has no bos token to start from; give some text.")
         return [self._tokenizer.bos_token_id]
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids without the special tokens that the tokenizer adds."""
+        return self._encode(text, add_special_tokens=False)
+
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation under the tokenizer's chat template, ready for the assistant's turn.
 

@@ -5,6 +5,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gen.errors import ArgumentError
+from gen.samplers.processors import Processors
+
 Sampled = tuple[Tensor, Tensor, Tensor]
 
 
@@ -13,10 +16,13 @@ class Sampler(Protocol):
 
     Attributes:
         samples: how many sequences the sampler makes for each prompt.
+        processors: what the loop does to the logits before each step; None for nothing.
     """
 
     @property
     def samples(self) -> int: ...
+    @property
+    def processors(self) -> Processors | None: ...
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """Choose one token a row, on `logits.device`, without a host sync.
@@ -42,7 +48,14 @@ def step_with_generator(
         rng: a generator of any device, which advances by one 64-bit key a row; None is the CPU's default one.
     Returns:
         What `step` returns, on `sequence_weights.device`. Host sync: none where all are on one device; else a copy.
+    Raises:
+        ArgumentError: the sampler has processors, which need the tokens so far.
     """
+    if sampler.processors is not None:
+        raise ArgumentError(
+            "penalties, bad words, n-grams and minimum lengths need the tokens so far, which only gen.generate and "
+            "gen.stream have; make the sampler without them to call it in another loop."
+        )
     source = torch.device("cpu") if rng is None else rng.device
     keys = torch.empty(len(logits), dtype=torch.int64, device=source).random_(-(2**63), None, generator=rng)
     token_ids, ancestors, weights = sampler.step(

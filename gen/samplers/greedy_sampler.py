@@ -1,10 +1,12 @@
 """The most likely token."""
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
-from gen.errors import refuse_unknown
 from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.processors import Processors, ProcessorSettings
 from gen.samplers.warpers import log_weights
 
 
@@ -13,12 +15,15 @@ class GreedySampler:
 
     The weight grows by the token's log-probability under the softmax of the logits. Device: that of the logits.
     Host sync: none.
+
+    Args:
+        settings: see `gen.samplers.Processors`.
     """
 
     samples = 1
 
-    def __init__(self, **unknown: object) -> None:
-        refuse_unknown("GreedySampler", unknown, [])
+    def __init__(self, **settings: Unpack[ProcessorSettings]) -> None:
+        self.processors = Processors.read("GreedySampler", settings, [])
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""

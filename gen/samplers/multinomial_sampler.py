@@ -1,13 +1,15 @@
 """Draws from the softmax of the logits, after temperature, top-k, top-p and min-p."""
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from gen.errors import check_number, refuse_unknown
+from gen.errors import check_number
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.greedy_sampler import GreedySampler, chosen
+from gen.samplers.processors import Processors, ProcessorSettings
 from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, gumbel
 from gen.samplers.warpers import keep_min_p, keep_top_k, keep_top_p, log_weights, temper
 
@@ -27,6 +29,7 @@ class MultinomialSampler:
         top_p: keep the most likely tokens up to this mass; above 0, at most 1.
         min_p: keep tokens at least this many times as likely as the best; 0 to 1.
         temperature: divides the logits; at least 0.
+        settings: see `gen.samplers.Processors`.
     Raises:
         ArgumentError: a value out of range, or an unknown name.
     """
@@ -39,9 +42,10 @@ class MultinomialSampler:
         top_p: float | None = None,
         min_p: float | None = None,
         temperature: float | None = None,
-        **unknown: object,
+        **settings: Unpack[ProcessorSettings],
     ) -> None:
-        refuse_unknown("MultinomialSampler", unknown, ["samples", "top_k", "top_p", "min_p", "temperature"])
+        own = ["samples", "top_k", "top_p", "min_p", "temperature"]
+        self.processors = Processors.read("MultinomialSampler", settings, own)
         check_number("samples", samples, minimum=1, whole=True)
         if top_k is not None:
             check_number("top_k", top_k, minimum=1, whole=True)

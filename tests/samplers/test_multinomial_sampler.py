@@ -200,5 +200,5 @@ def test_greedy_takes_the_lowest_index_among_equals_and_its_logprob() -> None:
     assert ancestors.tolist() == [0, 1]
     expected = logits.double().log_softmax(-1).amax(-1) + torch.tensor([0.0, -2.0])
     torch.testing.assert_close(weights.double(), expected, atol=1e-6, rtol=0)
-    with pytest.raises(ArgumentError, match="takes no arguments, got 'top_k'"):
-        GreedySampler(top_k=1)
+    with pytest.raises(ArgumentError, match="got 'top_k'"):
+        GreedySampler(top_k=1)  # type: ignore[call-arg]

@@ -1,0 +1,89 @@
+"""Beam search: the most likely continuations of all beams of a prompt."""
+
+import math
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor
+
+from gen.errors import ArgumentError, check_number
+from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.processors import Processors, ProcessorSettings
+from gen.samplers.warpers import log_weights
+
+
+class BeamSearchSampler:
+    """Keeps each prompt's most likely sequences; no randomness.
+
+    The rows of a prompt stand side by side, `beams` of them. The weight is the sum of log-probabilities under the
+    softmax of the logits. Ties: any of the equal ones. A beam without a continuation gives token 0 and weight -inf, so
+    that no masked token is ever emitted. Device: that of the logits. Host sync: none.
+
+    Args:
+        beams: sequences kept for each prompt; at least 1.
+        length_penalty: a finished text's score is its log-probability / length ** length_penalty.
+        early_stopping: when a prompt is done: True as soon as it has `beams` finished texts, False when the best beam
+            cannot improve on them at its present length, "never" when it cannot at any length.
+        settings: see `gen.samplers.Processors`.
+    Raises:
+        ArgumentError: a value out of range, or an unknown name.
+    Source: transformers' names and rules; Wu et al. 2016, arXiv:1609.08144, for length penalties.
+    """
+
+    def __init__(
+        self,
+        beams: int = 1,
+        *,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        **settings: Unpack[ProcessorSettings],
+    ) -> None:
+        own = ["beams", "length_penalty", "early_stopping"]
+        self.processors = Processors.read("BeamSearchSampler", settings, own)
+        check_number("beams", beams, minimum=1, whole=True)
+        check_number("length_penalty", length_penalty)
+        if early_stopping not in (True, False, "never"):
+            raise ArgumentError(f'early_stopping must be True, False or "never", got {early_stopping!r}')
+        self.samples = beams
+        self.length_penalty = length_penalty
+        self.early_stopping = early_stopping
+
+    def candidates(self, logits: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The best continuations of each prompt over all of its beams, best first.
+
+        Args:
+            logits: (prompts x beams, vocab), floating.
+            weights: (prompts x beams,), floating; -inf for a beam that is not there yet.
+            count: how many for each prompt; where fewer exist the rest have weight -inf.
+        Returns:
+            token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
+            (prompts, count). Host sync: none.
+        """
+        vocab = logits.shape[1]
+        log_weight = log_weights(logits)
+        mass = log_weight.exp().sum(-1, keepdim=True).log()  # -inf in a row with nothing left, which stays -inf
+        total = torch.where(mass.isneginf(), -math.inf, log_weight - mass) + weights.unsqueeze(1)
+        total = total.view(-1, self.samples * vocab)
+        best, index = total.topk(min(count, total.shape[1]))
+        missing = count - best.shape[1]
+        best = torch.nn.functional.pad(best, (0, missing), value=-math.inf)
+        index = torch.nn.functional.pad(index, (0, missing))
+        token_ids = torch.where(best.isneginf(), 0, index % vocab)
+        return token_ids, index // vocab, best
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        """See `gen.samplers.Sampler.step`; the keys are not used.
+
+        All weights 0 is the start, as Outlines' loop has it: then each prompt's rows are equal, and one is continued.
+        """
+        first = torch.arange(len(weights), device=weights.device) % self.samples == 0
+        start = (weights == 0).all()
+        token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.samples)
+        groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.samples
+        return token_ids.view(-1, 1), (groups + beams).view(-1), best.view(-1)
+
+    def __call__(
+        self, next_token_logits: Tensor, sequence_weights: Tensor, rng: torch.Generator | None = None
+    ) -> Sampled:
+        """See `gen.samplers.base.step_with_generator`."""
+        return step_with_generator(self, next_token_logits, sequence_weights, rng)

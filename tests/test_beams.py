@@ -1,0 +1,170 @@
+"""Beam search: tokens and scores equal transformers' over random cases; masks, stops and return counts."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+import gen
+from gen.prefill import pad_left
+from gen.samplers import BeamSearchSampler, beam_search, greedy
+from tests.helpers import SHAPES, ScriptedModel, byte_tokenizer, tiny_model
+
+LIKELY = 20  # the model's texts are of these ids; any of them may be an eos, so that texts end at different steps
+
+
+@pytest.fixture(scope="module")
+def hf_model() -> PreTrainedModel:
+    model = tiny_model(vocab_size=259, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[LIKELY:] = 0
+        model.get_output_embeddings().weight[:LIKELY] *= 2
+    return model
+
+
+def transformers_beams(
+    model: PreTrainedModel, prompts: list[list[int]], sampler: BeamSearchSampler, eos: list[int], **options: Any
+) -> list[tuple[list[int], float]]:
+    """transformers' texts up to their eos, and their scores."""
+    token_ids, mask = pad_left(prompts)
+    output = model.generate(
+        token_ids,
+        attention_mask=mask,
+        num_beams=sampler.samples,
+        length_penalty=sampler.length_penalty,
+        early_stopping=sampler.early_stopping,
+        eos_token_id=eos,
+        pad_token_id=0,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+    texts = []
+    for row, score in zip(output.sequences[:, token_ids.shape[1] :].tolist(), output.sequences_scores, strict=True):
+        end = next((i for i, token in enumerate(row) if token in eos), len(row))
+        texts.append((row[:end], float(score)))
+    return texts
+
+
+def test_texts_and_scores_equal_transformers_over_a_thousand_random_cases(hf_model: PreTrainedModel) -> None:
+    rng = random.Random(0)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    texts = ended = 0
+    for _ in range(1000):
+        beams = rng.randint(2, 8)
+        sampler = beam_search(
+            beams,
+            length_penalty=rng.choice([-1.0, 0.0, 0.5, 1.0, 2.0]),
+            early_stopping=rng.choice([True, False, "never"]),
+        )
+        eos = rng.sample(range(LIKELY), rng.randint(1, 4))
+        options: Any = {"max_new_tokens": rng.randint(1, 12), "num_return_sequences": rng.randint(1, beams)}
+        prompts = [[rng.randrange(259) for _ in range(rng.randint(1, 9))] for _ in range(rng.randint(1, 4))]
+        expected = transformers_beams(hf_model, prompts, sampler, eos, **options)
+        groups = gen.generate(model, prompts, sampler=sampler, eos_token_id=eos, details=True, **options)
+        ours = [one for group in groups for one in (group if isinstance(group, list) else [group])]
+        assert [completion.token_ids for completion in ours] == [token_ids for token_ids, _ in expected]
+        scores = [score for _, score in expected]
+        assert [completion.score for completion in ours] == pytest.approx(scores, rel=1e-6, abs=2e-5)
+        texts += len(ours)
+        ended += sum(completion.finish_reason == "eos" for completion in ours)
+    assert 0.2 < ended / texts < 0.9, "the cases should have texts that end early and texts that do not"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_searches_as_transformers_does(shape: str) -> None:
+    hf_model = tiny_model(shape, vocab_size=259)
+    prompts, sampler = [[*b"a"], [*b"to be or not"]], beam_search(3)
+    expected = transformers_beams(hf_model, prompts, sampler, [7], max_new_tokens=10, num_return_sequences=3)
+    groups = gen.generate(
+        gen.from_transformers(hf_model, byte_tokenizer()),
+        prompts,
+        sampler=sampler,
+        eos_token_id=7,
+        max_new_tokens=10,
+        num_return_sequences=3,
+        details=True,
+    )
+    assert [c.token_ids for group in groups for c in group] == [token_ids for token_ids, _ in expected]
+
+
+def test_logprobs_add_up_to_the_score(hf_model: PreTrainedModel) -> None:
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    completion = gen.generate(
+        model, "x", sampler=beam_search(4, length_penalty=0.0), eos_token_id=[], max_new_tokens=8, details=True
+    )
+    token_ids = torch.tensor([[*b"x", *completion.token_ids]])
+    with torch.no_grad():
+        logprobs = hf_model(token_ids).logits[0, :-1].log_softmax(-1).gather(1, token_ids[0, 1:, None]).flatten()
+    assert completion.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
+    assert completion.score == pytest.approx(sum(completion.logprobs), abs=1e-4)
+
+
+def test_one_beam_is_greedy(hf_model: PreTrainedModel) -> None:
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    for prompt in ("a", "bc", "def"):
+        one = gen.generate(model, prompt, sampler=beam_search(1), eos_token_id=3, max_new_tokens=12)
+        assert one == gen.generate(model, prompt, sampler=greedy(), eos_token_id=3, max_new_tokens=12)
+
+
+def test_fewer_texts_than_beams_gives_those_that_there_are_and_no_masked_token() -> None:
+    model = ScriptedModel("only this")  # every other token is masked
+    [completion] = gen.generate(model, ["x"], sampler=beam_search(4), num_return_sequences=4, details=True)[0]
+    assert (completion.text, completion.finish_reason, completion.score) == ("only this", "eos", 0.0)
+    assert gen.generate(model, "x", sampler=beam_search(4), max_new_tokens=4) == "only"
+
+
+def test_a_stop_string_ends_a_text_of_beam_search() -> None:
+    completion = gen.generate(ScriptedModel("one. two."), "x", sampler=beam_search(2), stop=".", details=True)
+    assert (completion.text, completion.finish_reason) == ("one", "stop")
+
+
+def test_the_search_ends_when_every_prompt_is_done() -> None:
+    model = ScriptedModel(lambda prompt: [*prompt.encode()])
+    assert gen.generate(model, ["abc", "a", "ab"], sampler=beam_search(3)) == ["abc", "a", "ab"]
+    assert model.steps == 4
+    assert gen.generate(model, "abc", sampler=beam_search(3), max_new_tokens=0) == ""
+
+
+def test_a_step_starts_from_one_beam_where_all_weights_are_zero_and_from_all_elsewhere() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -torch.inf]]).repeat(4, 1)
+    sampler = beam_search(2)
+    token_ids, ancestors, weights = sampler(logits, torch.zeros(4))
+    assert token_ids.tolist() == [[2], [1], [2], [1]]
+    assert ancestors.tolist() == [0, 0, 2, 2]
+    expected = logits[0].log_softmax(-1)[[2, 1, 2, 1]]
+    torch.testing.assert_close(weights, expected)
+    forced = torch.full((4, 4), -torch.inf)
+    forced[:, 3] = 0.0
+    token_ids, _, weights = sampler(forced, torch.zeros(4))
+    assert token_ids.tolist() == [[3], [0], [3], [0]]
+    assert weights.tolist() == [0.0, -torch.inf, 0.0, -torch.inf]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: beam_search(0), "beams must be a whole number at least 1, got 0"),
+        (
+            lambda m: beam_search(2, early_stopping="maybe"),  # type: ignore[arg-type]
+            'early_stopping must be True, False or "never"',
+        ),
+        (lambda m: beam_search(2, length_penalty="x"), "length_penalty must be a number"),  # type: ignore[arg-type]
+        (
+            lambda m: beam_search(num_beams=3),  # type: ignore[call-arg]
+            "got 'num_beams'; did you mean 'beams'",
+        ),
+        (
+            lambda m: gen.generate(m, "x", sampler=beam_search(2), num_return_sequences=3),
+            "num_return_sequences must be a whole number at least 1 and at most 2, got 3",
+        ),
+        (lambda m: gen.generate(m, "x", num_return_sequences=2), r"multinomial\(samples=\.\.\.\) draws several"),
+        (lambda m: gen.stream(m, "x", sampler=beam_search(2)), "stream makes one text"),
+    ],
+)
+def test_unusable_arguments_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        call(ScriptedModel("hello"))
