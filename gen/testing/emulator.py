@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._device import _device_constructors
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, DeviceError
 from gen.testing import cuda_api, direct_ops, factories, machine, transfers
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.device_syncs import sync_test
@@ -82,6 +82,7 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", _not_compiled),
+        (torch.export, "export", _no_export),
         (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
@@ -116,6 +117,12 @@ def _known_to_wait_otherwise(original: Callable[..., Any]) -> Callable[..., Any]
 def _not_compiled(model: Any = None, **options: object) -> Any:
     """torch.compile that leaves everything as it is: what it would generate runs on real devices only."""
     return (lambda function: function) if model is None else model
+
+
+def _no_export(*args: object, **kwargs: object) -> Any:
+    raise DeviceError(
+        "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
+    )
 
 
 def _put(owner: Any, name: str, value: object) -> Callable[[], None]:

@@ -120,8 +120,7 @@ def copied(original: Factory) -> Factory:
         issued[target] += 1
         if made.numel():
             report_sync(f"{original.__name__}: copy of numbers from the host to {DEVICES[target]}")
-        result = on_gpu(made.detach(), target)
-        return result.requires_grad_(made.requires_grad)
+        return on_gpu(made if original is _tensor else made.clone(), target)  # a NumPy array keeps its own memory
 
     return factory
 

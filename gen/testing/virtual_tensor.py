@@ -112,9 +112,11 @@ class PinnedTensor(Tensor):
         return repr(plain(self))
 
 
-def on_gpu(tensor: Tensor, gpu: int) -> VirtualTensor:
-    """An ordinary CPU tensor's values as a tensor on a virtual GPU; they share memory, and no gradient passes."""
-    return _placed(_make_subclass(VirtualTensor, tensor), gpu)
+def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
+    """An ordinary CPU tensor as a leaf tensor on a virtual GPU; they share memory. Fake tensors stay what they are."""
+    if type(tensor) is not Tensor:
+        return tensor
+    return _placed(_make_subclass(VirtualTensor, tensor, tensor.requires_grad), gpu)
 
 
 def _placed(tensor: Any, gpu: int) -> VirtualTensor:

@@ -22,6 +22,7 @@ SAMPLERS: dict[str, Sampler] = {
     "multinomial": gen.samplers.multinomial(),
     "filtered": gen.samplers.multinomial(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01),
     "several": gen.samplers.multinomial(samples=3),
+    "beams": gen.samplers.beam_search(3),
 }
 
 

@@ -7,9 +7,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from gen.errors import ArgumentError, DeviceError, GenError
 from gen.testing import DeviceMismatchError, virtual_gpus
@@ -336,3 +338,24 @@ def test_what_looks_at_the_storage_sees_the_cpu() -> None:
         numbers = torch.zeros(2, device="cuda")
         assert numbers.is_cuda and numbers.device.type == "cuda"
         assert numbers.untyped_storage().device.type == "cpu"
+
+
+def test_factories_keep_requires_grad_and_copy_arrays() -> None:
+    array = np.zeros(3)
+    with virtual_gpus(1):
+        assert torch.zeros(2, device="cuda", requires_grad=True).requires_grad
+        assert torch.tensor([1.0], device="cuda", requires_grad=True).is_leaf
+        for make in (torch.tensor, torch.as_tensor, torch.asarray):
+            placed = make(array, device="cuda")
+            placed.add_(1)
+            assert array.tolist() == [0, 0, 0]
+
+
+def test_fake_tensors_stay_fake() -> None:
+    with virtual_gpus(1), FakeTensorMode():
+        assert isinstance(torch.zeros(2, device="cuda"), FakeTensor)
+
+
+def test_exporting_is_refused() -> None:
+    with virtual_gpus(1), pytest.raises(DeviceError, match="before the block"):
+        torch.export.export(nn.Linear(1, 1), (torch.zeros(1, 1),))
