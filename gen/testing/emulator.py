@@ -13,6 +13,7 @@ from torch.utils._device import _device_constructors
 
 from gen.errors import ArgumentError, DeviceError
 from gen.testing import cuda_api, direct_ops, factories, machine, transfers
+from gen.testing.cpu_sites import forget
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.device_syncs import sync_test
 from gen.testing.generators import VirtualGenerator
@@ -44,6 +45,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
     machine.start(active)
     with ExitStack() as undo:
         undo.callback(machine.stop)
+        undo.callback(forget)
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
@@ -145,7 +147,8 @@ def _restore_default_device(before: Any) -> None:
 
 def _forget_answers() -> None:
     """Clear what transformers and accelerate remember of the devices that there are."""
-    for module in ("transformers.utils.import_utils", "accelerate.utils.imports"):
-        for name, function in list(vars(sys.modules.get(module, object())).items()) if module in sys.modules else ():
+    for library in ("transformers.utils.import_utils", "accelerate.utils.imports"):
+        module = sys.modules.get(library)
+        for name, function in list(vars(module).items()) if module else ():
             if name.startswith("is_") and hasattr(function, "cache_clear"):
                 function.cache_clear()

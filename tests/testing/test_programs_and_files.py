@@ -77,6 +77,12 @@ def test_checkpoints_are_written_as_cpu_tensors_and_read_to_a_gpu(tmp_path: Path
     assert torch.equal(read["weight"], layer.weight.cpu())
 
 
+def test_cpu_tensors_made_in_the_block_can_be_saved(tmp_path: Path) -> None:
+    with virtual_gpus(1):
+        torch.save(torch.zeros(2), tmp_path / "zeros.pt")
+    assert torch.load(tmp_path / "zeros.pt").tolist() == [0, 0]
+
+
 def test_saving_waits() -> None:
     with virtual_gpus(1):
         numbers = torch.ones(2, device="cuda")
