@@ -363,7 +363,7 @@ def test_exporting_is_refused() -> None:
 
 def test_a_size_or_value_on_a_gpu_is_read_and_places_nothing() -> None:
     with virtual_gpus(2):
-        three = torch.tensor(3, device="cuda:1")
+        three: Any = torch.tensor(3, device="cuda:1")
         with no_host_sync(count=True) as report:
             assert torch.full((2,), three).device == torch.arange(three).device == torch.device("cpu")
             assert torch.full((2,), three, device="cuda:0").device == torch.device("cuda:0")
