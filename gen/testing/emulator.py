@@ -8,18 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.nn import functional
 from torch.utils._device import _device_constructors
 
 from gen.errors import ArgumentError, DeviceError
 from gen.testing import cuda_api, direct_ops, factories, machine, transfers
 from gen.testing.cpu_sites import forget
 from gen.testing.device_names import Device, index_is_cuda
-from gen.testing.device_syncs import sync_test
 from gen.testing.generators import VirtualGenerator
-from gen.testing.host_syncs import not_reported, report_sync
 from gen.testing.native_functions import without_device_check
-from gen.testing.virtual_tensor import VirtualTensor
 
 
 @contextmanager
@@ -68,9 +64,6 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, factories.NEW, factories.like),
         (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
         (Tensor, _DRAWING_METHODS, factories.with_generator_check),
-        (functional, ("one_hot",), _known_to_wait_otherwise),
-        (torch, ("quantile", "nanquantile"), _known_to_wait_otherwise),
-        (Tensor, ("quantile", "nanquantile"), _known_to_wait_otherwise),
     ]
     wrapped = [
         (owner, name, wrap(getattr(owner, name)))
@@ -98,22 +91,6 @@ _DRAWING_METHODS = (
     "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
     "random_", "uniform_",
 )  # fmt: skip
-
-
-def _known_to_wait_otherwise(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A composition that reads values on the CPU only to check them, which it leaves out on CUDA."""
-    name = original.__name__
-    test = sync_test(name)
-
-    def composition(*args: Any, **kwargs: Any) -> Any:
-        if not isinstance(args[0], VirtualTensor):
-            return original(*args, **kwargs)
-        if test is not None and test(dict(zip(("self", "num_classes"), args, strict=False)) | kwargs):
-            report_sync(name)
-        with not_reported():
-            return original(*args, **kwargs)
-
-    return composition
 
 
 def _not_compiled(model: Any = None, **options: object) -> Any:
