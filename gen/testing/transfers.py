@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
+from gen.errors import DeviceError
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import place_of
 from gen.testing.machine import CPU, machine
@@ -97,8 +98,12 @@ def machine_index(device: Any) -> int | None:
 
 def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
     """Copy a tensor to another place. As in torch, a non-blocking copy to the CPU makes a pinned tensor."""
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise NotImplementedError(f"cannot copy a tensor from {tensor.device} to a virtual GPU: it holds no values.")
+    if place_of(tensor) == CPU and tensor.device.type != "cpu":
+        if tensor.is_meta:
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        raise DeviceError(
+            f"a tensor on the real {tensor.device} cannot go to a virtual GPU: copy it to the CPU before."
+        )
     into_pinned = wanted.non_blocking and target == CPU
     report_transfer(tensor, target, wanted.non_blocking, into_pinned)
     with as_plain():

@@ -356,6 +356,13 @@ def test_fake_tensors_stay_fake() -> None:
         assert isinstance(torch.zeros(2, device="cuda"), FakeTensor)
 
 
+def test_meta_tensors_hold_nothing_to_copy() -> None:
+    with virtual_gpus(1):
+        with pytest.raises(NotImplementedError, match="no data"):
+            torch.zeros(2, device="meta").to("cuda")
+        assert torch.zeros(2, device="cuda").to("meta").is_meta
+
+
 def test_exporting_is_refused() -> None:
     with virtual_gpus(1), pytest.raises(DeviceError, match="before the block"):
         torch.export.export(nn.Linear(1, 1), (torch.zeros(1, 1),))
