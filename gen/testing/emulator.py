@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -104,15 +106,25 @@ def _no_export(*args: object, **kwargs: object) -> Any:
     )
 
 
-def _put(owner: Any, name: str, value: object) -> Callable[[], None]:
-    """Set an attribute; return what sets it back, or takes it away if it was inherited."""
-    own = vars(owner)
-    if name in own:
-        before = own[name]
-        setattr(owner, name, value)
-        return lambda: setattr(owner, name, before)
+def _put(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    """Set an attribute; return what sets it back, or takes it away if it was inherited.
+
+    What is imported in the block may keep a function for good, so that it must do as before when the block has ended.
+    """
+    inherited = name not in vars(owner)
+    before = vars(owner).get(name)
+    if isinstance(value, FunctionType):
+        value = _while_active(value, getattr(owner, name, value))
     setattr(owner, name, value)
-    return lambda: delattr(owner, name)
+    return (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, before))
+
+
+def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def substitute(*args: Any, **kwargs: Any) -> Any:
+        return (original if machine.active_machine() is None else function)(*args, **kwargs)
+
+    return substitute
 
 
 def _restore_default_device(before: Any) -> None:

@@ -351,6 +351,28 @@ def test_factories_keep_requires_grad_and_copy_arrays() -> None:
             assert array.tolist() == [0, 0, 0]
 
 
+def test_what_is_imported_in_the_block_works_after_it() -> None:
+    with virtual_gpus(2):
+        zeros, as_tensor, generator, is_available = (
+            torch.zeros,
+            torch.as_tensor,
+            torch.Generator,
+            torch.cuda.is_available,
+        )
+        to, device = torch.Tensor.to, torch.device
+    assert zeros(2, device="cpu").tolist() == as_tensor([0, 0]).tolist() == [0, 0]
+    assert generator().device.type == to(torch.zeros(1), "cpu").device.type == device("cpu").type
+    assert is_available() == torch.cuda.is_available()
+
+
+def test_classes_of_torch_are_classes_in_the_block_so_that_annotations_can_name_them() -> None:
+    owners = (torch, torch.cuda, torch.accelerator)
+    classes = [(owner, name) for owner in owners for name, value in vars(owner).items() if isinstance(value, type)]
+    with virtual_gpus(2):
+        assert [name for owner, name in classes if not isinstance(getattr(owner, name), type)] == []
+        assert torch.cuda.CUDAGraph | None
+
+
 def test_fake_tensors_stay_fake() -> None:
     with virtual_gpus(1), FakeTensorMode():
         assert isinstance(torch.zeros(2, device="cuda"), FakeTensor)
