@@ -1,9 +1,8 @@
 """Tensors on their way between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +21,7 @@ _data = Tensor.data
 _dispatch = Tensor.__torch_dispatch__
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
+class Transfer(NamedTuple):
     """What a call of `Tensor.to` asks for.
 
     Attributes:

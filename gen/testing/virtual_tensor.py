@@ -176,7 +176,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if rule.kind is Kind.COMPOSITE:
         return func.decompose(*args, **kwargs)
     if rule.kind is Kind.COPY:
-        return _copy_(func, *args, **kwargs)
+        return _copy_(rule, *args, **kwargs)
     home = CPU
     strangers = False
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -200,7 +200,8 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 strangers = True
     if home == CPU:
         with on_the_cpu():
-            return _mark_pinned(func(*args, **kwargs)) if rule.view else func(*args, **kwargs)
+            out = rule.run(*args, **kwargs)
+            return _mark_pinned(out) if rule.view else out
     if strangers:
         check_strangers(rule, args, kwargs, home)
     if rule.sync is not None and rule.sync(rule.named(args, kwargs)):
@@ -208,9 +209,9 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if rule.launches:
         issued[home] += 1
     if rule.seeded:
-        return _drawn(func, rule, args, kwargs, home)
+        return _drawn(rule, args, kwargs, home)
     with on_the_cpu():
-        out = func(*args, **kwargs) if rule.stand_in is None else rule.stand_in(func, *args, **kwargs)
+        out = rule.run(*args, **kwargs)
         return _changed(out, home, args, kwargs) if rule.written else _mark(out, home)
 
 
@@ -237,23 +238,23 @@ def _mark_pinned(out: Any) -> Any:
     return type(out)(map(_mark_pinned, out)) if isinstance(out, tuple | list) else out
 
 
-def _drawn(func: OpOverload, rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> Any:
+def _drawn(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> Any:
     """Run an operator that draws random numbers, from the given generator or from the GPU's own."""
     generator = kwargs.get("generator")
     if generator is not None and not is_virtual_generator(generator):
         refuse_generator("cuda", generator.device.type)
     if generator is not None:
         with on_the_cpu():
-            return _changed(func(*args, **kwargs), home, args, kwargs)
+            return _changed(rule.run(*args, **kwargs), home, args, kwargs)
     with on_the_cpu(), drawing_from(home, rule.generator) as own:
-        return _changed(func(*args, **{**kwargs, **own}), home, args, kwargs)
+        return _changed(rule.run(*args, **{**kwargs, **own}), home, args, kwargs)
 
 
-def _copy_(func: OpOverload, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy_(rule: OpRule, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     home = current_call.home
     place = home if current_call.owns(target, home) else place_of(target)
     if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, target.is_pinned())
     with on_the_cpu():
-        func(target, source, non_blocking)
+        rule.run(target, source, non_blocking)
     return target
