@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,6 +124,23 @@ def test_a_sampler_alone_never_waits(sampler: str) -> None:
         with no_host_sync():
             results = SAMPLERS[sampler].step(logits, weights, keys)
         assert all(result.device == GPU1 for result in results)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_sampler_called_with_logits_and_weights_on_two_gpus_gives_the_cpus_tokens(sampler: str) -> None:
+    def call(logits_device: str, weights_device: str) -> Sampled:
+        logits = torch.linspace(-1, 1, 6 * 300).sin().reshape(6, 300).to(logits_device)
+        weights = torch.zeros(6, device=weights_device)
+        call: Any = SAMPLERS[sampler]
+        result: Sampled = call(logits, weights, torch.Generator().manual_seed(3))
+        return result
+
+    expected = call("cpu", "cpu")
+    with virtual_gpus(2):
+        results = call("cuda:0", "cuda:1")
+        assert {result.device for result in results} == {GPU1}
+        for result, wanted in zip(results, expected, strict=True):
+            assert torch.equal(result.cpu(), wanted)
 
 
 class _Peeking(MultinomialSampler):
