@@ -1,6 +1,7 @@
 """What a user of Outlines' samplers relies on: constructors, attributes, processors, calls and what they return."""
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from gen.errors import ArgumentError
 from gen.samplers import beam_search, greedy, keep_top_k_logits, keep_top_p_logits, multinomial, rescale_logits
+from gen.testing import virtual_gpus
 from tests.samplers.float64_reference import Ranked, hard_logits
 
 
@@ -62,6 +64,20 @@ def test_a_call_takes_logits_weights_and_a_generator(sampler: Any, weights: Tens
         assert token_ids.shape == (4, 1) and token_ids.dtype == ancestors.dtype == torch.int64
         assert ancestors.shape == new_weights.shape == (4,)
         assert new_weights.is_floating_point() and (new_weights < 0).all()
+
+
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(top_p=0.8), beam_search(2)], ids=lambda s: type(s).__name__)
+def test_logits_weights_and_generator_may_be_on_any_mix_of_devices(sampler: Any) -> None:
+    logits, weights = torch.linspace(-3, 3, 4 * 60).sin().view(4, 60), -torch.ones(4)
+    expected = sampler(logits, weights, torch.Generator().manual_seed(1))
+    with virtual_gpus(2):
+        for there, home, source in product(("cpu", "cuda:0", "cuda:1"), repeat=3):
+            rng = torch.Generator(source).manual_seed(1)
+            results = sampler(logits.to(there), weights.to(home), rng)
+            assert {str(result.device) for result in results} == {home}
+            if source == "cpu":
+                for result, wanted in zip(results, expected, strict=True):
+                    torch.testing.assert_close(result.cpu(), wanted)
 
 
 def test_beam_search_emits_no_masked_token_where_fewer_are_allowed_than_there_are_beams() -> None:

@@ -14,6 +14,7 @@ from gen.errors import ArgumentError
 from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.base import Sampled
 from gen.samplers.random import row_keys
+from tests.samplers.float64_reference import Ranked, hard_logits
 
 FloatArray = npt.NDArray[np.float64]
 PARAMETERS: dict[str, float] = {"temperature": 0.7, "top_k": 20, "top_p": 0.85, "min_p": 0.02}
@@ -91,6 +92,16 @@ def test_the_same_test_finds_a_bias_of_two_percent(names: tuple[str, ...]) -> No
     assert chi_square_p(observed, reference(logits.double().numpy(), parameters)) < 1e-4
 
 
+@pytest.mark.parametrize("kind", [3, 4, 6, 9, 13], ids=["ties", "flat", "masked", "infinite", "nearly equal"])
+def test_draws_follow_the_float64_reference_on_hard_logits(kind: int) -> None:
+    logits = hard_logits(301, torch.float32)[kind]
+    parameters = {"temperature": 2.5, "top_k": 40, "top_p": 0.87}
+    observed = counts(MultinomialSampler(**parameters), logits, seed=4, draws=20_000)  # type: ignore[arg-type]
+    expected = Ranked(logits.unsqueeze(0)).cut(**parameters)
+    assert not expected.either.any()
+    assert chi_square_p(observed, expected.probabilities[0].numpy()) > 1e-4
+
+
 @pytest.mark.parametrize("vocab", [1, 2, 31, 33, 127, 129, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("names", SINGLES_AND_PAIRS, ids="+".join)
@@ -152,6 +163,20 @@ def test_a_draw_does_not_depend_on_the_batch() -> None:
         alone, _, weight = MultinomialSampler(top_p=0.9).step(logits[one], torch.zeros(1), keys[one])
         assert torch.equal(alone, together[one])
         assert float(weight) == pytest.approx(float(together_weights[row]), abs=1e-6)
+
+
+def test_a_draw_depends_neither_on_masked_tokens_at_the_end_nor_on_the_number_of_threads() -> None:
+    logits = torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))
+    keys = row_keys(torch.arange(8), 1)[0]
+    longer = torch.nn.functional.pad(logits, (0, 1000), value=-math.inf)
+    for sampler in (MultinomialSampler(), MultinomialSampler(top_p=0.9), MultinomialSampler(top_k=50, top_p=0.9)):
+        expected, _, _ = sampler.step(logits, torch.zeros(8), keys)
+        assert torch.equal(sampler.step(longer, torch.zeros(8), keys)[0], expected)
+        torch.set_num_threads(2)
+        try:
+            assert torch.equal(sampler.step(logits, torch.zeros(8), keys)[0], expected)
+        finally:
+            torch.set_num_threads(1)
 
 
 def test_noise_of_a_thousandth_changes_few_draws() -> None:
