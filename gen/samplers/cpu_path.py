@@ -171,6 +171,8 @@ def _nucleus(
         total = _mass_of(logits, maxima, top, temperature, cut)[0].sum(-1, keepdim=True)
     goal = nucleus_goal(top_p, total)
     nucleus, found = nucleus_in_head(values, top, temperature, goal)
+    if isinstance(top_p, Tensor):
+        found |= top_p >= 1  # those rows need no nucleus
     for row in (~found).flatten().nonzero().flatten().tolist():
         wide = _wide_nucleus(logits[row].float(), top[row], _rows(temperature, row), goal[row])
         nucleus.threshold[row], nucleus.quota[row] = wide

@@ -92,7 +92,7 @@ def test_the_same_test_finds_a_bias_of_two_percent(names: tuple[str, ...]) -> No
     assert chi_square_p(observed, reference(logits.double().numpy(), parameters)) < 1e-4
 
 
-@pytest.mark.parametrize("kind", [3, 4, 6, 9, 13], ids=["ties", "flat", "masked", "infinite", "nearly equal"])
+@pytest.mark.parametrize("kind", [3, 6, 9, 13], ids=["ties", "masked", "infinite", "nearly equal"])
 def test_draws_follow_the_float64_reference_on_hard_logits(kind: int) -> None:
     logits = hard_logits(301, torch.float32)[kind]
     parameters = {"temperature": 2.5, "top_k": 40, "top_p": 0.87}
