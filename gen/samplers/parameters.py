@@ -66,6 +66,8 @@ class Parameters:
             temperature = temperature.float().unsqueeze(1)
             cold = temperature <= 0
             temperature = temperature.masked_fill(cold, 1)
+            if cold.device.type == "cpu" and not bool(cold.any()):  # the host may look there
+                cold = None
         if isinstance(top_k, Tensor):
             top_k = top_k.long().clamp(1, logits.shape[1]).unsqueeze(1)
         elif top_k is not None and top_k >= logits.shape[1]:
