@@ -44,18 +44,19 @@ class Spread:
     slowest: float
 
 
-def interleave(
-    cases: Mapping[str, Callable[[], object]], rounds: int, *, before: Callable[[], object] = lambda: None
-) -> dict[str, list[float]]:
+def interleave(cases: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: float = 0) -> dict[str, list[float]]:
     """Seconds of every case in every round; a round runs each case once, and one more round before them warms up.
 
     Args:
-        before: runs before each case, untimed, so that all find the same things in the cache.
+        warm_up: seconds for which each case runs untimed right before it is timed, so that none inherits the caches and
+            the clock that another one leaves behind.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
-            before()
+            end = time.perf_counter() + warm_up
+            while time.perf_counter() < end:
+                case()
             begin = time.perf_counter()
             case()
             if number:
