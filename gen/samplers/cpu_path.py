@@ -208,7 +208,7 @@ def _mass_of(
         blocks = maxima.topk(reached, sorted=False).indices.sort(-1).values
         return *kept_mass_(take_blocks(logits, blocks), top, temperature, cut), blocks
     parts = [
-        kept_mass_(_blocks(logits[rows]).clone(), top[rows], _rows(temperature, rows), Cut(*(end[rows] for end in cut)))
+        kept_mass_(_copy(logits[rows]), top[rows], _rows(temperature, rows), Cut(*(end[rows] for end in cut)))
         for rows in _chunks(logits)
     ]
     return torch.cat([mass for mass, _ in parts]), torch.cat([ties for _, ties in parts]), None
@@ -216,7 +216,15 @@ def _mass_of(
 
 def _all_mass(logits: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
     """The mass of each block (rows, blocks)."""
-    parts = [full_mass(_blocks(logits[rows]), top[rows], _rows(temperature, rows)) for rows in _chunks(logits)]
+    full = logits.shape[1] // BLOCK
+    parts = []
+    for rows in _chunks(logits):
+        heat = _rows(temperature, rows)
+        blocks = torch.unflatten(logits[rows, : full * BLOCK], 1, (full, BLOCK))
+        parts.append(full_mass(blocks.float(), top[rows], heat))
+        if logits.shape[1] % BLOCK:  # a padded copy would cost more than the last block alone
+            tail = full_mass(logits[rows, full * BLOCK :].float().unsqueeze(1), top[rows], heat)
+            parts[-1] = torch.cat((parts[-1], tail), -1)
     return torch.cat(parts)
 
 
@@ -227,12 +235,12 @@ def _chunks(logits: Tensor) -> list[slice]:
     return [slice(first, first + size) for first in range(0, rows, size)]
 
 
-def _blocks(logits: Tensor) -> Tensor:
-    """All blocks (rows, blocks, 128), float32; a view where that can be."""
-    vocab = logits.shape[1]
-    if vocab % BLOCK:
-        logits = torch.nn.functional.pad(logits, (0, -vocab % BLOCK), value=-math.inf)
-    return torch.unflatten(logits, 1, (count_blocks(vocab), BLOCK)).float()
+def _copy(logits: Tensor) -> Tensor:
+    """All blocks (rows, blocks, 128), float32, as a copy; -inf past the end."""
+    rows, vocab = logits.shape
+    blocks = torch.full((rows, count_blocks(vocab) * BLOCK), -math.inf, dtype=torch.float32, device=logits.device)
+    blocks[:, :vocab] = logits
+    return blocks.view(rows, -1, BLOCK)
 
 
 def _rows(setting: Setting | None, rows: slice | int) -> Setting | None:
