@@ -1,5 +1,8 @@
 """Text and structured data from local language models, on exactly the device that was asked for."""
 
+from importlib import import_module
+from types import ModuleType
+
 from gen import samplers
 from gen.decoding import generate, stream
 from gen.devices import Placement
@@ -21,3 +24,10 @@ __all__ = [
     "samplers",
     "stream",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`gen.testing` is imported at its first use."""
+    if name == "testing":
+        return import_module("gen.testing")
+    raise AttributeError(f"module 'gen' has no attribute {name!r}")

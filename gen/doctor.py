@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gen.decoding import generate
 from gen.devices import Placement
 from gen.models.transformers import TransformersModel, load
-from gen.samplers import Sampler, greedy, multinomial
+from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
 
@@ -122,6 +122,7 @@ def examine(model: TransformersModel) -> Diagnosis:
             "greedy": greedy(),
             "multinomial": multinomial(),
             "multinomial, filtered": multinomial(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+            "beam search": beam_search(2),
         }
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
