@@ -1,4 +1,4 @@
-"""The command line: `gen generate` and `gen stream`. Text goes to stdout, progress and errors to stderr."""
+"""The command line: `gen generate`, `stream` and `doctor`. Text goes to stdout, progress and errors to stderr."""
 
 import json
 import sys
@@ -104,6 +104,25 @@ def stream_command(
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
+
+
+@app.command("doctor")
+def doctor_command(
+    model: Annotated[str, typer.Argument(help='A directory, a Hub id, or "demo".')] = "demo",
+    *,
+    device: Annotated[str | None, typer.Option(help='As "cuda:1"; default: the last virtual one.')] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=0, help="How many virtual GPUs; 0: real ones. Default: 2 where there are none.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The diagnosis as a JSON object.")] = False,
+) -> None:
+    """Look where a model's parts are, and where the host waits for each token; exit code 1 if anything is amiss."""
+    from gen.doctor import diagnose
+
+    diagnosis = diagnose(model, device=device, virtual=devices)
+    print(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else diagnosis)
+    if diagnosis.problems:
+        raise typer.Exit(1)
 
 
 def _read_prompts(prompts: list[str] | None, file: Path | None) -> list[str]:

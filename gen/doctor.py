@@ -1,0 +1,238 @@
+"""Examines a loaded model: what is on which device, and where the host waits for each token."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gen.decoding import generate
+from gen.devices import Placement
+from gen.models.transformers import TransformersModel, load
+from gen.samplers import Sampler, greedy, multinomial
+from gen.testing import SyncReport, no_host_sync, virtual_gpus
+
+PROMPTS = ["Once upon a time", "One"]
+SHORT, LONG = 4, 12  # new tokens of the two calls whose difference is the syncs of a token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """The host syncs of one sampler.
+
+    Attributes:
+        per_token: how often the host waits for each token.
+        per_call: how often in a call of LONG tokens.
+        lines: what waits for each token, as "op at file:line in function", and how often.
+    """
+
+    per_token: float
+    per_call: int
+    lines: Mapping[str, float]
+
+
+@dataclass(kw_only=True)
+class Diagnosis:
+    """What `examine` found.
+
+    Attributes:
+        placement: the model's own record.
+        virtual: how many virtual GPUs it ran on; 0 for real devices.
+        waits: for each sampler.
+        problems: a sentence each; none if all is well.
+    """
+
+    placement: Placement
+    virtual: int = 0
+    waits: dict[str, Waits] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same in types that JSON has."""
+        placement = self.placement
+        return {
+            "clean": not self.problems,
+            "problems": self.problems,
+            "virtual_gpus": self.virtual,
+            "placement": {
+                "input_device": str(placement.input_device),
+                "logits_device": str(placement.logits_device),
+                "layer_devices": [str(device) for device in placement.layer_devices],
+                "dtype": str(placement.dtype).removeprefix("torch."),
+                "offloaded": placement.offloaded,
+            },
+            "syncs": {
+                name: {"per_token": waits.per_token, "per_call": waits.per_call, "lines": dict(waits.lines)}
+                for name, waits in self.waits.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        on = f"{self.virtual} virtual GPUs" if self.virtual else "the devices of this machine"
+        placement = self.placement
+        lines = [
+            f"ran on      {on}",
+            f"placement   {placement}",
+            f"            input {placement.input_device}, logits {placement.logits_device}, layers "
+            + (", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"),
+        ]
+        lines += [
+            f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
+            for name, waits in self.waits.items()
+        ]
+        lines += [f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]
+        return "\n".join(lines)
+
+
+def diagnose(path_or_hub_id: str | Path, *, device: str | None = None, virtual: int | None = None) -> Diagnosis:
+    """Load a model and examine it.
+
+    Args:
+        path_or_hub_id: as for `gen.load`.
+        device: where the model goes; None is the last of the virtual GPUs, or on real ones the current device.
+        virtual: on how many virtual GPUs; 0 for the devices of this machine; None is 0 where it has a CUDA device,
+            else 2.
+    Raises: as `gen.load`.
+    """
+    if virtual is None:
+        virtual = 0 if torch.cuda.is_available() else 2
+    with ExitStack() as contexts:
+        if virtual:
+            contexts.enter_context(virtual_gpus(virtual))
+            device = device or f"cuda:{virtual - 1}"
+        diagnosis = examine(load(path_or_hub_id, device=device))
+        diagnosis.virtual = virtual
+        return diagnosis
+
+
+def examine(model: TransformersModel) -> Diagnosis:
+    """Look where a model's tensors are, run it with each sampler, and count where the host waits.
+
+    Raises:
+        DeviceError: there is no CUDA device, real or virtual, on which a wait would show.
+    """
+    diagnosis = Diagnosis(placement=model.placement)
+    diagnosis.problems += _misplaced_weights(model.hf_model, model.placement)
+    try:
+        diagnosis.problems += _misplaced_state(model)
+        samplers: dict[str, Sampler] = {
+            "greedy": greedy(),
+            "multinomial": multinomial(),
+            "multinomial, filtered": multinomial(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+        }
+        for name, sampler in samplers.items():
+            diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
+    except RuntimeError as error:  # CUDA's own kind of error, and that of virtual GPUs
+        diagnosis.problems.append(f"it does not run: {error}")
+    for name, waits in diagnosis.waits.items():
+        diagnosis.problems += [
+            f"with {name} the host waits {times:g} x a token: {line}" for line, times in waits.lines.items()
+        ]
+    return diagnosis
+
+
+def _misplaced_weights(module: nn.Module, placement: Placement) -> Iterator[str]:
+    """Parameters, buffers and attributes that are not where the module runs that they belong to."""
+    for name, part, device in _parts(module, placement.input_device):
+        named: list[tuple[str, str, Tensor]] = [
+            *(("parameter", key, tensor) for key, tensor in part.named_parameters(recurse=False)),
+            *(("buffer", key, tensor) for key, tensor in part.named_buffers(recurse=False)),
+        ]
+        for kind, key, tensor in named:
+            if tensor.device not in (device, torch.device("meta")):  # meta: offloaded, loaded when it is used
+                yield f"{kind} {_join(name, key)} {_describe(tensor)} is on {tensor.device}, but runs on {device}"
+        for key, value in _attributes(part):
+            baked = _device(value)
+            if baked is not None and baked != device and baked.type != "meta":
+                yield (
+                    f"attribute {_join(name, key)} holds {baked}, but runs on {device}: .to() leaves it; make a "
+                    "tensor a buffer, and a device an argument"
+                )
+
+
+def _parts(module: nn.Module, device: torch.device, name: str = "") -> Iterator[tuple[str, nn.Module, torch.device]]:
+    """Every module with its name and the device that it runs on: that of its hook, or of the module around it."""
+    hook = getattr(module, "_hf_hook", None)
+    for where in (getattr(one, "execution_device", None) for one in getattr(hook, "hooks", (hook,))):
+        if where is not None:
+            device = torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
+    yield name, module, device
+    for key, child in module.named_children():
+        yield from _parts(child, device, _join(name, key))
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """What a module keeps beside parameters, buffers and modules, with the items of its lists and dicts."""
+    for name, value in vars(module).items():
+        if name in _REGISTERED or name.startswith(("_hf_", "_old_")):
+            continue
+        if isinstance(value, dict):
+            yield from ((f"{name}[{key!r}]", item) for key, item in value.items())
+        elif isinstance(value, list | tuple):
+            yield from ((f"{name}[{position}]", item) for position, item in enumerate(value))
+        else:
+            yield name, value
+
+
+_REGISTERED = ("_parameters", "_buffers", "_modules", "hf_device_map")
+
+
+def _device(value: object) -> torch.device | None:
+    """The device that a value names or is on; None if it names none. A bare "cuda" is not baked in."""
+    if isinstance(value, Tensor):
+        return value.device
+    if isinstance(value, torch.device):
+        return value if value.index is not None else None
+    if isinstance(value, str) and value.startswith("cuda:") and value[5:].isdecimal():
+        return torch.device(value)
+    return None
+
+
+@torch.inference_mode()
+def _misplaced_state(model: TransformersModel) -> list[str]:
+    """Run a prefill and a decode step by themselves, and look where their inputs, cache and logits are."""
+    placement = model.placement
+    token_ids = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
+    logits, state = model.prefill(token_ids, torch.ones_like(token_ids, dtype=torch.bool), 2)
+    logits = state.decode_step(logits.argmax(-1, keepdim=True))
+    expected: list[tuple[str, Tensor | None, torch.device]] = [
+        ("the logits", logits, placement.logits_device),
+        ("the attention mask", state.mask, placement.input_device),
+        ("the positions", state.positions, placement.input_device),
+    ]
+    layers = getattr(state.cache, "layers", [])
+    for number, (layer, device) in enumerate(zip(layers, placement.layer_devices, strict=False)):
+        for key in ("keys", "values"):
+            expected.append((f"the cache's {key} of layer {number}", getattr(layer, key, None), device))
+    return [
+        f"{what} {_describe(tensor)} is on {tensor.device}, expected {device}"
+        for what, tensor, device in expected
+        if tensor is not None and tensor.device != device
+    ]
+
+
+def _count(model: TransformersModel, sampler: Sampler, new_tokens: int) -> SyncReport:
+    with no_host_sync(count=True) as report:
+        generate(model, PROMPTS, sampler=sampler, max_new_tokens=new_tokens, seed=0, eos_token_id=[])
+    return report
+
+
+def _waits(short: SyncReport, long: SyncReport) -> Waits:
+    """What the longer call has more, for each of its further tokens."""
+    tokens = LONG - SHORT
+    more = Counter(long.by_line)
+    more.subtract(short.by_line)
+    lines = {line: count / tokens for line, count in more.items() if count > 0}
+    return Waits(per_token=sum(lines.values()), per_call=long.count, lines=lines)
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key

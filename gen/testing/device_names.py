@@ -1,0 +1,31 @@
+"""torch.device(1): a bare index names a CUDA device, which torch knows only where it was built for CUDA."""
+
+from typing import Any
+
+import torch
+
+from gen.testing.machine import DEVICES, gpu_count
+
+_TorchDevice = torch.device
+
+
+class _AnyDevice(type):
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        if len(args) == 1 and isinstance(args[0], int) and not kwargs and 0 <= args[0] < gpu_count():
+            return DEVICES[args[0]]
+        return _TorchDevice(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TorchDevice)
+
+
+class Device(metaclass=_AnyDevice):
+    """Stands for torch.device where a bare index is not a CUDA device; what it makes are torch's own devices."""
+
+
+def index_is_cuda() -> bool:
+    """Whether torch.device(0) is cuda:0 already."""
+    try:
+        return torch.device(0).type == "cuda"
+    except RuntimeError:
+        return False

@@ -1,0 +1,34 @@
+"""pytest fixtures: `gen_virtual_gpus` and `gen_no_host_sync`.
+
+Ask for them with `pytest_plugins = ["gen.testing.fixtures"]` in a test module or the top conftest.py, or with
+`-p gen.testing.fixtures`. They are no entry point, so that they cost nothing where they are not used.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+
+from gen.testing.emulator import virtual_gpus
+from gen.testing.host_syncs import SyncReport
+from gen.testing.sanitizer import no_host_sync
+
+
+@pytest.fixture
+def gen_virtual_gpus(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The test runs with virtual GPUs: two, or as many as an indirect parameter says. The value is their number."""
+    gpus = int(getattr(request, "param", 2))
+    with virtual_gpus(gpus):
+        yield gpus
+
+
+@pytest.fixture
+def gen_no_host_sync(request: pytest.FixtureRequest) -> Callable[..., AbstractContextManager[SyncReport]]:
+    """`gen.testing.no_host_sync`, to use in the test: on real CUDA, or on virtual GPUs where there is none.
+
+    Where the test asks for `gen_virtual_gpus` too, in whatever order, it is for those.
+    """
+    if "gen_virtual_gpus" in request.fixturenames or not torch.cuda.is_available():
+        request.getfixturevalue("gen_virtual_gpus")
+    return no_host_sync

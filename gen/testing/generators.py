@@ -1,0 +1,90 @@
+"""Random generators of virtual GPUs: the CPU's, with a device of their own."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from gen.testing.call_sites import call_site, describe
+from gen.testing.errors import DeviceMismatchError
+from gen.testing.machine import CPU, DEVICES, active_machine, machine
+
+_TorchGenerator = torch.Generator
+_virtual: "weakref.WeakValueDictionary[int, VirtualGenerator]" = weakref.WeakValueDictionary()
+
+
+class _AnyGenerator(type(_TorchGenerator)):  # type: ignore[misc]
+    """Makes every generator of torch an instance of the class that stands for torch.Generator."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TorchGenerator)
+
+
+class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
+    """torch.Generator, which also takes virtual GPUs.
+
+    Args:
+        device: "cpu", or a GPU of the open block.
+    """
+
+    _gpu: int
+
+    def __new__(cls, device: Any = "cpu") -> "VirtualGenerator":
+        index = machine().index(device)
+        return super().__new__(cls, device if index is None else "cpu")  # type: ignore[call-arg]
+
+    def __init__(self, device: Any = "cpu") -> None:
+        index = machine().index(device)
+        self._gpu = CPU if index is None else index
+        if index is not None:
+            _virtual[_identity(self)] = self
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu") if self._gpu == CPU else DEVICES[self._gpu]
+
+
+def refuse_generator(expected: str, found: str) -> NoReturn:
+    """Raise as torch does for a generator of another kind of device than the one that draws."""
+    raise DeviceMismatchError(
+        f"Expected a '{expected}' device type for generator but found '{found}': make it with "
+        f"torch.Generator(device=...) for the device of the tensor, at {describe(call_site())}."
+    )
+
+
+def is_virtual_generator(generator: torch.Generator) -> bool:
+    """Whether a generator belongs to a virtual GPU; torch may hand on the same one as another object."""
+    return _identity(generator) in _virtual
+
+
+def _identity(generator: Any) -> int:
+    address: int = generator._cdata
+    return address
+
+
+@contextmanager
+def drawing_from(gpu: int, takes_generator: bool) -> Iterator[dict[str, torch.Generator]]:
+    """In the block, random numbers come from a GPU's own generator.
+
+    Yields:
+        The arguments to add: the generator where the operator takes one. Where it does not, the CPU's own generator
+        has the GPU's state for that time.
+    """
+    active = active_machine()
+    if active is None or gpu >= len(active.generators):
+        yield {}
+        return
+    own = active.generators[gpu]
+    if takes_generator:
+        yield {"generator": own}
+        return
+    default = torch.default_generator
+    saved = default.get_state()
+    default.set_state(own.get_state())
+    try:
+        yield {}
+    finally:
+        own.set_state(default.get_state())
+        default.set_state(saved)

@@ -1,0 +1,92 @@
+"""Host syncs as they are found: who listens, and what a listener keeps."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gen.testing.call_sites import CallSite, call_site, describe
+from gen.testing.errors import HostSyncError
+
+
+@dataclass(kw_only=True)
+class SyncReport:
+    """The host syncs of one `no_host_sync` block, in all threads.
+
+    Attributes:
+        counting: whether a sync is only counted; else it raises as well.
+    """
+
+    counting: bool
+    _counts: Counter[tuple[str, CallSite | None]] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        """How many host syncs there were."""
+        return self._counts.total()
+
+    @property
+    def by_line(self) -> dict[str, int]:
+        """How many at each "op at file:line in function", most frequent first."""
+        lines: Counter[str] = Counter()
+        for (what, site), count in self._counts.items():
+            lines[f"{what} at {describe(site)}"] += count
+        return dict(lines.most_common())
+
+    def add(self, what: str, site: CallSite | None) -> None:
+        """Count a sync.
+
+        Raises:
+            HostSyncError: unless this report only counts.
+        """
+        self._counts[what, site] += 1
+        if not self.counting:
+            raise HostSyncError(
+                f"host sync: {what} at {describe(site)}.\n"
+                "The host waits there for work that it has just given to the device. Keep the value on the device, "
+                "copy it to pinned memory with non_blocking=True and read it after a later step, or mark the block "
+                "with gen.testing.allowed()."
+            )
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "no host syncs"
+        lines = "\n".join(f"  {count} x {line}" for line, count in self.by_line.items())
+        return f"{self.count} host syncs:\n{lines}"
+
+
+_listeners: list[SyncReport] = []
+_local = threading.local()
+
+
+def report_sync(what: str) -> None:
+    """Tell every listener that the host waits here, for `what`.
+
+    Raises:
+        HostSyncError: a listener does not allow it; the operation must not run then.
+    """
+    if _listeners and not getattr(_local, "allowed", 0):
+        site = call_site()
+        for listener in tuple(_listeners):
+            listener.add(what, site)
+
+
+@contextmanager
+def listening(report: SyncReport) -> Iterator[None]:
+    """Tell `report` of every host sync in the block, whichever thread has it."""
+    _listeners.append(report)
+    try:
+        yield
+    finally:
+        _listeners[:] = [listener for listener in _listeners if listener is not report]
+
+
+@contextmanager
+def not_reported() -> Iterator[None]:
+    """Report no host syncs of this thread in the block."""
+    _local.allowed = getattr(_local, "allowed", 0) + 1
+    try:
+        yield
+    finally:
+        _local.allowed -= 1

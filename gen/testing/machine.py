@@ -1,0 +1,108 @@
+"""The machine that virtual GPUs make up: how many there are, and each thread's current one."""
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+
+from gen.errors import DeviceError
+
+MAX_GPUS = 64
+CPU = -1  # the place of a tensor that is on no virtual GPU; places from 0 are their indices
+
+DEVICES = tuple(torch.device("cuda", index) for index in range(MAX_GPUS))
+
+issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last one counts for the CPU
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """The state of one `virtual_gpus` block.
+
+    Attributes:
+        gpus: how many devices there are: cuda:0 to cuda:gpus-1.
+        streams: each thread's current streams by GPU, see `streams.py`.
+        generators: each GPU's own random state.
+    """
+
+    gpus: int
+    generators: tuple[torch.Generator, ...] = ()
+    local: threading.local = field(default_factory=threading.local)
+
+    @property
+    def current(self) -> int:
+        """The calling thread's current device: 0 until the thread sets another."""
+        return getattr(self.local, "current", 0)
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self.local.current = index
+
+    def index(self, device: object) -> int | None:
+        """The virtual GPU that a device names; None if it names something else, as the CPU.
+
+        Args:
+            device: what torch takes as a device: a name, an index, a torch.device. A bare "cuda" is the calling
+                thread's current device.
+        Raises:
+            DeviceError: there is no such GPU.
+        """
+        if isinstance(device, int):
+            index: int | None = device
+        else:
+            if isinstance(device, str):
+                if not device.startswith("cuda"):
+                    return None
+                device = torch.device(device)
+            if not isinstance(device, torch.device) or device.type != "cuda":
+                return None
+            index = device.index
+        if index is None or index == -1:
+            return self.current
+        if not 0 <= index < self.gpus:
+            have = ", ".join(map(str, DEVICES[: self.gpus]))
+            raise DeviceError(f"CUDA error: invalid device ordinal: there is no cuda:{index}, only {have}.")
+        return index
+
+
+_active: list[Machine] = []
+
+
+def active_machine() -> Machine | None:
+    """The machine of the `virtual_gpus` block that is open, in whichever thread; None outside."""
+    return _active[0] if _active else None
+
+
+def gpu_count() -> int:
+    """How many virtual GPUs there are now."""
+    return _active[0].gpus if _active else 0
+
+
+def machine() -> Machine:
+    """The machine of the open block.
+
+    Raises:
+        DeviceError: no block is open.
+    """
+    if not _active:
+        raise DeviceError("virtual GPUs exist only within `with gen.testing.virtual_gpus(n):`, which has ended.")
+    return _active[0]
+
+
+def start(new: Machine) -> None:
+    """Make a machine the active one.
+
+    Raises:
+        DeviceError: there is one already.
+    """
+    if _active:
+        raise DeviceError(
+            f"virtual_gpus is in use already, with {_active[0].gpus} devices: blocks do not nest, and all threads "
+            "share one. Use that block's devices, or leave it first."
+        )
+    _active.append(new)
+
+
+def stop() -> None:
+    """There is no active machine any more."""
+    _active.clear()

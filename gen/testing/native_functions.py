@@ -1,0 +1,34 @@
+"""What torch itself says about an operator: the device checks of native_functions.yaml, which it ships."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from gen.errors import DeviceError
+
+
+@cache
+def without_device_check() -> frozenset[str]:
+    """Names, as "add.Tensor", of the operators that torch marks `device_check: NoCheck`.
+
+    Their kernels check for themselves: on CUDA those over a TensorIterator take 0-dim CPU tensors. All others refuse
+    any CPU tensor. The file is read as lines: parsing it as YAML takes seconds.
+
+    Raises:
+        DeviceError: this torch does not ship the file.
+    """
+    try:
+        import torchgen  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DeviceError("virtual GPUs need torchgen, which torch's wheels contain; this torch lacks it.") from error
+    path = Path(torchgen.__path__[0], "packaged", "ATen", "native", "native_functions.yaml")
+    if not path.is_file():
+        raise DeviceError(f"virtual GPUs need torch's own operator table, which is not at {path}.")
+    names = set()
+    name = ""
+    for line in path.read_text().splitlines():
+        if found := re.match(r"- func: ([\w.]+)\(", line):
+            name = found[1]
+        elif line.lstrip().startswith("device_check: NoCheck"):
+            names.add(name)
+    return frozenset(names)

@@ -1,0 +1,155 @@
+"""`gen doctor`: a sound model passes, and each kind of mistake is named."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gen
+from gen import cli, doctor
+from gen.doctor import diagnose, examine
+from gen.models.transformers import TransformersModel
+from gen.testing import virtual_gpus
+from tests.helpers import byte_tokenizer, tiny_model
+from tests.testing.test_transformers_on_virtual_gpus import split
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tiny_model("llama").save_pretrained(path)
+    byte_tokenizer().save_pretrained(path)
+    return path
+
+
+def on_gpu_1(shape: str = "llama") -> TransformersModel:
+    return gen.from_transformers(tiny_model(shape).to("cuda:1"), byte_tokenizer())
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(list(arguments))
+    return int(exit_.value.code or 0)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "mixtral", "gemma3"])
+def test_a_sound_model_has_no_problems(shape: str) -> None:
+    with virtual_gpus(2):
+        diagnosis = examine(on_gpu_1(shape))
+    assert diagnosis.problems == []
+    assert len(diagnosis.waits) == 3
+    assert all(waits.per_token == 0 and waits.per_call <= 2 for waits in diagnosis.waits.values())
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "mixtral"])
+def test_a_split_model_has_no_problems(shape: str) -> None:
+    with virtual_gpus(2):
+        model = gen.from_transformers(split(tiny_model(shape), shape), byte_tokenizer())
+        assert examine(model).problems == []
+
+
+def test_a_buffer_left_behind_is_named() -> None:
+    with virtual_gpus(2):
+        model = on_gpu_1()
+        rotary = model.hf_model.model.rotary_emb
+        rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)
+        diagnosis = examine(model)
+    assert diagnosis.problems == ["buffer model.rotary_emb.inv_freq (4,) float32 is on cuda:0, but runs on cuda:1"]
+    assert diagnosis.as_dict()["clean"] is False
+
+
+def test_a_parameter_left_behind_is_named_and_the_error_shown() -> None:
+    with virtual_gpus(2):
+        model = on_gpu_1()
+        model.hf_model.model.norm.to("cuda:0")
+        problems = examine(model).problems
+    assert problems[0] == "parameter model.norm.weight (32,) float32 is on cuda:0, but runs on cuda:1"
+    assert problems[1].startswith("it does not run: Expected all tensors to be on the same device")
+
+
+def test_devices_baked_into_attributes_are_named() -> None:
+    with virtual_gpus(2):
+        model = on_gpu_1()
+        model.hf_model.lm_head.where = torch.device("cuda:0")
+        model.hf_model.lm_head.names = {"first": "cuda:0", "any": "cuda"}
+        model.hf_model.lm_head.kept = [torch.zeros(2)]
+        problems = examine(model).problems
+    assert [problem.split(",")[0] for problem in problems] == [
+        "attribute lm_head.where holds cuda:0",
+        "attribute lm_head.names['first'] holds cuda:0",
+        "attribute lm_head.kept[0] holds cpu",
+    ]
+
+
+class _Peeking(nn.Module):
+    """A head that reads its logits on the host."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+        self.out_features = head.out_features
+        self.weight = head.weight
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.head(hidden)
+        if float(logits[0, 0, 0]) == 1e9:
+            raise ValueError("never")
+        return logits
+
+
+def test_a_host_sync_of_the_model_is_named_by_line() -> None:
+    with virtual_gpus(2):
+        model = on_gpu_1()
+        model.hf_model.lm_head = _Peeking(model.hf_model.lm_head)
+        problems = examine(model).problems
+    line = _Peeking.forward.__code__.co_firstlineno + 2
+    assert len(problems) == 3
+    assert all("the host waits 1 x a token: item, bool, int or float at tests/test_doctor.py" in p for p in problems)
+    assert all(f":{line} in forward" in problem for problem in problems)
+
+
+def test_the_command_tells_the_placement_and_exits_0(saved: Path, capsys: Capture) -> None:
+    assert run("doctor", str(saved), "--devices", "3") == 0
+    out = capsys.readouterr().out
+    assert "3 virtual GPUs" in out
+    assert "placement   cuda:2 (float32)" in out
+    assert "greedy: 0 host syncs a token" in out
+    assert out.endswith("no problems\n")
+
+
+def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
+    assert run("doctor", str(saved), "--device", "cuda:1", "--devices", "2", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["clean"] is True
+    assert told["placement"]["layer_devices"] == ["cuda:1", "cuda:1"]
+    assert told["syncs"]["greedy"]["per_token"] == 0
+
+
+def test_the_command_names_a_misplaced_buffer_and_exits_1(
+    saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: str, device: str) -> TransformersModel:
+        model = gen.load(path, device=device)
+        rotary = model.hf_model.model.rotary_emb
+        rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)
+        return model
+
+    monkeypatch.setattr(doctor, "load", load)
+    assert run("doctor", str(saved), "--devices", "2") == 1
+    assert "PROBLEM: buffer model.rotary_emb.inv_freq" in capsys.readouterr().out
+
+
+def test_a_device_that_does_not_exist_is_refused(saved: Path, capsys: Capture) -> None:
+    assert run("doctor", str(saved), "--device", "cuda:7", "--devices", "2") == 1
+    assert "cuda:7 does not exist" in capsys.readouterr().err
+
+
+def test_diagnose_takes_real_devices_where_there_are_any(saved: Path) -> None:
+    if not torch.cuda.is_available():
+        assert diagnose(saved).virtual == 2
+    else:
+        assert diagnose(saved).virtual == 0

@@ -1,0 +1,139 @@
+"""gen itself on virtual GPUs: the CPU's texts from every device and thread, and a host that never waits for a token."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.models.transformers import TransformersModel
+from gen.samplers import MultinomialSampler, Sampler
+from gen.samplers.base import Sampled
+from gen.testing import SyncReport, no_host_sync, virtual_gpus
+from tests.helpers import byte_tokenizer, tiny_model
+from tests.testing.test_transformers_on_virtual_gpus import SHAPES, split
+
+GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
+PROMPTS = ["Ada", "hello there", ""]
+SAMPLERS: dict[str, Sampler] = {
+    "greedy": gen.samplers.greedy(),
+    "multinomial": gen.samplers.multinomial(),
+    "filtered": gen.samplers.multinomial(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01),
+    "several": gen.samplers.multinomial(samples=3),
+}
+
+
+def texts(model: TransformersModel, sampler: Sampler, new_tokens: int = 8) -> list[str]:
+    result: list[str] = gen.generate(model, PROMPTS, sampler=sampler, seed=5, max_new_tokens=new_tokens)
+    return result
+
+
+def adapter(shape: str = "llama", device: str = "cpu") -> TransformersModel:
+    return gen.from_transformers(tiny_model(shape).to(device), byte_tokenizer())
+
+
+def syncs(model: TransformersModel, sampler: Sampler, new_tokens: int) -> SyncReport:
+    with no_host_sync(count=True) as report:
+        texts(model, sampler, new_tokens)
+    return report
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_on_gpu_1_the_texts_are_the_cpus(shape: str, sampler: str) -> None:
+    expected = texts(adapter(shape), SAMPLERS[sampler])
+    with virtual_gpus(2), ThreadPoolExecutor(1) as pool:
+        model = adapter(shape, "cuda:1")
+        assert torch.cuda.current_device() == 0
+        assert model.placement.devices == (GPU1,)
+        assert texts(model, SAMPLERS[sampler]) == expected
+        assert pool.submit(texts, model, SAMPLERS[sampler]).result() == expected
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_split_over_two_gpus_the_texts_are_the_cpus(shape: str, sampler: str) -> None:
+    whole = tiny_model(shape)
+    expected = texts(gen.from_transformers(whole, byte_tokenizer()), SAMPLERS[sampler])
+    with virtual_gpus(2), ThreadPoolExecutor(1) as pool:
+        model = gen.from_transformers(split(whole, shape), byte_tokenizer())
+        assert set(model.placement.devices) == {GPU0, GPU1}
+        assert texts(model, SAMPLERS[sampler]) == expected
+        assert pool.submit(texts, model, SAMPLERS[sampler]).result() == expected
+
+
+def test_load_puts_a_model_where_it_is_asked_to(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    expected = texts(gen.load(tmp_path, device="cpu"), SAMPLERS["multinomial"])
+    with virtual_gpus(2):
+        torch.cuda.set_device(1)
+        for placed in (
+            gen.load(tmp_path, device="cuda:1"),
+            gen.load(tmp_path),
+            gen.load(tmp_path, device_map={"": 1}),
+        ):
+            torch.cuda.set_device(0)
+            assert placed.placement.devices == (GPU1,)
+            assert texts(placed, SAMPLERS["multinomial"]) == expected
+            torch.cuda.set_device(1)
+        device_map = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0, "model.layers.1": 1}
+        spread = gen.load(tmp_path, device_map=device_map | {"model.norm": 1, "lm_head": 1})
+        assert (spread.placement.input_device, spread.placement.logits_device) == (GPU0, GPU1)
+        assert texts(spread, SAMPLERS["multinomial"]) == expected
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_host_never_waits_for_a_token_and_at_most_twice_a_call(shape: str, sampler: str) -> None:
+    with virtual_gpus(2):
+        for model in (
+            adapter(shape, "cuda:1"),
+            gen.from_transformers(split(tiny_model(shape), shape), byte_tokenizer()),
+        ):
+            short, long = (syncs(model, SAMPLERS[sampler], new_tokens) for new_tokens in (8, 24))
+            assert (long.count - short.count) / 16 == 0, long
+            assert long.count <= 2, long
+
+
+def test_streaming_never_waits_for_a_token() -> None:
+    with virtual_gpus(2):
+        model = adapter("llama", "cuda:1")
+        with no_host_sync(count=True) as report:
+            pieces = list(gen.stream(model, "Ada", seed=5, max_new_tokens=24))
+        assert "".join(pieces) == gen.generate(model, "Ada", seed=5, max_new_tokens=24)
+    assert report.count <= 2, report
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_sampler_alone_never_waits(sampler: str) -> None:
+    rows = 2 * SAMPLERS[sampler].samples
+    with virtual_gpus(2):
+        logits = torch.randn(rows, 300, device="cuda:1")
+        weights = torch.zeros(rows, device="cuda:1")
+        keys = torch.arange(rows, device="cuda:1")
+        with no_host_sync():
+            results = SAMPLERS[sampler].step(logits, weights, keys)
+        assert all(result.device == GPU1 for result in results)
+
+
+class _Peeking(MultinomialSampler):
+    """A sampler whose step has one line too many."""
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        token_ids, ancestors, logprobs = super().step(logits, weights, keys)
+        if int(token_ids.min()) < 0:
+            raise ValueError("no token")
+        return token_ids, ancestors, logprobs
+
+
+def test_a_sync_planted_in_a_step_is_found_at_its_line() -> None:
+    with virtual_gpus(2):
+        model = adapter("llama", "cuda:1")
+        short, long = (syncs(model, _Peeking(), new_tokens) for new_tokens in (8, 24))
+    assert (long.count - short.count) / 16 == 1
+    line = _Peeking.step.__code__.co_firstlineno + 2
+    planted = f"item, bool, int or float at tests/testing/test_gen_on_virtual_gpus.py:{line} in step"
+    assert long.by_line[planted] == 24
