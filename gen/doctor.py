@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gen.decoding import generate
 from gen.devices import Placement
-from gen.models.transformers import TransformersModel, load
+from gen.models.loading import load
+from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 

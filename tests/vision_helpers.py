@@ -1,0 +1,133 @@
+"""Tiny vision-language models of two families, with processors made by hand: random weights, images of a few pixels."""
+
+import warnings
+from typing import Any
+
+import numpy
+import torch
+from PIL import Image
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+)
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.processing_utils import ProcessorMixin
+
+from tests.helpers import BOS, byte_tokenizer
+
+FAMILIES = ["llava", "qwen2_5_vl"]
+IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+IMAGE_ID = 259  # the first id after those of the byte tokenizer
+CHAT_TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}] {% for part in m.content %}"
+    "{% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}[assistant] "
+)
+
+_TEXT = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": BOS,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+class ImageProcessorOfQwen(Qwen2VLProcessor):  # type: ignore[misc]
+    """Qwen's processor without its part for videos, which would need torchvision."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None) -> None:
+        self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+        self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+
+def picture(seed: int, width: int = 20, height: int = 16) -> Image.Image:
+    pixels = numpy.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=numpy.uint8)
+    return Image.fromarray(pixels)
+
+
+def tiny_processor(family: str) -> Any:
+    template = CHAT_TEMPLATE.replace("PLACE", IMAGE[family])
+    if family == "llava":
+        size = {"height": 16, "width": 16}
+        return LlavaProcessor(
+            CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=size),
+            _tokenizer("<image>"),
+            patch_size=8,
+            vision_feature_select_strategy="default",
+            num_additional_image_tokens=1,
+            chat_template=template,
+        )
+    tokenizer = _tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+    images = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, min_pixels=64, max_pixels=1024)
+    return ImageProcessorOfQwen(images, tokenizer, chat_template=template)
+
+
+def _tokenizer(*specials: str) -> PreTrainedTokenizerFast:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>", *specials]})
+    return tokenizer
+
+
+def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
+    """A small model with random weights, on which images tell: other pixels give other texts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
+        torch.manual_seed(seed)
+        model: PreTrainedModel = _llava() if family == "llava" else _qwen()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                spread = 1.0 if "embed_tokens" in name else 0.3
+                parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def _llava() -> Any:
+    vision = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=8
+    )
+    config = LlavaConfig(
+        vision_config=vision, text_config=LlamaConfig(**_TEXT), image_token_id=IMAGE_ID, tie_word_embeddings=False
+    )
+    return LlavaForConditionalGeneration(config)
+
+
+def _qwen() -> Any:
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 4,
+        "out_hidden_size": 32,
+        "patch_size": 4,
+        "window_size": 16,
+        "fullatt_block_indexes": [1],
+    }
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    config = Qwen2_5_VLConfig(
+        vision_config=vision,
+        text_config=_TEXT | {"rope_parameters": rope},
+        image_token_id=IMAGE_ID,
+        video_token_id=IMAGE_ID + 1,
+        vision_start_token_id=IMAGE_ID + 2,
+        vision_end_token_id=IMAGE_ID + 3,
+        tie_word_embeddings=False,
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)
