@@ -29,7 +29,8 @@ IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|visio
 IMAGE_ID = 259  # the first id after those of the byte tokenizer
 CHAT_TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {% for part in m.content %}"
-    "{% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}[assistant] "
+    "{% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{{ '\n' }}{% endfor %}[assistant] "
 )
 
 _TEXT = {

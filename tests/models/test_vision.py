@@ -1,0 +1,249 @@
+"""Vision-language models: greedy texts equal transformers' own for two families; what is refused, before any work."""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from accelerate import dispatch_model  # type: ignore[import-untyped]
+from PIL import Image
+from transformers import AutoProcessor, PreTrainedModel
+
+import gen
+from gen.models.vision import VisionModel
+from gen.testing import SyncReport, no_host_sync, virtual_gpus
+from tests.helpers import byte_tokenizer, tiny_model
+from tests.vision_helpers import FAMILIES, IMAGE, picture, tiny_processor, tiny_vision_model
+
+GREEDY = gen.samplers.greedy()
+PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # of three prompts
+GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
+
+_VISION_PART = {"llava": ["model.vision_tower", "model.multi_modal_projector"], "qwen2_5_vl": ["model.visual"]}
+
+
+def prompts(family: str) -> list[str]:
+    place = IMAGE[family]
+    return [f"a {place} b", f"{place}: before, {place}: after", "no picture"]
+
+
+def adapter(family: str, device: str = "cpu") -> VisionModel:
+    model = gen.from_transformers(tiny_vision_model(family).to(device), tiny_processor(family))
+    assert isinstance(model, VisionModel)
+    return model
+
+
+def split(model: PreTrainedModel, family: str, *, vision: int = 1) -> PreTrainedModel:
+    """A copy with its embedding on cuda:0, and its vision part, its last layer and its head on others."""
+    text = "model.language_model"
+    device_map = {f"{text}.embed_tokens": 0, f"{text}.rotary_emb": 0, f"{text}.layers.0": 0}
+    device_map |= {f"{text}.layers.1": 1, f"{text}.norm": 1, "lm_head": 1}
+    device_map |= {part: vision for part in _VISION_PART[family]}
+    spread: PreTrainedModel = dispatch_model(copy.deepcopy(model), device_map=device_map)
+    return spread
+
+
+def transformers_greedy(family: str, prompt: str, images: list[Image.Image], new_tokens: int) -> list[int]:
+    """What transformers' own generate says on the CPU; the model's ids beyond the tokenizer's are left out, as here."""
+    model, processor = tiny_vision_model(family), tiny_processor(family)
+    encoded = processor(text=[prompt], images=[images] if images else None, return_tensors="pt")
+    beyond = list(range(len(processor.tokenizer), model.get_output_embeddings().out_features))
+    token_ids = model.generate(
+        **encoded, max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, suppress_tokens=beyond
+    )
+    return token_ids[0, encoded["input_ids"].shape[1] :].tolist()  # type: ignore[no-any-return]
+
+
+def texts(model: Any, family: str, sampler: Any = None, new_tokens: int = 8) -> list[str]:
+    result: list[str] = gen.generate(
+        model, prompts(family), images=PICTURES, sampler=sampler, seed=5, max_new_tokens=new_tokens
+    )
+    return result
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_equals_transformers_token_for_token_alone_and_in_a_batch(family: str) -> None:
+    model = adapter(family)
+    together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=24, details=True)
+    for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
+        assert completion.token_ids == transformers_greedy(family, prompt, images, 24)
+        alone = gen.generate(model, prompt, images=images, sampler=GREEDY, max_new_tokens=24, details=True)
+        assert alone.token_ids == completion.token_ids
+    assert len({token for completion in together for token in completion.token_ids}) > 8, "the texts hardly vary"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_pictures_give_other_texts(family: str) -> None:
+    model = adapter(family)
+    found = {
+        gen.generate(model, prompts(family)[0], images=[picture(seed)], sampler=GREEDY, max_new_tokens=16)
+        for seed in range(4)
+    }
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_text_is_equal_alone_in_other_batches_and_streamed(family: str) -> None:
+    model = adapter(family)
+    together = texts(model, family)
+    for prompt, images, text in zip(prompts(family), PICTURES, together, strict=True):
+        assert gen.generate(model, prompt, images=images, seed=5, max_new_tokens=8) == text
+        assert "".join(gen.stream(model, prompt, images=images, seed=5, max_new_tokens=8)) == text
+    backwards = gen.generate(model, prompts(family)[::-1], images=PICTURES[::-1], seed=5, max_new_tokens=8)
+    assert backwards == together[::-1]
+    groups = gen.generate(
+        model, prompts(family), images=PICTURES, sampler=gen.samplers.multinomial(samples=2), seed=5, max_new_tokens=8
+    )
+    assert [group[0] for group in groups] == together
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_beams_equal_transformers_beams(family: str) -> None:
+    [prompt, *_], processor, model = prompts(family), tiny_processor(family), tiny_vision_model(family)
+    beams = gen.samplers.beam_search(3)
+    text = gen.generate(adapter(family), prompt, images=PICTURES[0], sampler=beams, max_new_tokens=12, details=True)
+    encoded = processor(text=[prompt], images=[PICTURES[0]], return_tensors="pt")
+    beyond = list(range(len(processor.tokenizer), 300))
+    token_ids = model.generate(
+        **encoded, max_new_tokens=12, num_beams=3, do_sample=False, pad_token_id=0, suppress_tokens=beyond
+    )
+    assert text.token_ids == token_ids[0, encoded["input_ids"].shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_come_as_pictures_arrays_or_paths(family: str, tmp_path: Path) -> None:
+    image = picture(1)
+    image.save(tmp_path / "image.png")
+    model, prompt = adapter(family), prompts(family)[0]
+    expected = gen.generate(model, prompt, images=[image], seed=1, max_new_tokens=8)
+    for same in (numpy.asarray(image), tmp_path / "image.png", str(tmp_path / "image.png")):
+        assert gen.generate(model, prompt, images=[same], seed=1, max_new_tokens=8) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_chat_template_puts_images_before_the_text(family: str) -> None:
+    model = adapter(family)
+
+    def complete(prompt: Any, **options: Any) -> gen.Completion:
+        completion: gen.Completion = gen.generate(model, prompt, seed=1, max_new_tokens=8, details=True, **options)
+        return completion
+
+    expected = complete(f"[user] {IMAGE[family]}what?\n[assistant] ", images=[picture(1)])
+    assert complete("what?", images=[picture(1)], chat=True) == expected
+    content = [{"type": "image"}, {"type": "text", "text": "what?"}]
+    assert complete([{"role": "user", "content": content}], images=[picture(1)]) == expected
+    assert complete("what?", chat=True) == complete("[user] what?\n[assistant] ")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_of_a_call_stays_on_the_model_so_that_threads_can_share_it(family: str) -> None:
+    model = adapter(family)
+    calls = list(zip(prompts(family), PICTURES, strict=True)) * 2
+
+    def text(call: tuple[str, list[Image.Image]]) -> str:
+        result: str = gen.generate(model, call[0], images=call[1], sampler=GREEDY, max_new_tokens=8)
+        return result
+
+    expected = [text(call) for call in calls]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(text, calls)) == expected
+    assert getattr(model.hf_model.model, "rope_deltas", None) is None
+
+
+@pytest.mark.parametrize("vision", [0, 1, 2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int) -> None:
+    whole = tiny_vision_model(family)
+    samplers = [GREEDY, None, gen.samplers.beam_search(2)]
+    expected = [texts(adapter(family), family, sampler) for sampler in samplers]
+    with virtual_gpus(3), ThreadPoolExecutor(1) as pool:
+        model = gen.from_transformers(split(whole, family, vision=vision), tiny_processor(family))
+        placement = model.placement
+        assert (placement.input_device, placement.vision_device) == (GPU0, torch.device("cuda", vision))
+        assert placement.layer_devices == (GPU0, GPU1)
+        for sampler, text in zip(samplers, expected, strict=True):
+            assert texts(model, family, sampler) == text
+        assert pool.submit(texts, model, family, GREEDY).result() == expected[0]
+
+
+def syncs(model: Any, family: str, new_tokens: int) -> SyncReport:
+    with no_host_sync(count=True) as report:
+        texts(model, family, new_tokens=new_tokens)
+    return report
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_host_never_waits_for_a_token(family: str) -> None:
+    with virtual_gpus(2):
+        spread = gen.from_transformers(split(tiny_vision_model(family), family), tiny_processor(family))
+        for model in (adapter(family, "cuda:1"), spread):
+            short, long = (syncs(model, family, new_tokens) for new_tokens in (8, 24))
+            assert long.count == short.count, long
+
+
+def test_load_knows_a_vision_language_checkpoint_by_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, processor = tiny_vision_model("llava"), tiny_processor("llava")
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    expected = texts(adapter("llava"), "llava")
+    loaded = gen.load(tmp_path, device="cpu")
+    assert isinstance(loaded, VisionModel)
+    assert texts(loaded, "llava") == expected
+    with virtual_gpus(2):
+        assert texts(gen.load(tmp_path, device="cuda:1"), "llava") == expected
+        device_map = {"model.vision_tower": 0, "model.multi_modal_projector": 0, "model.language_model": 1}
+        spread = gen.load(tmp_path, device_map=device_map | {"lm_head": 0})
+        assert (spread.placement.vision_device, spread.placement.input_device) == (GPU0, GPU1)
+        assert spread.placement.logits_device == GPU0
+        assert texts(spread, "llava") == expected
+    monkeypatch.setattr(AutoProcessor, "from_pretrained", lambda *_, **__: processor.tokenizer)
+    with pytest.raises(gen.ModelError, match=r"reads images, which .* cannot prepare; give the model's processor"):
+        gen.load(tmp_path, device="cpu")
+
+
+def test_a_processor_that_does_not_fit_is_refused() -> None:
+    model = tiny_vision_model("llava")
+    with pytest.raises(gen.ModelError, match=r"LlavaFor.* reads images.* give the model's processor"):
+        gen.from_transformers(model, byte_tokenizer())
+    with pytest.raises(gen.ModelError, match=r"LlamaForCausalLM reads no images; give processor\.tokenizer"):
+        gen.from_transformers(tiny_model(), tiny_processor("llava"))
+    processor = tiny_processor("llava")
+    processor.image_token_id = 65
+    with pytest.raises(gen.ModelError, match=r"writes images as token 65, .* reads them from token 259: use"):
+        gen.from_transformers(model, processor)
+    coarse = tiny_processor("llava")
+    coarse.patch_size = 16
+    with pytest.raises(gen.ModelError, match=r"do not match.*use the processor that belongs to Llava"):
+        gen.generate(gen.from_transformers(model, coarse), "<image>", images=[picture(1)])
+
+
+def test_images_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path) -> None:
+    model = adapter("llava")
+    with pytest.raises(gen.ArgumentError, match="this model reads no images; load a vision-language model"):
+        gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer()), "a", images=[picture(1)])
+    cases: list[tuple[str, list[Any]]] = [("a", [picture(1)]), ("<image>", []), ("<image><image>", [picture(1)])]
+    for prompt, images in cases:
+        with pytest.raises(gen.ArgumentError, match=rf"has {prompt.count('<')} places .* got {len(images)} images"):
+            gen.generate(model, prompt, images=images)
+    with pytest.raises(gen.ArgumentError, match="1 places for images, got 0 images; write '<image>' where"):
+        gen.generate(model, "<image>")
+    with pytest.raises(gen.ArgumentError, match=r"image 0: cannot read '.*missing\.png'"):
+        gen.stream(model, "<image>", images=[tmp_path / "missing.png"])
+    (tmp_path / "text.png").write_text("no picture")
+    of_prompt: list[Any] = [picture(1), tmp_path / "text.png"]
+    with pytest.raises(gen.ArgumentError, match=r"image 1 of prompt 0: cannot read '.*text\.png'"):
+        gen.generate(model, ["<image>"], images=[of_prompt])
+    wrong: list[Any] = [numpy.zeros((4, 4), numpy.uint8), numpy.zeros((4, 4, 3)), 7, b"bytes", [picture(1)]]
+    for image in wrong:
+        with pytest.raises(gen.ArgumentError, match=r"image 0 must be a PIL image, a uint8 array \(height, width, 3\)"):
+            gen.generate(model, "<image>", images=[image])
+    single: Any = picture(1)
+    with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got Image"):
+        gen.generate(model, "<image>", images=single)
+    with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[Image\]"):
+        gen.generate(model, ["<image>", "a"], images=[picture(1)])
+    with pytest.raises(gen.ArgumentError, match="a prompt of token ids takes no images"):
+        gen.generate(model, [1, 2], images=[picture(1)])
