@@ -1,10 +1,12 @@
 """Tiny vision-language models of two families, with processors made by hand: random weights, images of a few pixels."""
 
+import copy
 import warnings
 from typing import Any
 
 import numpy
 import torch
+from accelerate import dispatch_model  # type: ignore[import-untyped]
 from PIL import Image
 from transformers import (
     CLIPVisionConfig,
@@ -26,15 +28,16 @@ from tests.helpers import BOS, byte_tokenizer
 
 FAMILIES = ["llava", "qwen2_5_vl"]
 IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+_VISION_PART = {"llava": ["model.vision_tower", "model.multi_modal_projector"], "qwen2_5_vl": ["model.visual"]}
 IMAGE_ID = 259  # the first id after those of the byte tokenizer
+VOCAB_SIZE = {"llava": 260, "qwen2_5_vl": 263}
 CHAT_TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {% for part in m.content %}"
     "{% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}"
     "{{ '\n' }}{% endfor %}[assistant] "
 )
 
-_TEXT = {
-    "vocab_size": 300,
+_TEXT: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -104,9 +107,8 @@ def _llava() -> Any:
     vision = CLIPVisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=8
     )
-    config = LlavaConfig(
-        vision_config=vision, text_config=LlamaConfig(**_TEXT), image_token_id=IMAGE_ID, tie_word_embeddings=False
-    )
+    text = LlamaConfig(vocab_size=VOCAB_SIZE["llava"], **_TEXT)
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_id=IMAGE_ID, tie_word_embeddings=False)
     return LlavaForConditionalGeneration(config)
 
 
@@ -124,7 +126,7 @@ def _qwen() -> Any:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
     config = Qwen2_5_VLConfig(
         vision_config=vision,
-        text_config=_TEXT | {"rope_parameters": rope},
+        text_config=_TEXT | {"vocab_size": VOCAB_SIZE["qwen2_5_vl"], "rope_parameters": rope},
         image_token_id=IMAGE_ID,
         video_token_id=IMAGE_ID + 1,
         vision_start_token_id=IMAGE_ID + 2,
@@ -132,3 +134,31 @@ def _qwen() -> Any:
         tie_word_embeddings=False,
     )
     return Qwen2_5_VLForConditionalGeneration(config)
+
+
+PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # of three prompts
+
+
+def prompts(family: str) -> list[str]:
+    place = IMAGE[family]
+    return [f"a {place} b", f"{place}: before, {place}: after", "no picture"]
+
+
+def split_vision_model(model: PreTrainedModel, family: str, *, vision: int = 1) -> PreTrainedModel:
+    """A copy with its embedding on cuda:0, and its vision part, its last layer and its head on others."""
+    text = "model.language_model"
+    device_map = {f"{text}.embed_tokens": 0, f"{text}.rotary_emb": 0, f"{text}.layers.0": 0}
+    device_map |= {f"{text}.layers.1": 1, f"{text}.norm": 1, "lm_head": 1}
+    device_map |= {part: vision for part in _VISION_PART[family]}
+    spread: PreTrainedModel = dispatch_model(copy.deepcopy(model), device_map=device_map)
+    return spread
+
+
+def transformers_tokens(
+    family: str, prompt: str, images: list[Image.Image], new_tokens: int, **options: Any
+) -> list[int]:
+    """What transformers' own generate says on the CPU, greedy unless the options are other."""
+    model, processor = tiny_vision_model(family), tiny_processor(family)
+    encoded = processor(text=[prompt], images=[images] if images else None, return_tensors="pt")
+    token_ids = model.generate(**encoded, max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, **options)
+    return token_ids[0, encoded["input_ids"].shape[1] :].tolist()  # type: ignore[no-any-return]

@@ -1,6 +1,5 @@
 """Vision-language models: greedy texts equal transformers' own for two families; what is refused, before any work."""
 
-import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -8,53 +7,33 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from accelerate import dispatch_model  # type: ignore[import-untyped]
 from PIL import Image
-from transformers import AutoProcessor, PreTrainedModel
+from transformers import AutoProcessor
 
 import gen
 from gen.models.vision import VisionModel
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.vision_helpers import FAMILIES, IMAGE, picture, tiny_processor, tiny_vision_model
+from tests.vision_helpers import (
+    FAMILIES,
+    IMAGE,
+    PICTURES,
+    picture,
+    prompts,
+    split_vision_model,
+    tiny_processor,
+    tiny_vision_model,
+    transformers_tokens,
+)
 
 GREEDY = gen.samplers.greedy()
-PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # of three prompts
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
-
-_VISION_PART = {"llava": ["model.vision_tower", "model.multi_modal_projector"], "qwen2_5_vl": ["model.visual"]}
-
-
-def prompts(family: str) -> list[str]:
-    place = IMAGE[family]
-    return [f"a {place} b", f"{place}: before, {place}: after", "no picture"]
 
 
 def adapter(family: str, device: str = "cpu") -> VisionModel:
     model = gen.from_transformers(tiny_vision_model(family).to(device), tiny_processor(family))
     assert isinstance(model, VisionModel)
     return model
-
-
-def split(model: PreTrainedModel, family: str, *, vision: int = 1) -> PreTrainedModel:
-    """A copy with its embedding on cuda:0, and its vision part, its last layer and its head on others."""
-    text = "model.language_model"
-    device_map = {f"{text}.embed_tokens": 0, f"{text}.rotary_emb": 0, f"{text}.layers.0": 0}
-    device_map |= {f"{text}.layers.1": 1, f"{text}.norm": 1, "lm_head": 1}
-    device_map |= {part: vision for part in _VISION_PART[family]}
-    spread: PreTrainedModel = dispatch_model(copy.deepcopy(model), device_map=device_map)
-    return spread
-
-
-def transformers_greedy(family: str, prompt: str, images: list[Image.Image], new_tokens: int) -> list[int]:
-    """What transformers' own generate says on the CPU; the model's ids beyond the tokenizer's are left out, as here."""
-    model, processor = tiny_vision_model(family), tiny_processor(family)
-    encoded = processor(text=[prompt], images=[images] if images else None, return_tensors="pt")
-    beyond = list(range(len(processor.tokenizer), model.get_output_embeddings().out_features))
-    token_ids = model.generate(
-        **encoded, max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, suppress_tokens=beyond
-    )
-    return token_ids[0, encoded["input_ids"].shape[1] :].tolist()  # type: ignore[no-any-return]
 
 
 def texts(model: Any, family: str, sampler: Any = None, new_tokens: int = 8) -> list[str]:
@@ -69,7 +48,7 @@ def test_greedy_equals_transformers_token_for_token_alone_and_in_a_batch(family:
     model = adapter(family)
     together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=24, details=True)
     for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
-        assert completion.token_ids == transformers_greedy(family, prompt, images, 24)
+        assert completion.token_ids == transformers_tokens(family, prompt, images, 24)
         alone = gen.generate(model, prompt, images=images, sampler=GREEDY, max_new_tokens=24, details=True)
         assert alone.token_ids == completion.token_ids
     assert len({token for completion in together for token in completion.token_ids}) > 8, "the texts hardly vary"
@@ -102,15 +81,16 @@ def test_a_text_is_equal_alone_in_other_batches_and_streamed(family: str) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_beams_equal_transformers_beams(family: str) -> None:
-    [prompt, *_], processor, model = prompts(family), tiny_processor(family), tiny_vision_model(family)
-    beams = gen.samplers.beam_search(3)
-    text = gen.generate(adapter(family), prompt, images=PICTURES[0], sampler=beams, max_new_tokens=12, details=True)
-    encoded = processor(text=[prompt], images=[PICTURES[0]], return_tensors="pt")
-    beyond = list(range(len(processor.tokenizer), 300))
-    token_ids = model.generate(
-        **encoded, max_new_tokens=12, num_beams=3, do_sample=False, pad_token_id=0, suppress_tokens=beyond
+    together = gen.generate(
+        adapter(family),
+        prompts(family),
+        images=PICTURES,
+        sampler=gen.samplers.beam_search(3),
+        max_new_tokens=12,
+        details=True,
     )
-    assert text.token_ids == token_ids[0, encoded["input_ids"].shape[1] :].tolist()
+    for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
+        assert completion.token_ids == transformers_tokens(family, prompt, images, 12, num_beams=3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -160,7 +140,7 @@ def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int) -> Non
     samplers = [GREEDY, None, gen.samplers.beam_search(2)]
     expected = [texts(adapter(family), family, sampler) for sampler in samplers]
     with virtual_gpus(3), ThreadPoolExecutor(1) as pool:
-        model = gen.from_transformers(split(whole, family, vision=vision), tiny_processor(family))
+        model = gen.from_transformers(split_vision_model(whole, family, vision=vision), tiny_processor(family))
         placement = model.placement
         assert (placement.input_device, placement.vision_device) == (GPU0, torch.device("cuda", vision))
         assert placement.layer_devices == (GPU0, GPU1)
@@ -178,7 +158,7 @@ def syncs(model: Any, family: str, new_tokens: int) -> SyncReport:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_host_never_waits_for_a_token(family: str) -> None:
     with virtual_gpus(2):
-        spread = gen.from_transformers(split(tiny_vision_model(family), family), tiny_processor(family))
+        spread = gen.from_transformers(split_vision_model(tiny_vision_model(family), family), tiny_processor(family))
         for model in (adapter(family, "cuda:1"), spread):
             short, long = (syncs(model, family, new_tokens) for new_tokens in (8, 24))
             assert long.count == short.count, long
