@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, ModelError
 
 if TYPE_CHECKING:
     import numpy
@@ -51,9 +51,13 @@ def read_image(image: object, name: str) -> "Image":
         name: what errors call it.
     Raises:
         ArgumentError: it is none of a PIL image, an array and a readable file.
+        ModelError: Pillow is not installed.
     """
-    import numpy
-    from PIL import Image, ImageOps
+    try:
+        import numpy
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ModelError(f"reading images needs Pillow: pip install 'gen-torch[vision]' ({error})") from error
 
     if isinstance(image, Image.Image):
         picture = image

@@ -38,21 +38,21 @@ class VisionModel(TransformersModel):
         super().__init__(model, processor.tokenizer)
         self.processor = processor
         self.tokenizer = Tokenizer(processor.tokenizer, chat_template=getattr(processor, "chat_template", None))
-        # the text that stands for an image, where processors say it; some replace another one than they write
-        names = ("boi_token", "image_token")
-        self._place = next((str(getattr(processor, name)) for name in names if getattr(processor, name, None)), None)
-        written, read = (getattr(owner, "image_token_id", None) for owner in (processor, model.config))
-        if None not in (written, read) and written != read:
+        self._place = getattr(processor, "image_token", None)  # the text that stands for an image, if it has one
+        tokens = (getattr(processor, "image_token_id", None), *(getattr(processor, "image_token_ids", None) or ()))
+        written = [token for token in tokens if token is not None]
+        read = getattr(model.config, "image_token_id", None)
+        if written and read is not None and read not in written:
             raise ModelError(
-                f"{type(processor).__name__} writes images as token {written}, {type(model).__name__} reads them from "
-                f"token {read}: use the model's own processor."
+                f"{type(processor).__name__} writes images as token {written[0]}, {type(model).__name__} reads them "
+                f"from token {read}: use the model's own processor."
             )
 
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
     ) -> tuple[list[int], Inputs]:
         """See `gen.models.base.ImageReader.encode`."""
-        if self._place and (places := text.count(self._place)) != len(images):
+        if self._place and (places := text.count(str(self._place))) != len(images):
             raise ArgumentError(
                 f"the prompt has {places} places for images, got {len(images)} images; write {self._place!r} where "
                 "each image belongs, or let the chat template do it with chat=True."

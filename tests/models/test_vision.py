@@ -4,13 +4,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from PIL import Image
 from transformers import AutoProcessor
 
 import gen
+from gen.doctor import examine
 from gen.models.vision import VisionModel
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
@@ -94,16 +94,6 @@ def test_beams_equal_transformers_beams(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_images_come_as_pictures_arrays_or_paths(family: str, tmp_path: Path) -> None:
-    image = picture(1)
-    image.save(tmp_path / "image.png")
-    model, prompt = adapter(family), prompts(family)[0]
-    expected = gen.generate(model, prompt, images=[image], seed=1, max_new_tokens=8)
-    for same in (numpy.asarray(image), tmp_path / "image.png", str(tmp_path / "image.png")):
-        assert gen.generate(model, prompt, images=[same], seed=1, max_new_tokens=8) == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 def test_the_chat_template_puts_images_before_the_text(family: str) -> None:
     model = adapter(family)
 
@@ -131,6 +121,15 @@ def test_nothing_of_a_call_stays_on_the_model_so_that_threads_can_share_it(famil
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(text, calls)) == expected
     assert getattr(model.hf_model.model, "rope_deltas", None) is None
+
+
+def test_what_transformers_has_left_on_the_model_changes_nothing() -> None:
+    model = adapter("qwen2_5_vl")
+    expected = texts(model, "qwen2_5_vl")
+    stale = torch.tensor([[99], [7]])
+    model.hf_model.model.rope_deltas = stale
+    assert texts(model, "qwen2_5_vl") == expected
+    assert model.hf_model.model.rope_deltas is stale
 
 
 @pytest.mark.parametrize("vision", [0, 1, 2])
@@ -200,30 +199,22 @@ def test_a_processor_that_does_not_fit_is_refused() -> None:
         gen.generate(gen.from_transformers(model, coarse), "<image>", images=[picture(1)])
 
 
-def test_images_that_cannot_be_used_are_refused_with_the_reason(tmp_path: Path) -> None:
-    model = adapter("llava")
-    with pytest.raises(gen.ArgumentError, match="this model reads no images; load a vision-language model"):
-        gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer()), "a", images=[picture(1)])
-    cases: list[tuple[str, list[Any]]] = [("a", [picture(1)]), ("<image>", []), ("<image><image>", [picture(1)])]
-    for prompt, images in cases:
-        with pytest.raises(gen.ArgumentError, match=rf"has {prompt.count('<')} places .* got {len(images)} images"):
-            gen.generate(model, prompt, images=images)
-    with pytest.raises(gen.ArgumentError, match="1 places for images, got 0 images; write '<image>' where"):
-        gen.generate(model, "<image>")
-    with pytest.raises(gen.ArgumentError, match=r"image 0: cannot read '.*missing\.png'"):
-        gen.stream(model, "<image>", images=[tmp_path / "missing.png"])
-    (tmp_path / "text.png").write_text("no picture")
-    of_prompt: list[Any] = [picture(1), tmp_path / "text.png"]
-    with pytest.raises(gen.ArgumentError, match=r"image 1 of prompt 0: cannot read '.*text\.png'"):
-        gen.generate(model, ["<image>"], images=[of_prompt])
-    wrong: list[Any] = [numpy.zeros((4, 4), numpy.uint8), numpy.zeros((4, 4, 3)), 7, b"bytes", [picture(1)]]
-    for image in wrong:
-        with pytest.raises(gen.ArgumentError, match=r"image 0 must be a PIL image, a uint8 array \(height, width, 3\)"):
-            gen.generate(model, "<image>", images=[image])
-    single: Any = picture(1)
-    with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got Image"):
-        gen.generate(model, "<image>", images=single)
-    with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[Image\]"):
-        gen.generate(model, ["<image>", "a"], images=[picture(1)])
-    with pytest.raises(gen.ArgumentError, match="a prompt of token ids takes no images"):
-        gen.generate(model, [1, 2], images=[picture(1)])
+def test_images_of_other_shapes_are_refused_with_the_reason() -> None:
+    processor = tiny_processor("llava")
+    processor.image_processor.do_resize = processor.image_processor.do_center_crop = False
+    pictures = [[picture(1, 16, 16)], [picture(1, 24, 16)]]
+    model = gen.from_transformers(tiny_vision_model("llava"), processor)
+    with pytest.raises(gen.ArgumentError, match=r"pixel_values: \(1, 3, 16, 16\), \(1, 3, 16, 24\)"):
+        gen.generate(model, ["<image>", "<image>"], images=pictures)
+    with pytest.raises(gen.ArgumentError, match="LlavaProcessor refuses the prompt"):
+        both = [image for images in pictures for image in images]
+        gen.generate(model, "<image><image>", images=both)
+
+
+def test_the_doctor_finds_nothing_amiss_with_a_split_vision_model() -> None:
+    with virtual_gpus(2):
+        spread = split_vision_model(tiny_vision_model("llava"), "llava")
+        diagnosis = examine(gen.from_transformers(spread, tiny_processor("llava")))
+    assert not diagnosis.problems
+    assert diagnosis.as_dict()["placement"]["vision_device"] == "cuda:1"
+    assert "input cuda:0, vision cuda:1, logits" in str(diagnosis)
