@@ -167,7 +167,10 @@ def read_request(
     for number, (prompt, pictures, prompt_seed) in enumerate(given):
         inputs: Inputs = {}
         if isinstance(model, ImageReader):
-            token_ids, inputs = read_illustrated(model, prompt, pictures, chat=chat)
+            try:
+                token_ids, inputs = read_illustrated(model, prompt, pictures, chat=chat)
+            except ArgumentError as error:
+                raise ArgumentError(f"prompt {number}: {error}") from error
         elif pictures:
             raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
         else:

@@ -49,10 +49,12 @@ def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
         gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer()), "a", images=[picture(1)])
     cases: list[tuple[str, list[Any]]] = [("a", [picture(1)]), ("<image>", []), ("<image><image>", [picture(1)])]
     for prompt, images in cases:
-        with pytest.raises(gen.ArgumentError, match=rf"has {prompt.count('<')} places .* got {len(images)} images"):
+        with pytest.raises(
+            gen.ArgumentError, match=rf"prompt 0: places .*: {prompt.count('<')}, images: {len(images)};"
+        ):
             gen.generate(model, prompt, images=images)
-    with pytest.raises(gen.ArgumentError, match="1 places for images, got 0 images; write '<image>' where"):
-        gen.generate(model, "<image>")
+    with pytest.raises(gen.ArgumentError, match="prompt 1: places for images: 1, images: 0; write '<image>' where"):
+        gen.generate(model, ["a", "<image>"])
     with pytest.raises(gen.ArgumentError, match=r"image 0: cannot read '.*missing\.png'"):
         gen.stream(model, "<image>", images=[tmp_path / "missing.png"])
     (tmp_path / "text.png").write_text("no picture")

@@ -1,4 +1,4 @@
-"""Tiny vision-language models of two families, with processors made by hand: random weights, images of a few pixels."""
+"""Tiny vision-language models of three families, with processors made by hand: random weights, few pixels."""
 
 import copy
 import warnings
@@ -10,6 +10,8 @@ from accelerate import dispatch_model  # type: ignore[import-untyped]
 from PIL import Image
 from transformers import (
     CLIPVisionConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -20,17 +22,20 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from tests.helpers import BOS, byte_tokenizer
 
-FAMILIES = ["llava", "qwen2_5_vl"]
-IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>"}
+FAMILIES = ["llava", "qwen2_5_vl", "gemma3"]
+IMAGE = {"llava": "<image>", "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>", "gemma3": "<boi>"}
 _VISION_PART = {"llava": ["model.vision_tower", "model.multi_modal_projector"], "qwen2_5_vl": ["model.visual"]}
+_VISION_PART["gemma3"] = _VISION_PART["llava"]
 IMAGE_ID = 259  # the first id after those of the byte tokenizer
-VOCAB_SIZE = {"llava": 260, "qwen2_5_vl": 263}
+VOCAB_SIZE = {"llava": 260, "qwen2_5_vl": 263, "gemma3": 262}
 CHAT_TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {% for part in m.content %}"
     "{% if part.type == 'image' %}PLACE{% else %}{{ part.text }}{% endif %}{% endfor %}"
@@ -77,6 +82,13 @@ def tiny_processor(family: str) -> Any:
             num_additional_image_tokens=1,
             chat_template=template,
         )
+    if family == "gemma3":
+        tokenizer = _tokenizer("<image>", "<boi>", "<eoi>")
+        tokenizer.boi_token, tokenizer.boi_token_id = "<boi>", IMAGE_ID + 1
+        tokenizer.image_token, tokenizer.image_token_id = "<image>", IMAGE_ID
+        tokenizer.eoi_token = "<eoi>"
+        images = Gemma3ImageProcessorPil(size={"height": 16, "width": 16})
+        return Gemma3Processor(images, tokenizer, image_seq_length=4, chat_template=template)
     tokenizer = _tokenizer("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     images = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, min_pixels=64, max_pixels=1024)
     return ImageProcessorOfQwen(images, tokenizer, chat_template=template)
@@ -93,7 +105,7 @@ def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
         torch.manual_seed(seed)
-        model: PreTrainedModel = _llava() if family == "llava" else _qwen()
+        model: PreTrainedModel = {"llava": _llava, "qwen2_5_vl": _qwen, "gemma3": _gemma}[family]()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -134,6 +146,29 @@ def _qwen() -> Any:
         tie_word_embeddings=False,
     )
     return Qwen2_5_VLForConditionalGeneration(config)
+
+
+def _gemma() -> Any:
+    """It has a sliding window, and attention in both directions within an image."""
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 16,
+        "patch_size": 4,
+    }
+    layers = {"head_dim": 8, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    config = Gemma3Config(
+        vision_config=vision,
+        text_config=_TEXT | {"vocab_size": VOCAB_SIZE["gemma3"]} | layers,
+        mm_tokens_per_image=4,
+        image_token_id=IMAGE_ID,
+        boi_token_index=IMAGE_ID + 1,
+        eoi_token_index=IMAGE_ID + 2,
+        tie_word_embeddings=False,
+    )
+    return Gemma3ForConditionalGeneration(config)
 
 
 PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # of three prompts

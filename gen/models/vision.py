@@ -37,7 +37,10 @@ class VisionModel(TransformersModel):
     def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin") -> None:
         super().__init__(model, processor.tokenizer)
         self.processor = processor
-        self.tokenizer = Tokenizer(processor.tokenizer, chat_template=getattr(processor, "chat_template", None))
+        template = getattr(processor, "chat_template", None)
+        if isinstance(template, dict):  # several by name, of which "default" is used
+            template = template.get("default")
+        self.tokenizer = Tokenizer(processor.tokenizer, chat_template=template)
         self._place = getattr(processor, "image_token", None)  # the text that stands for an image, if it has one
         tokens = (getattr(processor, "image_token_id", None), *(getattr(processor, "image_token_ids", None) or ()))
         written = [token for token in tokens if token is not None]
@@ -54,16 +57,17 @@ class VisionModel(TransformersModel):
         """See `gen.models.base.ImageReader.encode`."""
         if self._place and (places := text.count(str(self._place))) != len(images):
             raise ArgumentError(
-                f"the prompt has {places} places for images, got {len(images)} images; write {self._place!r} where "
-                "each image belongs, or let the chat template do it with chat=True."
+                f"places for images: {places}, images: {len(images)}; write {self._place!r} where each image belongs, "
+                "or let the chat template do it with chat=True."
             )
         if not images:
             encode = self.tokenizer.encode if add_special_tokens else self.tokenizer.encode_plain
             return encode(text), {}
         try:
-            encoded = self.processor(
-                text=[text], images=[list(images)], add_special_tokens=add_special_tokens, return_tensors="pt"
-            )
+            with torch.device("cpu"):  # whatever the caller's default is
+                encoded = self.processor(
+                    text=[text], images=[list(images)], add_special_tokens=add_special_tokens, return_tensors="pt"
+                )
         except Exception as error:  # processors fail with errors of every kind
             raise ArgumentError(f"{type(self.processor).__name__} refuses the prompt: {error}") from error
         inputs = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
@@ -88,7 +92,8 @@ class VisionModel(TransformersModel):
             name: self._place_input(name, value) for name, value in merged.items() if name in self._forward_arguments
         }
         try:
-            return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)
+            with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
+                return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)
         except ValueError as error:
             raise ModelError(f"{error}; use the processor that belongs to {type(self.hf_model).__name__}.") from error
 

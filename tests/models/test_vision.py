@@ -148,6 +148,24 @@ def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int) -> Non
         assert pool.submit(texts, model, family, GREEDY).result() == expected[0]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_callers_default_device_changes_nothing(family: str) -> None:
+    expected = texts(adapter(family), family)
+    with virtual_gpus(2):
+        model = adapter(family, "cuda:1")
+        with torch.device("cuda:0"):
+            assert texts(model, family) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_models_take_images(family: str) -> None:
+    model = gen.from_transformers(tiny_vision_model(family).to(torch.bfloat16), tiny_processor(family))
+    assert model.placement.dtype == torch.bfloat16
+    prompt, images = prompts(family)[0], PICTURES[0]
+    completion = gen.generate(model, prompt, images=images, max_new_tokens=8, seed=1, details=True)
+    assert len(completion.token_ids) == 8
+
+
 def syncs(model: Any, family: str, new_tokens: int) -> SyncReport:
     with no_host_sync(count=True) as report:
         texts(model, family, new_tokens=new_tokens)
