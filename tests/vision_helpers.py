@@ -179,11 +179,13 @@ def prompts(family: str) -> list[str]:
     return [f"a {place} b", f"{place}: before, {place}: after", "no picture"]
 
 
-def split_vision_model(model: PreTrainedModel, family: str, *, vision: int = 1) -> PreTrainedModel:
-    """A copy with its embedding on cuda:0, and its vision part, its last layer and its head on others."""
+def split_vision_model(
+    model: PreTrainedModel, family: str, *, vision: int = 1, last_layer: int = 1, head: int = 1
+) -> PreTrainedModel:
+    """A copy with its embedding and first layer on cuda:0, and other parts on the GPUs that are given."""
     text = "model.language_model"
     device_map = {f"{text}.embed_tokens": 0, f"{text}.rotary_emb": 0, f"{text}.layers.0": 0}
-    device_map |= {f"{text}.layers.1": 1, f"{text}.norm": 1, "lm_head": 1}
+    device_map |= {f"{text}.layers.1": last_layer, f"{text}.norm": head, "lm_head": head}
     device_map |= {part: vision for part in _VISION_PART[family]}
     spread: PreTrainedModel = dispatch_model(copy.deepcopy(model), device_map=device_map)
     return spread

@@ -132,17 +132,20 @@ def test_what_transformers_has_left_on_the_model_changes_nothing() -> None:
     assert model.hf_model.model.rope_deltas is stale
 
 
-@pytest.mark.parametrize("vision", [0, 1, 2])
+@pytest.mark.parametrize(("vision", "last_layer", "head"), [(0, 1, 1), (1, 1, 1), (2, 1, 0), (1, 2, 3)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int) -> None:
+def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int, last_layer: int, head: int) -> None:
     whole = tiny_vision_model(family)
     samplers = [GREEDY, None, gen.samplers.beam_search(2)]
     expected = [texts(adapter(family), family, sampler) for sampler in samplers]
-    with virtual_gpus(3), ThreadPoolExecutor(1) as pool:
-        model = gen.from_transformers(split_vision_model(whole, family, vision=vision), tiny_processor(family))
+    with virtual_gpus(4), ThreadPoolExecutor(1) as pool:
+        spread = split_vision_model(whole, family, vision=vision, last_layer=last_layer, head=head)
+        spread._hf_hook.io_same_device = False  # as gen.load has it: the logits stay where the head is
+        model = gen.from_transformers(spread, tiny_processor(family))
         placement = model.placement
         assert (placement.input_device, placement.vision_device) == (GPU0, torch.device("cuda", vision))
-        assert placement.layer_devices == (GPU0, GPU1)
+        assert placement.layer_devices == (GPU0, torch.device("cuda", last_layer))
+        assert placement.logits_device == torch.device("cuda", head)
         for sampler, text in zip(samplers, expected, strict=True):
             assert texts(model, family, sampler) == text
         assert pool.submit(texts, model, family, GREEDY).result() == expected[0]
