@@ -1,6 +1,8 @@
 """`gen doctor`: a sound model passes, and each kind of mistake is named."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,11 @@ def test_the_command_tells_the_placement_and_exits_0(saved: Path, capsys: Captur
     assert "placement   cuda:2 (float32)" in out
     assert "greedy: 0 host syncs a token" in out
     assert out.endswith("no problems\n")
+
+
+def test_the_command_runs_in_a_process_that_loads_its_libraries_on_virtual_gpus(saved: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "gen", "doctor", str(saved)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no problems"), done.stderr
 
 
 def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:

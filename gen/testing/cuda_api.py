@@ -105,12 +105,14 @@ def set_rng_state_all(new_states: list[Tensor]) -> None:
         set_rng_state(state, index)
 
 
-def no_graphs(*args: object, **kwargs: object) -> Any:
-    """Stands for all of CUDA graphs."""
-    raise DeviceError(
-        "virtual GPUs capture no CUDA graphs. Run the step eagerly where "
-        "tensor.untyped_storage().device.type is not 'cuda'."
-    )
+class NoGraph:
+    """Stands for what is used to capture CUDA graphs."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> "NoGraph":
+        raise DeviceError(
+            "virtual GPUs capture no CUDA graphs. Run the step eagerly where "
+            "tensor.untyped_storage().device.type is not 'cuda'."
+        )
 
 
 def nothing(*args: object, **kwargs: object) -> None:
@@ -136,9 +138,9 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
     "is_current_stream_capturing": lambda: False,
-    "CUDAGraph": no_graphs,
-    "graph": no_graphs,
-    "make_graphed_callables": no_graphs,
+    "CUDAGraph": NoGraph,
+    "graph": NoGraph,
+    "make_graphed_callables": NoGraph,
     "mem_get_info": mem_get_info,
     **dict.fromkeys(
         ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], memory_used

@@ -1,7 +1,7 @@
 """Which operators make the host wait on CUDA: those that must know a value before they can go on.
 
 Source: the CUDA kernels in aten/src/ATen/native, and the list in github.com/pytorch/pytorch/issues/108968.
-`multinomial` is none: since torch 2.6 it checks its probabilities on the device.
+`multinomial` is none: it checks its probabilities on the device, with `_assert_async`.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 Arguments = dict[str, Any]
 
@@ -19,7 +20,15 @@ def sync_test(name: str) -> Callable[[Arguments], bool] | None:
     Args:
         name: an operator of aten, as "masked_fill.Tensor".
     """
-    return _TESTS.get(name) or _TESTS.get(name.partition(".")[0])
+    return _TESTS.get(name.removesuffix(".out"))
+
+
+def checked_on_cpu(func: object) -> str | None:
+    """The name of a function of torch that reads values on the CPU only to check them; on CUDA it does not.
+
+    `sync_test` of the name tells whether it waits there for another reason.
+    """
+    return _CHECKED_ON_CPU.get(func)
 
 
 def on_gpu(value: object) -> bool:
@@ -78,6 +87,14 @@ def _is_mask(index: object) -> bool:
 def _bounds_unknown(arguments: Arguments) -> bool:
     return bool(arguments.get("min", 0) == arguments.get("max", 0))
 
+
+_CHECKED_ON_CPU: dict[object, str] = {
+    functional.one_hot: "one_hot",
+    torch.quantile: "quantile",
+    torch.nanquantile: "nanquantile",
+    Tensor.quantile: "quantile",
+    Tensor.nanquantile: "nanquantile",
+}
 
 _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_local_scalar_dense": _always,

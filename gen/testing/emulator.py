@@ -3,22 +3,21 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.nn import functional
 from torch.utils._device import _device_constructors
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, DeviceError
 from gen.testing import cuda_api, direct_ops, factories, machine, transfers
+from gen.testing.cpu_sites import forget
 from gen.testing.device_names import Device, index_is_cuda
-from gen.testing.device_syncs import sync_test
 from gen.testing.generators import VirtualGenerator
-from gen.testing.host_syncs import not_reported, report_sync
 from gen.testing.native_functions import without_device_check
-from gen.testing.virtual_tensor import VirtualTensor
 
 
 @contextmanager
@@ -44,6 +43,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
     machine.start(active)
     with ExitStack() as undo:
         undo.callback(machine.stop)
+        undo.callback(forget)
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
@@ -66,9 +66,6 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, factories.NEW, factories.like),
         (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
         (Tensor, _DRAWING_METHODS, factories.with_generator_check),
-        (functional, ("one_hot",), _known_to_wait_otherwise),
-        (torch, ("quantile", "nanquantile"), _known_to_wait_otherwise),
-        (Tensor, ("quantile", "nanquantile"), _known_to_wait_otherwise),
     ]
     wrapped = [
         (owner, name, wrap(getattr(owner, name)))
@@ -82,6 +79,8 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", _not_compiled),
+        (torch.export, "export", _no_export),
+        (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
@@ -96,36 +95,36 @@ _DRAWING_METHODS = (
 )  # fmt: skip
 
 
-def _known_to_wait_otherwise(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A composition that reads values on the CPU only to check them, which it leaves out on CUDA."""
-    name = original.__name__
-    test = sync_test(name)
-
-    def composition(*args: Any, **kwargs: Any) -> Any:
-        if not isinstance(args[0], VirtualTensor):
-            return original(*args, **kwargs)
-        if test is not None and test(dict(zip(("self", "num_classes"), args, strict=False)) | kwargs):
-            report_sync(name)
-        with not_reported():
-            return original(*args, **kwargs)
-
-    return composition
-
-
 def _not_compiled(model: Any = None, **options: object) -> Any:
     """torch.compile that leaves everything as it is: what it would generate runs on real devices only."""
     return (lambda function: function) if model is None else model
 
 
-def _put(owner: Any, name: str, value: object) -> Callable[[], None]:
-    """Set an attribute; return what sets it back, or takes it away if it was inherited."""
-    own = vars(owner)
-    if name in own:
-        before = own[name]
-        setattr(owner, name, value)
-        return lambda: setattr(owner, name, before)
+def _no_export(*args: object, **kwargs: object) -> Any:
+    raise DeviceError(
+        "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
+    )
+
+
+def _put(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    """Set an attribute; return what sets it back, or takes it away if it was inherited.
+
+    What is imported in the block may keep a function for good, so that it must do as before when the block has ended.
+    """
+    inherited = name not in vars(owner)
+    before = vars(owner).get(name)
+    if isinstance(value, FunctionType):
+        value = _while_active(value, getattr(owner, name, value))
     setattr(owner, name, value)
-    return lambda: delattr(owner, name)
+    return (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, before))
+
+
+def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def substitute(*args: Any, **kwargs: Any) -> Any:
+        return (original if machine.active_machine() is None else function)(*args, **kwargs)
+
+    return substitute
 
 
 def _restore_default_device(before: Any) -> None:
@@ -137,7 +136,8 @@ def _restore_default_device(before: Any) -> None:
 
 def _forget_answers() -> None:
     """Clear what transformers and accelerate remember of the devices that there are."""
-    for module in ("transformers.utils.import_utils", "accelerate.utils.imports"):
-        for name, function in list(vars(sys.modules.get(module, object())).items()) if module in sys.modules else ():
+    for library in ("transformers.utils.import_utils", "accelerate.utils.imports"):
+        module = sys.modules.get(library)
+        for name, function in list(vars(module).items()) if module else ():
             if name.startswith("is_") and hasattr(function, "cache_clear"):
                 function.cache_clear()

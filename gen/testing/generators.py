@@ -9,7 +9,7 @@ import torch
 
 from gen.testing.call_sites import call_site, describe
 from gen.testing.errors import DeviceMismatchError
-from gen.testing.machine import CPU, DEVICES, active_machine, machine
+from gen.testing.machine import CPU, DEVICES, active_machine
 
 _TorchGenerator = torch.Generator
 _virtual: "weakref.WeakValueDictionary[int, VirtualGenerator]" = weakref.WeakValueDictionary()
@@ -32,11 +32,11 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
     _gpu: int
 
     def __new__(cls, device: Any = "cpu") -> "VirtualGenerator":
-        index = machine().index(device)
+        index = _gpu_of(device)
         return super().__new__(cls, device if index is None else "cpu")  # type: ignore[call-arg]
 
     def __init__(self, device: Any = "cpu") -> None:
-        index = machine().index(device)
+        index = _gpu_of(device)
         self._gpu = CPU if index is None else index
         if index is not None:
             _virtual[_identity(self)] = self
@@ -44,6 +44,12 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return torch.device("cpu") if self._gpu == CPU else DEVICES[self._gpu]
+
+
+def _gpu_of(device: Any) -> int | None:
+    """The virtual GPU that a device names; none does after the block, in code that was imported in it."""
+    active = active_machine()
+    return None if active is None else active.index(device)
 
 
 def refuse_generator(expected: str, found: str) -> NoReturn:

@@ -21,8 +21,8 @@ class Machine:
 
     Attributes:
         gpus: how many devices there are: cuda:0 to cuda:gpus-1.
-        streams: each thread's current streams by GPU, see `streams.py`.
         generators: each GPU's own random state.
+        local: each thread's current device and streams.
     """
 
     gpus: int

@@ -40,7 +40,7 @@ class OpRule:
         seeded: whether it draws random numbers.
         generator: whether it takes a generator.
         sync: tells for its arguments whether the host waits; None for never.
-        stand_in: what to run instead where the CPU lacks a kernel; None for the operator itself.
+        run: computes it on the CPU: the operator itself, or what stands in where the CPU lacks a kernel.
     """
 
     name: str
@@ -57,7 +57,7 @@ class OpRule:
     seeded: bool
     generator: bool
     sync: Callable[[Arguments], bool] | None
-    stand_in: Run | None
+    run: Run
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The arguments of a call by name."""
@@ -79,8 +79,8 @@ _rules: dict[OpOverload, OpRule] = {}
 # Compositions that may be run in one piece: all their tensors must be on one device, and the host never waits.
 _IN_ONE_PIECE = {
     "linear", "matmul", "reshape", "contiguous", "to.dtype", "dropout", "softmax.int", "log_softmax.int",
-    "scaled_dot_product_attention", "layer_norm", "rms_norm", "flatten.using_ints", "chunk", "narrow", "type_as",
-    "unflatten.int", "movedim.int", "square", "true_divide.Tensor", "max_pool2d", "conv1d", "conv2d",
+    "scaled_dot_product_attention", "layer_norm", "rms_norm", "flatten.using_ints", "chunk", "narrow",
+    "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
 }  # fmt: skip
 
 # Operators over a TensorIterator, or that delegate to one, with a rule of their own for scalars.
@@ -131,7 +131,7 @@ def _read(func: OpOverload) -> OpRule:
         seeded=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in base,  # unless it drops out
         generator="generator" in arguments,
         sync=sync_test(name),
-        stand_in=stand_in(name),
+        run=stand_in(name, func._op),
     )
 
 
