@@ -93,7 +93,7 @@ def from_transformers(
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, or its
             tokenizer or processor does not fit.
     """
-    processor = tokenizer if hasattr(tokenizer, "tokenizer") else None
+    processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__
     if not reads_images(model):
         if processor is not None:
