@@ -7,7 +7,7 @@ from gen import samplers
 from gen.decoding import generate, stream
 from gen.devices import Placement
 from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
-from gen.models.transformers import from_transformers, load
+from gen.models.loading import from_transformers, load
 from gen.texts import Completion
 
 __all__ = [

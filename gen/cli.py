@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gen.decoding import generate, stream
 from gen.errors import ArgumentError, GenError
-from gen.models.transformers import load
+from gen.models.loading import load
 from gen.samplers import MultinomialSampler
 
 app = typer.Typer(

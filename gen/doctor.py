@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gen.decoding import generate
 from gen.devices import Placement
-from gen.models.transformers import TransformersModel, load
+from gen.models.loading import load
+from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
@@ -61,6 +62,7 @@ class Diagnosis:
             "virtual_gpus": self.virtual,
             "placement": {
                 "input_device": str(placement.input_device),
+                "vision_device": str(placement.vision_device) if placement.vision_device else None,
                 "logits_device": str(placement.logits_device),
                 "layer_devices": [str(device) for device in placement.layer_devices],
                 "dtype": str(placement.dtype).removeprefix("torch."),
@@ -75,10 +77,11 @@ class Diagnosis:
     def __str__(self) -> str:
         on = f"{self.virtual} virtual GPUs" if self.virtual else "the devices of this machine"
         placement = self.placement
+        vision = f", vision {placement.vision_device}" if placement.vision_device else ""
         lines = [
             f"ran on      {on}",
             f"placement   {placement}",
-            f"            input {placement.input_device}, logits {placement.logits_device}, layers "
+            f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers "
             + (", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"),
         ]
         lines += [
