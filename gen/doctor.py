@@ -15,6 +15,7 @@ from gen.devices import Placement
 from gen.models.transformers import TransformersModel, load
 from gen.samplers import Sampler, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
+from gen.testing.machine import gpu_count
 
 PROMPTS = ["Once upon a time", "One"]
 SHORT, LONG = 4, 12  # new tokens of the two calls whose difference is the syncs of a token
@@ -104,9 +105,7 @@ def diagnose(path_or_hub_id: str | Path, *, device: str | None = None, virtual: 
         if virtual:
             contexts.enter_context(virtual_gpus(virtual))
             device = device or f"cuda:{virtual - 1}"
-        diagnosis = examine(load(path_or_hub_id, device=device))
-        diagnosis.virtual = virtual
-        return diagnosis
+        return examine(load(path_or_hub_id, device=device))
 
 
 def examine(model: TransformersModel) -> Diagnosis:
@@ -115,7 +114,7 @@ def examine(model: TransformersModel) -> Diagnosis:
     Raises:
         DeviceError: there is no CUDA device, real or virtual, on which a wait would show.
     """
-    diagnosis = Diagnosis(placement=model.placement)
+    diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
     diagnosis.problems += _misplaced_weights(model.hf_model, model.placement)
     try:
         diagnosis.problems += _misplaced_state(model)

@@ -59,7 +59,7 @@ def load(
         model, report = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=weights_dtype,
-            device_map=device_map,
+            device_map=device_map if target is None else {"": target},
             attn_implementation=attn_implementation,
             output_loading_info=True,
             **options,
@@ -69,9 +69,7 @@ def load(
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
         raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of a language model, such as {names}.")
-    if target is not None:
-        model = model.to(target)
-    elif (hook := getattr(model, "_hf_hook", None)) is not None:
+    if (hook := getattr(model, "_hf_hook", None)) is not None:
         hook.io_same_device = False  # leave sharded logits where the head is: sampling runs there
     return TransformersModel(model.eval(), tokenizer)
 

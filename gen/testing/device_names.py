@@ -18,6 +18,12 @@ class _AnyDevice(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _TorchDevice)
 
+    def __eq__(cls, other: object) -> bool:  # torch.fx asks whether a class is torch.device
+        return other is _TorchDevice or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(_TorchDevice)
+
 
 class Device(metaclass=_AnyDevice):
     """Stands for torch.device where a bare index is not a CUDA device; what it makes are torch's own devices."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gen.testing.call_sites import CallSite, call_site, describe
 from gen.testing.calls import current_call
+from gen.testing.cpu_sites import recall
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES
@@ -84,7 +85,7 @@ def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culpr
 
 def describe_tensor(label: str, tensor: Tensor) -> str:
     """A line about a tensor: name, shape, dtype, device and where it was made."""
-    site: CallSite | None = getattr(tensor, "_made_at", None)
+    site: CallSite | None = recall(tensor) if place_of(tensor) == CPU else tensor._made_at  # type: ignore[attr-defined]
     made = f", made at {describe(site)}" if site is not None else ""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{label}: {tuple(tensor.shape)} {dtype} on {device_of(tensor)}{made}"

@@ -11,8 +11,10 @@ from gen.testing import transfers
 from gen.testing.factories import check_generator
 from gen.testing.generators import drawing_from
 from gen.testing.machine import issued, machine
-from gen.testing.virtual_tensor import as_plain, on_gpu
+from gen.testing.plain_tensors import as_plain
+from gen.testing.virtual_tensor import on_gpu
 
+torch_device = torch.device
 _MOVES = ("aten::to", "aten::_to_copy")
 
 
@@ -21,7 +23,8 @@ def taking_virtual_devices(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __call__(self: OpOverload, /, *args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):
-            if type(value) is torch.device and value.type == "cuda":
+            kind = type(value)
+            if (kind is torch_device and value.type == "cuda") or (kind is str and value.startswith("cuda")):
                 return _call_on_gpu(original, self, args, kwargs)
         return original(self, *args, **kwargs)
 

@@ -11,8 +11,9 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.utils._device import _device_constructors
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, DeviceError
 from gen.testing import cuda_api, direct_ops, factories, machine, transfers
+from gen.testing.cpu_sites import forget
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.device_syncs import sync_test
 from gen.testing.generators import VirtualGenerator
@@ -44,6 +45,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
     machine.start(active)
     with ExitStack() as undo:
         undo.callback(machine.stop)
+        undo.callback(forget)
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
@@ -82,6 +84,8 @@ def _substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", _not_compiled),
+        (torch.export, "export", _no_export),
+        (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
@@ -117,6 +121,12 @@ def _not_compiled(model: Any = None, **options: object) -> Any:
     return (lambda function: function) if model is None else model
 
 
+def _no_export(*args: object, **kwargs: object) -> Any:
+    raise DeviceError(
+        "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
+    )
+
+
 def _put(owner: Any, name: str, value: object) -> Callable[[], None]:
     """Set an attribute; return what sets it back, or takes it away if it was inherited."""
     own = vars(owner)
@@ -137,7 +147,8 @@ def _restore_default_device(before: Any) -> None:
 
 def _forget_answers() -> None:
     """Clear what transformers and accelerate remember of the devices that there are."""
-    for module in ("transformers.utils.import_utils", "accelerate.utils.imports"):
-        for name, function in list(vars(sys.modules.get(module, object())).items()) if module in sys.modules else ():
+    for library in ("transformers.utils.import_utils", "accelerate.utils.imports"):
+        module = sys.modules.get(library)
+        for name, function in list(vars(module).items()) if module else ():
             if name.startswith("is_") and hasattr(function, "cache_clear"):
                 function.cache_clear()

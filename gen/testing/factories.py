@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from gen.testing.call_sites import call_site
+from gen.testing.cpu_sites import remember
 from gen.testing.device_rule import place_of
 from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued, machine
+from gen.testing.plain_tensors import as_plain, directly
 from gen.testing.transfers import to
-from gen.testing.virtual_tensor import VirtualTensor, as_plain, on_gpu, pinned
+from gen.testing.virtual_tensor import VirtualTensor, on_gpu, pinned
 
 FILLED = (
     "arange", "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
@@ -35,13 +36,13 @@ def filled(original: Factory) -> Factory:
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
         target, pin = _take_place(kwargs)
-        if target is None:
-            return _finish_on_cpu(original(*args, **kwargs), pin)
-        out = kwargs.get("out")
-        if type(out) is VirtualTensor:
-            return original(*args, **kwargs)
-        issued[target] += 1
-        return on_gpu(original(*args, **kwargs, device="cpu"), target)
+        with directly():  # a size or value may be on a GPU and is read; the result is where it was asked for
+            if target is None:
+                return _finish_on_cpu(original(*args, **kwargs), pin)
+            if type(kwargs.get("out")) is VirtualTensor:
+                return original(*args, **kwargs)
+            issued[target] += 1
+            return on_gpu(original(*args, **kwargs, device="cpu"), target)
 
     return factory
 
@@ -51,8 +52,8 @@ def drawn(original: Factory) -> Factory:
 
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
-        if any(type(value) is VirtualTensor for value in (*args, *kwargs.values())):
-            return original(*args, **kwargs)  # torch.normal with tensors is an operator
+        if original is _normal and any(type(value) is VirtualTensor for value in (*args, *kwargs.values())):
+            return original(*args, **kwargs)  # with tensors it is an operator
         target, pin = _take_place(kwargs)
         check_generator(kwargs.get("generator"), target)
         if target is None:
@@ -119,8 +120,7 @@ def copied(original: Factory) -> Factory:
         issued[target] += 1
         if made.numel():
             report_sync(f"{original.__name__}: copy of numbers from the host to {DEVICES[target]}")
-        result = on_gpu(made.detach(), target)
-        return result.requires_grad_(made.requires_grad)
+        return on_gpu(made if original is _tensor else made.clone(), target)  # a NumPy array keeps its own memory
 
     return factory
 
@@ -159,6 +159,7 @@ def with_generator_check(original: Factory) -> Factory:
 
 
 _tensor = torch.tensor
+_normal = torch.normal
 
 
 def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:
@@ -189,6 +190,6 @@ def _finish_on_cpu(made: Tensor, pin: bool) -> Tensor:
     """Note where a CPU tensor was made, for errors about it; pin it if that was asked for."""
     if pin and made.device.type == "cpu":
         return pinned(made)
-    if type(made) is Tensor:
-        made._made_at = call_site()  # type: ignore[attr-defined]
+    if type(made) is Tensor and made.device.type == "cpu":
+        remember(made)
     return made

@@ -79,8 +79,8 @@ _rules: dict[OpOverload, OpRule] = {}
 # Compositions that may be run in one piece: all their tensors must be on one device, and the host never waits.
 _IN_ONE_PIECE = {
     "linear", "matmul", "reshape", "contiguous", "to.dtype", "dropout", "softmax.int", "log_softmax.int",
-    "scaled_dot_product_attention", "layer_norm", "rms_norm", "flatten.using_ints", "chunk", "narrow", "type_as",
-    "unflatten.int", "movedim.int", "square", "true_divide.Tensor", "max_pool2d", "conv1d", "conv2d",
+    "scaled_dot_product_attention", "layer_norm", "rms_norm", "flatten.using_ints", "chunk", "narrow",
+    "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
 }  # fmt: skip
 
 # Operators over a TensorIterator, or that delegate to one, with a rule of their own for scalars.

@@ -36,6 +36,9 @@ class VirtualStream:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
         """Host sync: waits for all that was issued."""
         report_sync("Stream.synchronize")

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils._pytree import tree_map_only
 
+from gen.testing.copies import report_transfer
 from gen.testing.device_rule import place_of
 from gen.testing.machine import CPU, machine
-from gen.testing.virtual_tensor import PinnedTensor, VirtualTensor, as_plain, on_gpu, pinned, plain, report_transfer
+from gen.testing.plain_tensors import as_plain, plain
+from gen.testing.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
 _data = Tensor.data
+_dispatch = Tensor.__torch_dispatch__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     wanted = read_to(args, kwargs)
     place = place_of(tensor)
     target = place if wanted.device is None else machine_index(wanted.device)
+    if _foreign(tensor):
+        target = None if target is None else place
     if target is None:  # another device than a virtual GPU, such as the CPU or meta
         if place == CPU:
             return _to(tensor, *args, **kwargs)
@@ -73,6 +80,12 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         moved: Tensor = _Move.apply(tensor, target, wanted)  # type: ignore[no-untyped-call]
         return moved
     return _move(tensor, target, wanted)
+
+
+def _foreign(tensor: Tensor) -> bool:
+    """Whether a tensor computes in a way of its own, as torch.export's fake ones: no virtual GPU can hold those."""
+    kind = type(tensor)
+    return kind.__torch_dispatch__ is not _dispatch and kind is not VirtualTensor and kind is not PinnedTensor
 
 
 def machine_index(device: Any) -> int | None:
@@ -152,11 +165,28 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
         fresh = Parameter(fresh, tensor.requires_grad)
     else:
         fresh.requires_grad_(tensor.requires_grad)
-    torch.utils.swap_tensors(tensor, fresh)  # type: ignore[no-untyped-call]
+    # as torch.utils.swap_tensors, which refuses tensors that something refers to weakly
+    tensor.__class__, fresh.__class__ = type(fresh), type(tensor)
+    tensor.__dict__, fresh.__dict__ = fresh.__dict__, tensor.__dict__
+    torch._C._swap_tensor_impl(tensor, fresh)
 
 
 def _special(tensor: Tensor) -> bool:
     return type(tensor) is VirtualTensor or type(tensor) is PinnedTensor
+
+
+def load(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.load that takes a virtual GPU as map_location."""
+
+    @wraps(original)
+    def load_to(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = machine().index(map_location) if isinstance(map_location, str | torch.device) else None
+        if target is None:
+            return original(f, map_location, *args, **kwargs)
+        loaded = original(f, "cpu", *args, **kwargs)
+        return tree_map_only(Tensor, lambda tensor: to(tensor, torch.device("cuda", target)), loaded)
+
+    return load_to
 
 
 METHODS: dict[str, Callable[..., Any]] = {

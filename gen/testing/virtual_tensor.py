@@ -4,8 +4,7 @@ It holds its values itself, as an ordinary CPU tensor does: views, in-place oper
 own. What is added is a place, which every result inherits, and a check of all places before each operation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from types import MethodWrapperType
 from typing import Any
 
@@ -16,18 +15,19 @@ from torch.nn import Parameter
 
 from gen.testing.call_sites import CallSite, call_site
 from gen.testing.calls import current_call, read_call
+from gen.testing.copies import report_transfer
 from gen.testing.device_rule import check_other_gpus, check_strangers, place_of
 from gen.testing.generators import drawing_from, is_virtual_generator, refuse_generator
-from gen.testing.host_syncs import not_reported, report_sync
+from gen.testing.host_access import HostAccess
+from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.op_rules import Kind, OpRule, rule_of
+from gen.testing.plain_tensors import directly, on_the_cpu, plain
 
-_on_the_cpu = torch._C._DisableTorchDispatch
-_directly = torch._C.DisableTorchFunctionSubclass
 _make_subclass = Tensor._make_subclass
 
 
-class VirtualTensor(Tensor):
+class VirtualTensor(HostAccess):
     """A tensor on a virtual GPU. Made by `on_gpu`; calling the class makes a parameter, as accelerate does."""
 
     _gpu: int
@@ -44,7 +44,7 @@ class VirtualTensor(Tensor):
         cls, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if type(func) is MethodWrapperType:  # an attribute
-            with _directly():
+            with directly():
                 return func(*args, **(kwargs or {}))
         return call(func, args, kwargs or {})
 
@@ -75,54 +75,14 @@ class VirtualTensor(Tensor):
     def record_stream(self, stream: object) -> None:
         """Nothing is freed too early here."""
 
-    def tolist(self) -> Any:
-        report_sync("tolist")
-        return self.host_copy().tolist()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        if not force:
-            raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. "
-                "Use Tensor.cpu() to copy the tensor to host memory first."
-            )
-        report_sync("numpy")
-        return self.host_copy().numpy()
-
-    def __array__(self, dtype: Any = None) -> Any:
-        return self.numpy()
-
-    def host_copy(self) -> Tensor:
-        """Its values as an ordinary CPU tensor of its own memory; not reported as a host sync."""
-        with torch.no_grad(), as_plain():
-            return self.clone()
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        report_sync("printing a tensor")
-        with not_reported():
-            shown = self.host_copy()
-            if self.requires_grad and self.is_leaf:
-                shown.requires_grad_()
-            text = f"{shown!r}"
-        kind = "Parameter containing:\n" if isinstance(self, Parameter) else ""
-        return f"{kind}{text[:-1]}, device='{self.device}')"
-
-    def __format__(self, format_spec: str) -> str:
-        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "VirtualTensor":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if not self.is_leaf:
             raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
-        with torch.no_grad(), as_plain():
-            copied = self.clone()
-        made: Any = on_gpu(copied, self._gpu)
-        made = (
-            Parameter(made, self.requires_grad)
-            if isinstance(self, Parameter)
-            else made.requires_grad_(self.requires_grad)
-        )
-        memo[id(self)] = made
-        result: VirtualTensor = made
-        return result
+        made: Any = on_gpu(self.host_copy(), self._gpu)
+        if isinstance(self, Parameter):
+            made = Parameter(made, self.requires_grad)
+        memo[id(self)] = made.requires_grad_(self.requires_grad)
+        return made
 
 
 class PinnedTensor(Tensor):
@@ -152,18 +112,18 @@ class PinnedTensor(Tensor):
         return repr(plain(self))
 
 
-@contextmanager
-def as_plain() -> Iterator[None]:
-    """In the block virtual and pinned tensors are ordinary CPU tensors, and so is what is computed from them."""
-    with _directly(), _on_the_cpu():
-        yield
+def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
+    """An ordinary CPU tensor as a leaf tensor on a virtual GPU; they share memory. Fake tensors stay what they are."""
+    if type(tensor) is not Tensor:
+        return tensor
+    return _placed(_make_subclass(VirtualTensor, tensor, tensor.requires_grad), gpu)
 
 
-def on_gpu(tensor: Tensor, gpu: int) -> VirtualTensor:
-    """An ordinary CPU tensor's values as a tensor on a virtual GPU; they share memory, and no gradient passes."""
-    made: VirtualTensor = _make_subclass(VirtualTensor, tensor)
-    made._gpu = gpu
-    made._made_at = call_site()
+def _placed(tensor: Any, gpu: int) -> VirtualTensor:
+    """A new tensor with its place, and where it was made."""
+    tensor._gpu = gpu
+    tensor._made_at = call_site()
+    made: VirtualTensor = tensor
     return made
 
 
@@ -173,18 +133,12 @@ def pinned(tensor: Tensor) -> PinnedTensor:
     return made
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """A tensor as an ordinary CPU tensor of the same memory."""
-    with as_plain():
-        return tensor.as_subclass(Tensor)
-
-
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor."""
     outer = current_call.home, current_call.scalars
     home, scalars = current_call.home, current_call.scalars = read_call(func, args, kwargs)
     try:
-        with _directly():
+        with directly():
             out = func(*args, **kwargs)
     finally:
         current_call.home, current_call.scalars = outer
@@ -194,10 +148,7 @@ def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _adopt(out: Any, home: int) -> Any:
     """Put tensors that torch made itself, and only ever changed in place, where the arguments were."""
     if type(out) is Tensor:
-        made: Any = out.as_subclass(VirtualTensor)
-        made._gpu = home
-        made._made_at = call_site()
-        return made
+        return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:
         return type(out)(_adopt(item, home) for item in out)
     return out
@@ -237,7 +188,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             elif isinstance(item, Tensor):
                 strangers = True
     if home == CPU:
-        with _on_the_cpu():
+        with on_the_cpu():
             return _mark_pinned(func(*args, **kwargs)) if rule.view else func(*args, **kwargs)
     if strangers:
         check_strangers(rule, args, kwargs, home)
@@ -247,7 +198,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         issued[home] += 1
     if rule.seeded:
         return _drawn(func, rule, args, kwargs, home)
-    with _on_the_cpu():
+    with on_the_cpu():
         out = func(*args, **kwargs) if rule.stand_in is None else rule.stand_in(func, *args, **kwargs)
         return _changed(out, home, args, kwargs) if rule.written else _mark(out, home)
 
@@ -263,10 +214,7 @@ def _mark(out: Any, home: int) -> Any:
     """Put an operator's new tensors on a GPU."""
     kind = type(out)
     if kind is Tensor:
-        made: VirtualTensor = _make_subclass(VirtualTensor, out)
-        made._gpu = home
-        made._made_at = call_site()
-        return made
+        return _placed(_make_subclass(VirtualTensor, out), home)
     if kind is tuple or kind is list:
         return kind(_mark(item, home) for item in out)
     return out
@@ -284,40 +232,17 @@ def _drawn(func: OpOverload, rule: OpRule, args: Sequence[Any], kwargs: Mapping[
     if generator is not None and not is_virtual_generator(generator):
         refuse_generator("cuda", generator.device.type)
     if generator is not None:
-        with _on_the_cpu():
+        with on_the_cpu():
             return _changed(func(*args, **kwargs), home, args, kwargs)
-    with _on_the_cpu(), drawing_from(home, rule.generator) as own:
+    with on_the_cpu(), drawing_from(home, rule.generator) as own:
         return _changed(func(*args, **{**kwargs, **own}), home, args, kwargs)
 
 
 def _copy_(func: OpOverload, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     home = current_call.home
     place = home if current_call.owns(target, home) else place_of(target)
-    issued[place] += 1
     if not current_call.owns(source, home):
-        report_transfer(source, place, non_blocking, type(target) is PinnedTensor)
-    with _on_the_cpu():
+        report_transfer(source, place, non_blocking, target.is_pinned())
+    with on_the_cpu():
         func(target, source, non_blocking)
     return target
-
-
-ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait
-
-
-def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned: bool) -> None:
-    """Report a copy of `source` to a place if the host would wait for it.
-
-    Copies between GPUs, and of nothing, never wait; blocking ones between host and device always do. A non-blocking one
-    is free with pinned memory. Without, a copy to the host waits, and one to the device waits above 64 KiB.
-    """
-    place = place_of(source)
-    if (place == CPU) == (target == CPU) or not source.numel():
-        return
-    if place != CPU:
-        issued[place] += 1
-        if not (non_blocking and into_pinned):
-            how = "into pageable memory " if non_blocking else ""
-            report_sync(f"copy {how}from {DEVICES[place]} to the host")
-    elif not (non_blocking and (type(source) is PinnedTensor or source.nbytes <= ASYNC_BYTES)):
-        how = "of pageable memory " if non_blocking else ""
-        report_sync(f"copy {how}from the host to {DEVICES[target]}")

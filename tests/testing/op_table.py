@@ -90,7 +90,7 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "eq": torch.eq,
     "lt": torch.lt,
     "logical_and": torch.logical_and,
-    "atan2": torch.atan2,
+    "ne": torch.ne,
     "fmod": torch.fmod,
 }
 

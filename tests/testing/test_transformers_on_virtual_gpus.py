@@ -94,15 +94,16 @@ def test_from_pretrained_loads_onto_virtual_gpus(device_map: Any, tmp_path: Any)
         assert torch.equal(generate(loaded, PROMPTS.to(loaded.device)).cpu(), expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"do_sample": True}, {"num_beams": 2}])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_transformers_waits_once_a_token(shape: str) -> None:
+def test_transformers_waits_once_a_token(shape: str, options: dict[str, Any]) -> None:
     with virtual_gpus(2):
         moved = tiny_model(shape).to("cuda:1")
         prompts = PROMPTS.to("cuda:1")
         counts = []
         for new_tokens in (8, 24):
             with no_host_sync(count=True) as report:
-                generate(moved, prompts, new_tokens)
+                generate(moved, prompts, new_tokens, **options)
             counts.append(report.count)
     assert (counts[1] - counts[0]) / 16 == 1
 

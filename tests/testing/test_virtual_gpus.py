@@ -7,12 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from gen.errors import ArgumentError, DeviceError, GenError
-from gen.testing import DeviceMismatchError, virtual_gpus
+from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 
 
 def _snapshot() -> dict[tuple[str, str], int]:
@@ -336,3 +338,40 @@ def test_what_looks_at_the_storage_sees_the_cpu() -> None:
         numbers = torch.zeros(2, device="cuda")
         assert numbers.is_cuda and numbers.device.type == "cuda"
         assert numbers.untyped_storage().device.type == "cpu"
+
+
+def test_factories_keep_requires_grad_and_copy_arrays() -> None:
+    array = np.zeros(3)
+    with virtual_gpus(1):
+        assert torch.zeros(2, device="cuda", requires_grad=True).requires_grad
+        assert torch.tensor([1.0], device="cuda", requires_grad=True).is_leaf
+        for make in (torch.tensor, torch.as_tensor, torch.asarray):
+            placed = make(array, device="cuda")
+            placed.add_(1)
+            assert array.tolist() == [0, 0, 0]
+
+
+def test_fake_tensors_stay_fake() -> None:
+    with virtual_gpus(1), FakeTensorMode():
+        assert isinstance(torch.zeros(2, device="cuda"), FakeTensor)
+
+
+def test_exporting_is_refused() -> None:
+    with virtual_gpus(1), pytest.raises(DeviceError, match="before the block"):
+        torch.export.export(nn.Linear(1, 1), (torch.zeros(1, 1),))
+
+
+def test_a_size_or_value_on_a_gpu_is_read_and_places_nothing() -> None:
+    with virtual_gpus(2):
+        three: Any = torch.tensor(3, device="cuda:1")
+        with no_host_sync(count=True) as report:
+            assert torch.full((2,), three).device == torch.arange(three).device == torch.device("cpu")
+            assert torch.full((2,), three, device="cuda:0").device == torch.device("cuda:0")
+        assert report.count == 3
+
+
+def test_normal_numbers_take_their_devices_from_tensors() -> None:
+    with virtual_gpus(2):
+        mean = torch.zeros(3, device="cuda:1")
+        assert torch.normal(mean, 1.0).device == torch.device("cuda:1")
+        assert torch.normal(0.0, 1.0, (3,), device="cuda:1").device == torch.device("cuda:1")

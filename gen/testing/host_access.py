@@ -1,0 +1,60 @@
+"""How the host reads a virtual tensor: as numbers, text, NumPy arrays and files. Each waits for the device."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gen.testing.host_syncs import not_reported, report_sync
+from gen.testing.plain_tensors import as_plain
+
+
+class HostAccess(Tensor):
+    """The methods of a virtual tensor that give its values to the host."""
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is not None:
+            return super().type(dtype, non_blocking, **kwargs)
+        return super().type().replace("torch.", "torch.cuda.", 1)
+
+    def tolist(self) -> Any:
+        report_sync("tolist")
+        return self.host_copy().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        report_sync("numpy")
+        return self.host_copy().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy()
+
+    def host_copy(self) -> Tensor:
+        """Its values as an ordinary CPU tensor of its own memory; not reported as a host sync."""
+        with torch.no_grad(), as_plain():
+            return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        report_sync("printing a tensor")
+        with not_reported():
+            shown = self.host_copy()
+            if self.requires_grad and self.is_leaf:
+                shown.requires_grad_()
+            text = f"{shown!r}"
+        kind = "Parameter containing:\n" if isinstance(self, Parameter) else ""
+        return f"{kind}{text[:-1]}, device='{self.device}')"
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Saved as the CPU tensor or parameter of its values: files must be readable without this package."""
+        report_sync("saving a tensor")
+        saved = self.host_copy()
+        kept: Any = Parameter(saved, self.requires_grad) if isinstance(self, Parameter) else saved
+        return kept.__reduce_ex__(protocol)
