@@ -4,6 +4,7 @@ from gen import samplers
 from gen.decoding import generate, stream
 from gen.devices import Placement
 from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
+from gen.models.exported import from_exported
 from gen.models.transformers import from_transformers, load
 from gen.texts import Completion
 
@@ -15,6 +16,7 @@ __all__ = [
     "ModelError",
     "Placement",
     "SamplingError",
+    "from_exported",
     "from_transformers",
     "generate",
     "load",
