@@ -198,10 +198,10 @@ def _logits(output: Any) -> Tensor:
     if isinstance(found, list | tuple) and found:
         found = found[0]
     if not isinstance(found, Tensor):
-        what = f"{type(output).__name__} with {', '.join(output)}" if isinstance(output, dict) else type(output).__name__
+        keys = f" of {', '.join(output)}" if isinstance(output, dict) else ""
         raise ModelError(
-            f"the program gives a {what} without logits; export the language model with its head, as with "
-            "AutoModelForCausalLM."
+            f"the program gives a {type(output).__name__}{keys} without logits; export the language model with its "
+            "head, as from AutoModelForCausalLM."
         )
     return found
 

@@ -61,8 +61,8 @@ class ProgramInputs:
         signature = program.graph_signature
         if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
             raise ModelError(
-                f"the program changes {', '.join(changed)} at each call, as a cache of its own; texts of one call would "
-                "change those of another. Export the model with use_cache=False."
+                f"the program changes {', '.join(changed)} at each call, as a cache of its own: one text would change "
+                "another. Export the model with use_cache=False."
             )
         arguments = [spec.arg for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
         tensors = {

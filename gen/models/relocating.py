@@ -91,7 +91,7 @@ class _Watch(Interpreter):
             if isinstance(value, Tensor) and value.device != self._device:
                 raise ModelError(
                     f"node {n.name} ({n.target}) of the program gives a tensor on {value.device}, expected "
-                    f"{self._device}: it has a device of its own. Let it take the device of its inputs, and export again."
+                    f"{self._device}: it has a device of its own. Let it take that of its inputs, and export again."
                 )
         return result
 
@@ -132,8 +132,8 @@ def _readdress_(node: Node, device: torch.device) -> None:
     def leaf(value: Any) -> Any:
         return device if isinstance(value, torch.device) and value.type != "meta" else value
 
-    args = list(map_aggregate(node.args, leaf))  # type: ignore[arg-type, call-overload]
-    kwargs: dict[str, Any] = dict(map_aggregate(node.kwargs, leaf))  # type: ignore[arg-type, call-overload]
+    args = list(map_aggregate(node.args, leaf))
+    kwargs: dict[str, Any] = dict(map_aggregate(node.kwargs, leaf))
     if isinstance(node.target, OpOverload):
         for position, argument in enumerate(node.target._schema.arguments):
             if isinstance(argument.real_type, torch.DeviceObjType):  # given as a string, by a graph made by hand
@@ -149,7 +149,7 @@ def _readdress_(node: Node, device: torch.device) -> None:
 def _left(node: Node, device: torch.device) -> Iterator[str]:
     """What in a node cannot be on the device."""
     names: list[str] = []
-    map_aggregate((node.args, node.kwargs), lambda value: names.append(value) if isinstance(value, str) else None)  # type: ignore[arg-type, func-returns-value]
+    map_aggregate((node.args, node.kwargs), lambda value: names.append(value) if isinstance(value, str) else None)
     autocast = getattr(node.target, "__name__", "") in _AUTOCAST
     for name in names:
         if _NAMES_A_DEVICE.fullmatch(name) and name != str(device) and not autocast and node.op == "call_function":
@@ -162,9 +162,10 @@ def _left(node: Node, device: torch.device) -> Iterator[str]:
 
 def _runs_on(operator: OpOverload, device: torch.device) -> bool:
     """Whether the operator has a kernel for the device, as far as this build of torch can tell."""
-    name = operator.name()
     if not any(argument.type.isSubtypeOf(torch._C.TensorType.get()) for argument in operator._schema.returns):
         return True  # sizes and checks are computed by the dispatcher itself
-    if device.type == "cuda" and operator.namespace in ("aten", "prims") and not torch.backends.cuda.is_built():
+    if device.type == "cuda" and operator.namespace in ("aten", "prims") and torch.version.cuda is None:
         return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch's own kernels are not there to ask for
+    schema = operator._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, device.type.upper()))
