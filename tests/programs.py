@@ -1,6 +1,6 @@
 """Exported programs that the tests share: tiny language models, and one with a device baked in at every place."""
 
-import copy
+import io
 from functools import cache
 from typing import Any
 
@@ -82,11 +82,16 @@ def program_of(model: nn.Module, *arguments: Tensor, **options: Any) -> Exported
 
 def written_on(program: ExportedProgram, device: str) -> ExportedProgram:
     """A copy as an export on that device has it: with its name wherever one stands in the graph."""
-    copied = copy.deepcopy(program)
+
+    def leaf(value: Any) -> Any:
+        return torch.device(device) if isinstance(value, torch.device) else value
+
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    copied = torch.export.load(file)
     for node in copied.graph.nodes:
-        node.args, node.kwargs = map_aggregate(
-            (node.args, node.kwargs), lambda value: torch.device(device) if isinstance(value, torch.device) else value
-        )  # type: ignore[misc, assignment]
+        node.args, node.kwargs = map_aggregate(node.args, leaf), map_aggregate(node.kwargs, leaf)
     return copied
 
 

@@ -100,6 +100,13 @@ class Encoder:
                 f"{name} is on {', '.join(map(str, devices))}, expected one device with values; load it with "
                 "gen.load_encoder(path, device=...)."
             )
+        known = model.get_input_embeddings().weight.shape[0]
+        highest = max(tokenizer.get_vocab().values(), default=-1)
+        if highest >= known:
+            raise ModelError(
+                f"the tokenizer has ids up to {highest}, the embedding of {name} only {known} rows: use the "
+                "model's own tokenizer."
+            )
         self.placement = Placement(
             input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
         )

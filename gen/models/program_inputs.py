@@ -1,11 +1,14 @@
 """What an exported language model takes: its arguments, and the sizes of batch and length that they may have."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from gen.errors import ModelError
@@ -59,7 +62,7 @@ class ProgramInputs:
         from torch.export.graph_signature import ConstantArgument, InputKind
 
         signature = program.graph_signature
-        if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
+        if changed := list(dict.fromkeys(_changed(program))):
             raise ModelError(
                 f"the program changes {', '.join(changed)} at each call, as a cache of its own: one text would change "
                 "another. Export the model with use_cache=False."
@@ -129,6 +132,30 @@ class ProgramInputs:
         return tuple(args), dict(kwargs)
 
 
+def _changed(program: "ExportedProgram") -> Iterator[str]:
+    """The names of what the program writes to: buffers and arguments."""
+    signature = program.graph_signature
+    yield from (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values())
+    names = {getattr(spec.arg, "name", ""): spec.target for spec in signature.input_specs}
+    for node in program.graph.nodes:  # before decompositions, operators in place are still there
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
+                    owner = _owner(value)
+                    if owner.op == "placeholder":
+                        yield names.get(owner.name) or owner.name
+
+
+def _owner(node: Node) -> Node:
+    """The node whose memory this one is a view of."""
+    while isinstance(node.target, OpOverload) and node.target._schema.returns[0].alias_info is not None:
+        source = node.args[0]
+        if node.target._opname in ("to", "contiguous", "reshape", "flatten") or not isinstance(source, Node):
+            break  # copies, as a rule
+        node = source
+    return node
+
+
 def _check_shape(name: str, tensor: Tensor, main: Tensor) -> None:
     """Each argument has the shape of input_ids; position_ids may have one row for all."""
     shape = tensor.shape
@@ -147,7 +174,7 @@ def _sizes(size: Any, program: "ExportedProgram", shape: tuple[Any, ...]) -> Siz
         return Sizes(low=size, high=size)
     expression = size.node.expr
     limits = program.range_constraints.get(expression)
-    if limits is None:
+    if limits is None or not expression.is_symbol:
         raise ModelError(
             f"the program takes input_ids {shape}, whose size {size} depends on another one. Export it with dimensions "
             "that are fixed or simply dynamic, as torch.export.Dim('length', min=1, max=2048)."
