@@ -86,7 +86,7 @@ def test_looked_up_at_each_call_it_raises_in_another_thread(saved: Path) -> None
     with virtual_gpus(2):
         model = built_on_gpu_1(Unindexed, saved)
         assert torch.cuda.current_device() == 0
-        with pytest.raises(DeviceMismatchError, match="cuda:1 and cuda:0|cuda:0 and cuda:1"):
+        with pytest.raises(DeviceMismatchError, match=r"cuda:1 and cuda:0|cuda:0 and cuda:1"):
             in_another_thread(model.embed, TEXTS[0])
 
 
