@@ -44,11 +44,18 @@ class Spread:
     slowest: float
 
 
-def interleave(cases: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every case in every round; a round runs each case once, and one more round before them warms up."""
+def interleave(
+    cases: Mapping[str, Callable[[], object]], rounds: int, *, before: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
+    """Seconds of every case in every round; a round runs each case once, and one more round before them warms up.
+
+    Args:
+        before: runs before each case, untimed, so that all find the same things in the cache.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
+            before()
             begin = time.perf_counter()
             case()
             if number:

@@ -4,6 +4,7 @@ from gen.samplers.base import Sampled, Sampler
 from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
 from gen.samplers.multinomial_sampler import MultinomialSampler
+from gen.samplers.outlines_processors import keep_top_k_logits, keep_top_p_logits, rescale_logits
 from gen.samplers.processors import Processors
 
 beam_search = BeamSearchSampler
@@ -19,5 +20,8 @@ __all__ = [
     "Sampler",
     "beam_search",
     "greedy",
+    "keep_top_k_logits",
+    "keep_top_p_logits",
     "multinomial",
+    "rescale_logits",
 ]

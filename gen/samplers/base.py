@@ -44,10 +44,10 @@ def step_with_generator(
 
     Args:
         logits: (rows, vocab), floating, any device.
-        sequence_weights: (rows,), floating, any device.
+        sequence_weights: (rows,), floating or whole numbers, any device.
         rng: a generator of any device, which advances by one 64-bit key a row; None is the CPU's default one.
     Returns:
-        What `step` returns, on `sequence_weights.device`. Host sync: none where all are on one device; else a copy.
+        What `step` returns, on `sequence_weights.device`. Host sync: none where all are on one device; else copies.
     Raises:
         ArgumentError: the sampler has processors, which need the tokens so far.
     """
@@ -58,8 +58,7 @@ def step_with_generator(
         )
     source = torch.device("cpu") if rng is None else rng.device
     keys = torch.empty(len(logits), dtype=torch.int64, device=source).random_(-(2**63), None, generator=rng)
-    token_ids, ancestors, weights = sampler.step(
-        logits, sequence_weights.to(logits.device, non_blocking=True), keys.to(logits.device, non_blocking=True)
-    )
-    home = sequence_weights.device
-    return token_ids.to(home), ancestors.to(home), weights.to(home)
+    weights = sequence_weights if sequence_weights.is_floating_point() else sequence_weights.float()
+    sampled = sampler.step(logits, weights.to(logits.device), keys.to(logits.device))
+    token_ids, ancestors, weights = (result.to(sequence_weights.device) for result in sampled)
+    return token_ids, ancestors, weights

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from gen.errors import ArgumentError, check_number
 from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.paths import path_of
 from gen.samplers.processors import Processors, ProcessorSettings
-from gen.samplers.warpers import log_weights
 
 
 class BeamSearchSampler:
     """Keeps each prompt's most likely sequences; no randomness.
 
     The rows of a prompt stand side by side, `beams` of them. The weight is the sum of log-probabilities under the
-    softmax of the logits. Ties: any of the equal ones. A beam without a continuation gives token 0 and weight -inf, so
-    that no masked token is ever emitted. Device: that of the logits. Host sync: none.
+    softmax of the logits. Ties: any of the equal ones. Where there are fewer continuations than beams, the best one is
+    repeated with weight -inf, so that no masked token is ever emitted; a prompt without any gives token 0. Device: that
+    of the logits. Host sync: none on CUDA.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
@@ -57,19 +58,16 @@ class BeamSearchSampler:
             count: how many for each prompt; where fewer exist the rest have weight -inf.
         Returns:
             token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
-            (prompts, count). Host sync: none.
+            (prompts, count). Host sync: none on CUDA.
         """
-        vocab = logits.shape[1]
-        log_weight = log_weights(logits)
-        mass = log_weight.exp().sum(-1, keepdim=True).log()  # -inf in a row with nothing left, which stays -inf
-        total = torch.where(mass.isneginf(), -math.inf, log_weight - mass) + weights.unsqueeze(1)
-        total = total.view(-1, self.samples * vocab)
+        each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
+        logprobs, token_ids = path_of(logits).likeliest(logits, each)
+        total = (logprobs + weights.unsqueeze(1)).view(-1, self.samples * each)
         best, index = total.topk(min(count, total.shape[1]))
-        missing = count - best.shape[1]
-        best = torch.nn.functional.pad(best, (0, missing), value=-math.inf)
-        index = torch.nn.functional.pad(index, (0, missing))
-        token_ids = torch.where(best.isneginf(), 0, index % vocab)
-        return token_ids, index // vocab, best
+        token_ids = token_ids.view(-1, self.samples * each).gather(-1, index).masked_fill_(best.isneginf(), 0)
+        missing = (0, count - best.shape[1])
+        pad = torch.nn.functional.pad
+        return pad(token_ids, missing), pad(index // each, missing), pad(best, missing, value=-math.inf)
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used.
@@ -79,6 +77,9 @@ class BeamSearchSampler:
         first = torch.arange(len(weights), device=weights.device) % self.samples == 0
         start = (weights == 0).all()
         token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.samples)
+        # a beam without a continuation repeats the best one's, at -inf, so that no masked token is emitted
+        none = best.isneginf()
+        token_ids, beams = (torch.where(none, found[:, :1], found) for found in (token_ids, beams))
         groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.samples
         return token_ids.view(-1, 1), (groups + beams).view(-1), best.view(-1)
 

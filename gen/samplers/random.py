@@ -20,7 +20,7 @@ _MASK = 0xFFFFFFFF
 _ROW_KEY, _SAMPLE_SEED, BLOCK_NOISE, TOKEN_NOISE = range(4)
 
 
-def philox(counter: tuple[Word, Word, Word, Word], key: Tensor) -> list[Tensor]:
+def philox(counter: tuple[Word, Word, Word, Word], key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four words of 32 random bits for each counter and key.
 
     Args:
@@ -29,14 +29,26 @@ def philox(counter: tuple[Word, Word, Word, Word], key: Tensor) -> list[Tensor]:
     Returns:
         Four int64 tensors of values below 2**32, of the broadcast shape, on the key's device. Host sync: none.
     """
-    a, b, c, d = counter
-    low, high = key & _MASK, (key >> 32) & _MASK
-    for _ in range(_ROUNDS):
-        # int64 products wrap, which leaves their 64 bits right; the shift's copies of the sign are masked away
-        x, y = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        a, b, c, d = ((y >> 32) & _MASK) ^ b ^ low, y & _MASK, ((x >> 32) & _MASK) ^ d ^ high, x & _MASK
-        low, high = (low + _WEYL[0]) & _MASK, (high + _WEYL[1]) & _MASK
-    return [word for word in (a, b, c, d) if isinstance(word, Tensor)]
+    zero = key & 0
+    for word in counter:
+        zero = zero + (word & 0) if isinstance(word, Tensor) else zero
+    shape = zero.shape
+    a, b, c, d = (zero + word for word in counter)
+    # Both halves of a round in one operation: small tensors cost by the operation, not by the number.
+    outer, inner = torch.stack((a, c)), torch.stack((b, d))
+    lane = torch.arange(2, device=key.device).view(2, *[1] * len(shape))
+    multiplier = torch.where(lane == 0, _MULTIPLIERS[1], _MULTIPLIERS[0])
+    weyl = torch.where(lane == 0, _WEYL[0], _WEYL[1])
+    rounds = torch.arange(_ROUNDS, device=key.device).view(_ROUNDS, 1, *[1] * len(shape))
+    key = key[(None,) * (len(shape) - key.dim())]
+    for round_key in (torch.stack((key, key >> 32)) + rounds * weyl).unbind():
+        # Only the low 32 bits count and are cut out before they are multiplied; products wrap, which leaves their 64
+        # bits right.
+        product = outer.flip(0).bitwise_and_(_MASK).mul_(multiplier)
+        outer = (product >> 32).bitwise_xor_(inner).bitwise_xor_(round_key)
+        inner = product
+    outer, inner = outer.bitwise_and_(_MASK), inner.bitwise_and_(_MASK)
+    return outer[0], inner[0], outer[1], inner[1]
 
 
 def row_keys(seeds: Tensor, steps: int) -> Tensor:
@@ -53,19 +65,35 @@ def row_keys(seeds: Tensor, steps: int) -> Tensor:
     return (high << 32) | low
 
 
-def gumbel(keys: Tensor, first: Tensor, use: int) -> Tensor:
-    """Standard Gumbel noise for runs of four consecutive indices.
+def exponential(keys: Tensor, first: Tensor, use: int) -> Tensor:
+    """Standard exponential noise for runs of four consecutive indices: -log of a uniform number of 32 bits.
 
     Args:
         keys: (rows,), int64.
         first: (rows or 1, n), int64, on the keys' device: a quarter of the first index of each run.
         use: BLOCK_NOISE or TOKEN_NOISE.
     Returns:
-        (rows, 4 n), float32, on the keys' device, between -3.2 and 22.9. Host sync: none.
+        (rows, 4 n), float32, on the keys' device, between 1.1e-10 and 22.9. Host sync: none.
     """
-    bits = torch.stack(philox((first, 0, 0, use), keys.unsqueeze(1)), -1).flatten(1)
-    uniform = (bits.double() + 0.5) * 2.0**-32
-    return -(-uniform.log()).log().float()
+    return _exponential(torch.stack(philox((first, 0, 0, use), keys.unsqueeze(1)), -1).flatten(1))
+
+
+def exponential_at(keys: Tensor, index: Tensor, use: int | Tensor) -> Tensor:
+    """The same noise at any indices.
+
+    Args:
+        keys: int64, of a shape that broadcasts with the indices.
+        index: int64.
+        use: BLOCK_NOISE or TOKEN_NOISE, or a tensor of these that broadcasts with the indices.
+    Returns:
+        float32, of the indices' shape. Host sync: none.
+    """
+    words = torch.stack(philox((index >> 2, 0, 0, use), keys), -1)
+    return _exponential(words.gather(-1, (index & 3).unsqueeze(-1)).squeeze(-1))
+
+
+def _exponential(bits: Tensor) -> Tensor:
+    return bits.double().add_(0.5).mul_(2.0**-32).log_().neg_().float()
 
 
 def draw_seed() -> int:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, draw_seed, gumbel, philox, row_keys, sample_seed
+from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, draw_seed, exponential, philox, row_keys, sample_seed
 
 PI_KEY = 0x299F31D0A4093822
 
@@ -21,12 +21,12 @@ def test_philox_gives_the_published_vectors(counter: tuple[int, int, int, int], 
     assert " ".join(f"{int(word):08x}" for word in philox(counter, torch.tensor(key))) == words
 
 
-def test_gumbel_noise_has_its_distribution_over_seeds_steps_and_neighbours() -> None:
+def test_the_noise_has_its_distribution_over_seeds_steps_and_neighbours() -> None:
     keys = row_keys(torch.arange(100), 50).flatten()
-    noise = gumbel(keys, torch.arange(8).unsqueeze(0), TOKEN_NOISE).double()
+    noise = exponential(keys, torch.arange(8).unsqueeze(0), TOKEN_NOISE).double()
     assert noise.shape == (5000, 32)
-    assert stats.kstest(noise.flatten()[::7], "gumbel_r").pvalue > 1e-4
-    by_seed_step_token = torch.exp(-torch.exp(-noise)).view(50, 100, 32) - 0.5
+    assert stats.kstest(noise.flatten()[::7], "expon").pvalue > 1e-4
+    by_seed_step_token = torch.exp(-noise).view(50, 100, 32) - 0.5
     for axis in range(3):
         neighbours = (by_seed_step_token * by_seed_step_token.roll(1, axis)).mean()
         # a product of two independent uniforms less their means has variance 1/144
@@ -37,7 +37,7 @@ def test_every_use_seed_and_step_has_numbers_of_its_own() -> None:
     keys = row_keys(torch.arange(200), 200)
     assert len(set(keys.flatten().tolist())) == keys.numel()
     runs = torch.arange(4).unsqueeze(0)
-    assert not torch.isin(gumbel(keys[0], runs, TOKEN_NOISE), gumbel(keys[0], runs, BLOCK_NOISE)).any()
+    assert not torch.isin(exponential(keys[0], runs, TOKEN_NOISE), exponential(keys[0], runs, BLOCK_NOISE)).any()
 
 
 def test_a_key_depends_on_seed_and_step_alone() -> None:

@@ -1,0 +1,138 @@
+"""Do Outlines' own tests pass with gen's samplers in the place of its own?
+
+    python -m benchmarks.outlines_suite
+
+Makes an environment with Outlines 0.0.46, takes its tests of samplers and generator from its source distribution, and
+runs them unmodified: with its samplers, then with gen's. `benchmarks/outlines_end_to_end.py`, which generates text,
+regular expressions and JSON with Outlines and a tiny model, runs both ways too. Prints each test's two results; exits
+with 1 if they differ in more than test_multinomial, whose expected draws are those of another random function.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks.measuring import markdown_table
+
+ROOT = Path(__file__).parents[1]
+TESTS = ["tests/test_samplers.py", "tests/generate/test_generator.py"]
+END_TO_END = ROOT / "benchmarks" / "outlines_end_to_end.py"
+MAY_DIFFER = {"test_multinomial"}
+
+# All that Outlines needs but torch, pytest and a few libraries of theirs, which are the running interpreter's. pip must
+# never resolve these by itself: what it finds by the name of pyairports is not the package that Outlines 0.0.46 wants.
+PINS = """
+outlines==0.0.46 transformers==4.41.2 tokenizers==0.19.1 numpy==1.26.4 numba==0.68.1 llvmlite==0.50.0 datasets==2.20.0
+pyarrow==17.0.0 pyarrow-hotfix==0.7 pandas==2.2.3 pytz==2026.6 six==1.17.0 fsspec==2024.5.0 dill==0.3.8
+multiprocess==0.70.19 xxhash==4.1.0 huggingface_hub==0.36.2 accelerate==0.31.0 pycountry==26.2.16 interegular==0.3.3
+lark==1.3.1 pydantic==2.14.3 cloudpickle==3.1.2 diskcache==5.6.3 nest-asyncio==1.6.0 jsonschema==4.26.0
+jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 attrs==26.1.0 requests==2.34.2 urllib3==2.8.0
+certifi==2026.10.18 charset-normalizer==3.5.2 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0
+frozenlist==1.8.0 multidict==7.2.1 propcache==0.5.4 yarl==1.25.1
+"""
+
+# Imported before Outlines, so that every `from outlines.samplers import ...` in it and in its tests finds gen's.
+PLUGIN = """
+import sys
+import gen.samplers
+sys.modules["outlines.samplers"] = gen.samplers
+import outlines.generate.api
+assert outlines.generate.api.MultinomialSampler is gen.samplers.MultinomialSampler
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "outlines-0.0.46", help="made if missing")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    arguments = parser.parse_args()
+    python, source = _environment(arguments.environment.absolute())
+    theirs, ours = (_run(python, source, swapped) for swapped in (False, True))
+    names = list(dict.fromkeys([*theirs, *ours]))
+    rows = [
+        {"test": name, "Outlines' samplers": theirs.get(name, "-"), "gen's samplers": ours.get(name, "-")}
+        for name in names
+    ]
+    print(markdown_table(rows))
+    for title, results in {"Outlines' samplers": theirs, "gen's samplers": ours}.items():
+        print(f"{title}: {sum(r == 'passed' for r in results.values())} of {len(results)} passed")
+    differ = [name for name in names if theirs.get(name) != ours.get(name)]
+    print(f"different: {', '.join(differ) or 'none'}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"tests": rows, "different": differ}, indent=1) + "\n")
+    if not names or {name.rsplit("::")[-1] for name in differ} - MAY_DIFFER:
+        sys.exit(1)
+
+
+def _environment(folder: Path) -> tuple[Path, Path]:
+    """The environment's interpreter and the unpacked source distribution; both made where they are missing."""
+    python, source = folder / "bin" / "python", folder / "outlines-0.0.46"
+    if source.exists():
+        return python, source
+    print(f"making {folder.name}", file=sys.stderr)
+    venv.create(folder, with_pip=True, clear=True)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*install, *PINS.split()], check=True)
+    packages = Path(subprocess.check_output([python, "-c", _PACKAGES], text=True).strip())
+    (packages / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    stub = packages / "pyairports"
+    stub.mkdir()
+    (stub / "__init__.py").touch()
+    (stub / "airports.py").write_text("AIRPORT_LIST: list[object] = []\n")
+    (packages / "use_gen_samplers.py").write_text(PLUGIN)
+    download = [
+        str(python),
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-binary",
+        "outlines",
+        "outlines==0.0.46",
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        subprocess.run([*download, "--dest", temporary], check=True)
+        (archive,) = Path(temporary).glob("outlines-0.0.46.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+    return python, source
+
+
+_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
+
+
+def _run(python: Path, source: Path, swapped: bool) -> dict[str, str]:
+    """The outcome of each test."""
+    plugin = ["-p", "use_gen_samplers"] if swapped else []
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.xml"
+        options = ["-q", "-p", "no:cacheprovider", f"--rootdir={source}", "-c", str(source / "pyproject.toml")]
+        subprocess.run(
+            [str(python), "-m", "pytest", *options, f"--junitxml={report}", *plugin, *TESTS, str(END_TO_END)],
+            cwd=source,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OUTLINES_CACHE_DIR": temporary},
+            stdout=sys.stderr,
+        )
+        cases = ElementTree.parse(report).iter("testcase")
+        return {f"{_file(case)}::{case.get('name')}": _outcome(case) for case in cases}
+
+
+def _file(case: ElementTree.Element) -> str:
+    return (case.get("classname") or END_TO_END.stem).rsplit(".")[-1]
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    return next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
+
+
+if __name__ == "__main__":
+    main()

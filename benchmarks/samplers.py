@@ -1,0 +1,182 @@
+"""How long a sampler takes, as a ratio to torch.argmax on the same logits, and how much memory.
+
+    python -m benchmarks.samplers --batch 8 --vocab 131072 --dtype float32 --kind zipf --threads 1
+
+All cases of a shape run in turn, round by round, so that what else the machine does meets them all, and each finds the
+logits just read; times are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
+logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
+log-probability in its time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other
+devices, run on this CPU. Outlines is there where `benchmarks.outlines_suite` has run.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own start and stop on stderr
+
+import torch
+from torch import Tensor
+
+from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread
+from benchmarks.sampler_cases import (
+    make_logits,
+    our_cases,
+    outlines_cases,
+    race_cases,
+    torch_path_cases,
+    transformers_cases,
+)
+from gen.errors import GenError
+
+MAKERS = {
+    "gen": our_cases,
+    "torch-path": torch_path_cases,
+    "outlines": outlines_cases,
+    "transformers": transformers_cases,
+    "race": race_cases,
+}
+ARGMAX, READ = "torch.argmax", "read"
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(max(arguments.threads))
+    report: dict[str, Any] = {"machine": machine(), "arguments": _described(arguments), "rows": []}
+    print(json.dumps(report["machine"]), "\n")
+    for kind in arguments.kind:
+        for dtype in arguments.dtype:
+            for batch in arguments.batch:
+                for vocab in arguments.vocab if kind != "demo" else arguments.vocab[:1]:
+                    rows = _measure(kind, batch, vocab, dtype, arguments)
+                    report["rows"] += rows
+                    if rows:
+                        print(markdown_table(rows), "\n", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(_document(report))
+    if arguments.plot:
+        _plot(report["rows"], arguments.plot)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--vocab", type=int, nargs="+", default=[32_000, 131_072, 151_936])
+    parser.add_argument(
+        "--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16", "float16"]
+    )
+    parser.add_argument("--kind", nargs="+", default=["zipf", "flat", "demo"], choices=["zipf", "flat", "demo"])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch")
+    parser.add_argument("--cases", nargs="+", default=list(MAKERS), choices=list(MAKERS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--markdown", type=Path, help="write the tables there")
+    parser.add_argument("--plot", type=Path, help="draw the ratios to argmax there, as PNG")
+    return parser.parse_args()
+
+
+def _described(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(arguments).items() if name not in ("json", "markdown", "plot")}
+
+
+def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each number of threads and case."""
+    try:
+        logits = make_logits(kind, batch, vocab, getattr(torch, dtype))
+    except GenError as error:
+        print(f"left out: {kind}: {error}", file=sys.stderr)
+        return []
+    size = logits.numel() * 4
+    cases: dict[str, Callable[[], object]] = {
+        ARGMAX: lambda: torch.argmax(logits, -1),
+        READ: lambda: _bytes(logits).amax(-1),
+    }
+    for name in arguments.cases:
+        cases |= MAKERS[name](logits)
+    rows = []
+    with torch.inference_mode():
+        memory = {name: _peak(case) / size for name, case in cases.items()}
+        for threads in arguments.threads:
+            torch.set_num_threads(threads)
+            seconds = interleave(cases, arguments.rounds, before=cases[READ])
+            for name, times in seconds.items():
+                measured = spread([1000 * time for time in times])
+                rows.append(
+                    {
+                        "logits": kind,
+                        "dtype": dtype,
+                        "batch": batch,
+                        "vocab": logits.shape[1],
+                        "threads": threads,
+                        "case": name,
+                        "ms": round(measured.median, 3),
+                        "from": round(measured.fastest, 3),
+                        "to": round(measured.slowest, 3),
+                        "/ argmax": round(ratio(times, seconds[ARGMAX]), 2),
+                        "/ read": round(ratio(times, seconds[READ]), 1),
+                        "memory": round(memory[name], 2),
+                    }
+                )
+    return rows
+
+
+def _bytes(logits: Tensor) -> Tensor:
+    """The same bytes as float32, so that reading them costs no conversion."""
+    return logits.view(torch.float32)
+
+
+def _peak(case: Callable[[], object]) -> int:
+    """The most bytes that a case had allocated at once, torch's own temporaries included."""
+    case()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        case()
+    kineto: Any = profile.profiler
+    events = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def _document(report: dict[str, Any]) -> str:
+    """The report as Markdown, a table for each shape."""
+    shapes: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    keys = ("logits", "dtype", "batch", "vocab", "threads")
+    for row in report["rows"]:
+        rest = {name: value for name, value in row.items() if name not in keys}
+        shapes.setdefault(tuple(row[key] for key in keys), []).append(rest)
+    parts = ["# Samplers", (__doc__ or "").split("\n\n", 2)[2].strip(), f"`{json.dumps(report['machine'])}`"]
+    for (kind, dtype, batch, vocab, threads), rows in shapes.items():
+        parts += [f"## {kind}, {batch} x {vocab} {dtype}, {threads} thread(s)", markdown_table(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _plot(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    first = rows[0]
+    keys = ("logits", "dtype", "batch", "vocab", "threads")
+    shown = [row for row in rows if all(row[key] == first[key] for key in keys)]
+    shown.sort(key=lambda row: -row["/ argmax"])
+    figure, axes = pyplot.subplots(figsize=(8, 0.3 * len(shown) + 1))
+    colours = ["tab:blue" if row["case"].startswith("gen") else "tab:grey" for row in shown]
+    bars = axes.barh([row["case"] for row in shown], [row["/ argmax"] for row in shown], color=colours)
+    axes.bar_label(bars, padding=3)
+    title = "{logits} logits, {batch} x {vocab} {dtype}, {threads} thread(s)".format(**first)
+    axes.set(xlabel="time / torch.argmax", xscale="log", title=title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The embedded demo model: weights, tokenizer, and the scripts that made them."""

@@ -1,0 +1,105 @@
+"""Where a row's tokens are cut: top-k, top-p and min-p each keep the largest logits down to a threshold.
+
+A cut is found on the logits as they came, whose order and ties neither temperature nor rounding has touched.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Setting = float | Tensor  # one number for all rows, or (rows, 1) on the logits' device
+
+ALL = 2**62
+_SMALLEST = torch.finfo(torch.float32).tiny
+
+
+class Cut(NamedTuple):
+    """What is kept of each row: the logits above a threshold, and the first few of those equal to it.
+
+    Attributes:
+        threshold: (rows, 1), float32.
+        quota: (rows, 1), int64: how many of the tokens at the threshold are kept, lower indices first.
+    """
+
+    threshold: Tensor
+    quota: Tensor
+
+
+def keep_from(threshold: Tensor) -> Cut:
+    """The cut that keeps everything from a threshold on, ties included."""
+    return Cut(threshold, torch.full_like(threshold, ALL, dtype=torch.int64))
+
+
+def log_weight(values: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
+    """Tempered log-weights, 0 at the row's maximum: (values - top) / temperature, float32, a new tensor."""
+    difference = values - top
+    return difference if temperature is None else difference.div_(temperature)
+
+
+def min_p_threshold(top: Tensor, temperature: Setting | None, min_p: Setting) -> Tensor:
+    """The smallest float32 whose token is at least min_p times as likely as the row's best: (rows, 1).
+
+    Source: Nguyen et al. 2024, arXiv:2407.01082. In float64 and rounded up, so that every float32 is on its true side.
+    """
+    share = min_p.double() if isinstance(min_p, Tensor) else torch.full_like(top, min_p, dtype=torch.float64)
+    exact = top + share.log() * (1 if temperature is None else temperature)
+    rounded = exact.float()
+    return torch.where(rounded < exact, torch.nextafter(rounded, torch.full_like(rounded, math.inf)), rounded)
+
+
+def nucleus_in_head(head: Tensor, top: Tensor, temperature: Setting | None, goal: Tensor) -> tuple[Cut, Tensor]:
+    """Cut a row where the mass of its largest values reaches a goal.
+
+    Args:
+        head: (rows, n), float32: the row's largest values in falling order. More tokens may equal the last one.
+        goal: (rows, 1), float64: a mass, where the row's best token has a mass of 1.
+    Returns:
+        The cut, and (rows, 1) bool: whether the head's own mass reaches the goal. Where it does not, the cut is at the
+        head's last value, and right only if what is left of the mass is that of tokens equal to it.
+    """
+    mass = log_weight(head, top, temperature).double().exp_()
+    reached = mass.cumsum(-1)
+    last = (reached < goal).sum(-1, keepdim=True).clamp_(max=head.shape[1] - 1)
+    threshold = head.gather(-1, last)
+    above = (mass * (head > threshold)).sum(-1, keepdim=True)
+    return Cut(threshold, tie_quota(goal - above, mass.gather(-1, last))), reached[:, -1:] >= goal
+
+
+def tie_quota(missing: Tensor, mass: Tensor) -> Tensor:
+    """How many tokens of one mass it takes to make up a missing mass, at least one: (rows, 1), int64."""
+    return (missing / mass.double().clamp(min=_SMALLEST)).ceil().clamp(1, 2.0**53).long()
+
+
+def tighter(cut: Cut | None, threshold: Tensor) -> Cut:
+    """The cut that keeps what a cut keeps and is at or above a threshold too."""
+    if cut is None:
+        return keep_from(threshold)
+    return Cut(torch.maximum(cut.threshold, threshold), cut.quota.masked_fill(threshold > cut.threshold, ALL))
+
+
+def nucleus_goal(top_p: Setting, total: Tensor) -> Tensor:
+    """The mass that top-p asks for: more than nothing and at most all, (rows, 1) float64."""
+    return (total.double() * top_p).clamp(min=_SMALLEST)
+
+
+def within(nucleus: Cut, cut: Cut | None, top_p: Setting) -> Cut:
+    """A nucleus that keeps nothing that the cut before it dropped, and where a row's top-p is 1 all that it kept.
+
+    Both are for the sake of sums in float32, which lose small tokens.
+    """
+    threshold = torch.full_like(nucleus.threshold, -math.inf) if cut is None else cut.threshold
+    if isinstance(top_p, Tensor):
+        nucleus = Cut(nucleus.threshold.masked_fill(top_p >= 1, -math.inf), nucleus.quota)
+    return tighter(nucleus, threshold)
+
+
+def is_kept(logits: Tensor, cut: Cut | None) -> Tensor:
+    """Which tokens a cut keeps: (rows, vocab), bool; never one of -inf or NaN."""
+    alive = logits > -math.inf
+    if cut is None:
+        return alive
+    numbers = logits.float().clamp(max=torch.finfo(torch.float32).max)
+    tie = numbers == cut.threshold
+    return alive & ((numbers > cut.threshold) | (tie & (tie.cumsum(-1) <= cut.quota)))
