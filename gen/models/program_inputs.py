@@ -67,6 +67,7 @@ class ProgramInputs:
                 f"the program changes {', '.join(changed)} at each call, as a cache of its own: one text would change "
                 "another. Export the model with use_cache=False."
             )
+        _check_inference(program)
         arguments = [spec.arg for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
         tensors = {
             node.name: node.meta["val"]
@@ -154,6 +155,21 @@ def _owner(node: Node) -> Node:
             break  # copies, as a rule
         node = source
     return node
+
+
+def _check_inference(program: "ExportedProgram") -> None:
+    """Refuse dropout, which is in the graph of a model that was in training mode."""
+    for node in program.graph.nodes:
+        if not isinstance(node.target, OpOverload):
+            continue
+        given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
+        given |= node.kwargs
+        in_training = "dropout" in node.target._opname and given.get("train") and given.get("p")
+        if in_training or given.get("dropout_p"):
+            raise ModelError(
+                f"the program drops out at random, at {node.name} ({node.target}): the model was in training mode. "
+                "Call model.eval() before the export."
+            )
 
 
 def _check_shape(name: str, tensor: Tensor, main: Tensor) -> None:

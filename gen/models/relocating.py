@@ -164,6 +164,8 @@ def _runs_on(operator: OpOverload, device: torch.device) -> bool:
     """Whether the operator has a kernel for the device, as far as this build of torch can tell."""
     if not any(argument.type.isSubtypeOf(torch._C.TensorType.get()) for argument in operator._schema.returns):
         return True  # sizes and checks are computed by the dispatcher itself
+    if device.type not in ("cpu", "cuda"):
+        return True  # the others fall back to the CPU for some; a run will show it
     if device.type == "cuda" and operator.namespace in ("aten", "prims") and torch.version.cuda is None:
         return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch's own kernels are not there to ask for
     schema = operator._schema

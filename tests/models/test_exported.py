@@ -200,6 +200,29 @@ def test_programs_that_are_no_language_model_are_refused_with_what_to_do() -> No
         load(program_of(nn.Linear(5, 5), torch.zeros(2, 5), **fixed))
 
 
+class _Dropping(nn.Module):
+    def __init__(self, *, in_attention: bool) -> None:
+        super().__init__()
+        self.model = Everything()
+        self.in_attention = in_attention
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids)
+        if self.in_attention:
+            dropout = 0.1 if self.training else 0.0
+            return nn.functional.scaled_dot_product_attention(logits, logits, logits, None, dropout, is_causal=True)
+        return nn.functional.dropout(logits, 0.1, self.training)
+
+
+@pytest.mark.parametrize("in_attention", [False, True])
+def test_a_model_exported_in_training_mode_is_refused(in_attention: bool) -> None:
+    model = _Dropping(in_attention=in_attention)
+    load(program_of(model))
+    training = torch.export.export(model.train(), (ids(2, 5),), dynamic_shapes=dynamic())
+    with pytest.raises(gen.ModelError, match=r"drops out at random.*in training mode. Call model.eval\(\)"):
+        load(training)
+
+
 def test_a_length_that_is_computed_from_another_is_refused() -> None:
     class Pairs(Everything):
         def forward(self, input_ids: Tensor) -> Tensor:
