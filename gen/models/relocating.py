@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_aggregate
 
@@ -41,7 +42,7 @@ def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
     twins: dict[tuple[object, ...], Tensor] = {}
     stuck = []
     for name, value in _held(module):
-        if isinstance(value, Tensor) and value.device.type != "meta":
+        if isinstance(value, Tensor) and value.device.type != "meta" and not isinstance(value, FakeTensor):
             key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
             moved[id(value)] = _move(value, device) if key not in twins else twins[key]
             twins[key] = moved[id(value)]

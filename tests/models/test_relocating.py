@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 
 import gen
@@ -146,10 +147,15 @@ class _Stubborn(nn.Module):
         return (x + 1).to("cpu")
 
 
-def test_weights_without_values_are_refused() -> None:
+@pytest.mark.parametrize("without", ["meta", "fake"])
+def test_weights_without_values_are_refused(without: str) -> None:
     program = program_of(Everything())
     empty = copy.copy(program)
-    empty._state_dict = {name: nn.Parameter(weight.to("meta")) for name, weight in program.state_dict.items()}
+    mode = FakeTensorMode()
+    empty._state_dict = {
+        name: nn.Parameter(weight.to("meta") if without == "meta" else mode.from_tensor(weight.detach()))
+        for name, weight in program.state_dict.items()
+    }
     with pytest.raises(gen.ModelError, match=r"embedding\.weight: a tensor without values"):
         relocate(empty, cpu)
 

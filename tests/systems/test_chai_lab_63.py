@@ -5,6 +5,7 @@ and buffers; constants, literals and the devices of factories stay where the exp
 both raises. They went back to TorchScript.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,10 @@ def test_sent_as_they_did_it_raises(saved: Path) -> None:
 def test_gen_runs_it_on_gpu_1_and_nothing_is_left_elsewhere(saved: Path) -> None:
     expected = texts(saved, "cpu")
     reference = Everything()(ids(1, 5))
-    with virtual_gpus(2):
+    with virtual_gpus(2), ThreadPoolExecutor(1) as pool:
         assert torch.cuda.current_device() == 0
         assert texts(saved, TARGET) == expected
+        assert pool.submit(texts, saved, TARGET).result() == expected
         model = gen.from_exported(saved, byte_tokenizer(), device=TARGET)
         assert torch.equal(model.module(ids(1, 5).to(TARGET)).cpu(), reference)
 
