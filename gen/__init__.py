@@ -6,7 +6,10 @@ from types import ModuleType
 from gen import samplers
 from gen.decoding import generate, stream
 from gen.devices import Placement
+from gen.embedding import embed
 from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
+from gen.models.encoder import from_transformers_encoder, load_encoder
+from gen.models.exported import from_exported
 from gen.models.loading import from_transformers, load
 from gen.texts import Completion
 
@@ -18,9 +21,13 @@ __all__ = [
     "ModelError",
     "Placement",
     "SamplingError",
+    "embed",
+    "from_exported",
     "from_transformers",
+    "from_transformers_encoder",
     "generate",
     "load",
+    "load_encoder",
     "samplers",
     "stream",
 ]

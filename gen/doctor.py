@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from gen.decoding import generate
 from gen.devices import Placement
+from gen.embedding import embed
+from gen.models.encoder import Encoder
+from gen.models.exported import ExportedModel
 from gen.models.loading import load
 from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
@@ -111,15 +114,21 @@ def diagnose(path_or_hub_id: str | Path, *, device: str | None = None, virtual: 
         return examine(load(path_or_hub_id, device=device))
 
 
-def examine(model: TransformersModel) -> Diagnosis:
+def examine(model: TransformersModel | ExportedModel | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
+
+    An encoder is run once, and its waits are not counted: it has no tokens to wait for.
 
     Raises:
         DeviceError: there is no CUDA device, real or virtual, on which a wait would show.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
-    diagnosis.problems += _misplaced_weights(model.hf_model, model.placement)
+    module = model.module if isinstance(model, ExportedModel) else model.hf_model
+    diagnosis.problems += _misplaced_weights(module, model.placement)
     try:
+        if isinstance(model, Encoder):
+            embed(model, PROMPTS)
+            return diagnosis
         diagnosis.problems += _misplaced_state(model)
         samplers: dict[str, Sampler] = {
             "greedy": greedy(),
@@ -196,7 +205,7 @@ def _device(value: object) -> torch.device | None:
 
 
 @torch.inference_mode()
-def _misplaced_state(model: TransformersModel) -> list[str]:
+def _misplaced_state(model: TransformersModel | ExportedModel) -> list[str]:
     """Run a prefill and a decode step by themselves, and look where their inputs, cache and logits are."""
     placement = model.placement
     token_ids = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
@@ -204,10 +213,10 @@ def _misplaced_state(model: TransformersModel) -> list[str]:
     logits = state.decode_step(logits.argmax(-1, keepdim=True))
     expected: list[tuple[str, Tensor | None, torch.device]] = [
         ("the logits", logits, placement.logits_device),
-        ("the attention mask", state.mask, placement.input_device),
-        ("the positions", state.positions, placement.input_device),
+        ("the attention mask", getattr(state, "mask", None), placement.input_device),
+        ("the positions", getattr(state, "positions", None), placement.input_device),
     ]
-    layers = getattr(state.cache, "layers", [])
+    layers = getattr(getattr(state, "cache", None), "layers", [])
     for number, (layer, device) in enumerate(zip(layers, placement.layer_devices, strict=False)):
         for key in ("keys", "values"):
             expected.append((f"the cache's {key} of layer {number}", getattr(layer, key, None), device))
@@ -218,7 +227,7 @@ def _misplaced_state(model: TransformersModel) -> list[str]:
     ]
 
 
-def _count(model: TransformersModel, sampler: Sampler, new_tokens: int) -> SyncReport:
+def _count(model: TransformersModel | ExportedModel, sampler: Sampler, new_tokens: int) -> SyncReport:
     with no_host_sync(count=True) as report:
         generate(model, PROMPTS, sampler=sampler, max_new_tokens=new_tokens, seed=0, eos_token_id=[])
     return report

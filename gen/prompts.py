@@ -156,7 +156,8 @@ def read_request(
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
     if not hasattr(model, "prefill"):
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {model!r}")
+        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
     check_number("max_new_tokens", max_new_tokens, minimum=0, whole=True)
     eos_token_ids = model.eos_token_ids
     if eos_token_id is not None:

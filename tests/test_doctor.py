@@ -14,7 +14,8 @@ from gen import cli, doctor
 from gen.doctor import diagnose, examine
 from gen.models.transformers import TransformersModel
 from gen.testing import virtual_gpus
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.programs import Everything, exported, program_of
 from tests.testing.test_transformers_on_virtual_gpus import split
 
 Capture = pytest.CaptureFixture[str]
@@ -52,6 +53,33 @@ def test_a_split_model_has_no_problems(shape: str) -> None:
     with virtual_gpus(2):
         model = gen.from_transformers(split(tiny_model(shape), shape), byte_tokenizer())
         assert examine(model).problems == []
+
+
+@pytest.mark.parametrize("kind", ["transformers", "everything"])
+def test_an_exported_program_has_no_problems(kind: str) -> None:
+    program = exported() if kind == "transformers" else program_of(Everything())
+    with virtual_gpus(2):
+        diagnosis = examine(gen.from_exported(program, byte_tokenizer(), device="cuda:1", eos_token_id=[]))
+    assert diagnosis.problems == []
+    assert all(waits.per_token == 0 and waits.per_call <= 2 for waits in diagnosis.waits.values())
+
+
+def test_an_exported_programs_constant_left_behind_is_named() -> None:
+    program = program_of(Everything())
+    with virtual_gpus(2):
+        model = gen.from_exported(program, byte_tokenizer(), device="cuda:1")
+        model.module.constant = torch.zeros(16)
+        diagnosis = examine(model)
+    assert "attribute constant holds cpu, but runs on cuda:1" in diagnosis.problems[0]
+    assert "it does not run" in diagnosis.problems[1]
+
+
+def test_an_encoder_is_examined_too() -> None:
+    with virtual_gpus(2):
+        model = gen.from_transformers_encoder(tiny_encoder().to("cuda:1"), encoder_tokenizer())
+        assert examine(model).problems == []
+        model.hf_model.embeddings.position_ids = torch.zeros_like(model.hf_model.embeddings.position_ids, device="cpu")
+        assert "buffer embeddings.position_ids (1, 24) int64 is on cpu" in examine(model).problems[0]
 
 
 def test_a_buffer_left_behind_is_named() -> None:

@@ -47,8 +47,8 @@ def load(
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
     target = resolve_device(device) if device_map is None else None
-    source = _find(path_or_hub_id)
-    weights_dtype = torch.float32 if dtype is None and source == str(DEMO) else _read_dtype(dtype)
+    source = find_source(path_or_hub_id)
+    weights_dtype = torch.float32 if dtype is None and source == str(DEMO) else read_dtype(dtype)
 
     from transformers import (
         AutoConfig,
@@ -107,7 +107,7 @@ def from_transformers(
     return VisionModel(model, processor)
 
 
-def _find(path_or_hub_id: str | Path) -> str:
+def find_source(path_or_hub_id: str | Path) -> str:
     """A directory, or a name that the Hub may know."""
     if path_or_hub_id == "demo":
         return str(DEMO)
@@ -119,7 +119,7 @@ def _find(path_or_hub_id: str | Path) -> str:
     raise ModelError(f"no directory {str(path)!r}; give one, a Hub id as 'organisation/name', or 'demo'.")
 
 
-def _read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
+def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
     """A floating dtype, or "auto" for the checkpoint's."""
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if dtype is None:
