@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from gen.decoding import generate
 from gen.devices import Placement
 from gen.embedding import embed
-from gen.models.encoder import Encoder
-from gen.models.exported import ExportedModel
-from gen.models.loading import load
+from gen.errors import ArgumentError
+from gen.models.encoder import Encoder, load_encoder
+from gen.models.exported import ExportedModel, from_exported
+from gen.models.loading import load, load_tokenizer
 from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
@@ -95,23 +96,41 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(path_or_hub_id: str | Path, *, device: str | None = None, virtual: int | None = None) -> Diagnosis:
+def diagnose(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | None = None,
+    device_map: str | None = None,
+    virtual: int | None = None,
+    encoder: bool = False,
+    tokenizer: str | Path | None = None,
+) -> Diagnosis:
     """Load a model and examine it.
 
     Args:
-        path_or_hub_id: as for `gen.load`.
+        path_or_hub_id: as for `gen.load`; with `encoder` as for `gen.load_encoder`; with `tokenizer` a file of
+            torch.export.save.
         device: where the model goes; None is the last of the virtual GPUs, or on real ones the current device.
+        device_map: as for `gen.load`, in the place of `device`.
         virtual: on how many virtual GPUs; 0 for the devices of this machine; None is 0 where it has a CUDA device,
             else 2.
-    Raises: as `gen.load`.
+        encoder: whether it is a model that embeds.
+        tokenizer: an exported program's, as a directory or Hub id.
+    Raises: as the function that loads it.
     """
+    if device_map and (encoder or tokenizer):
+        raise ArgumentError("device_map is for models that gen.load loads; give device instead.")
     if virtual is None:
         virtual = 0 if torch.cuda.is_available() else 2
     with ExitStack() as contexts:
         if virtual:
             contexts.enter_context(virtual_gpus(virtual))
-            device = device or f"cuda:{virtual - 1}"
-        return examine(load(path_or_hub_id, device=device))
+            device = device or (None if device_map else f"cuda:{virtual - 1}")
+        if encoder:
+            return examine(load_encoder(path_or_hub_id, device=device))
+        if tokenizer:
+            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
+        return examine(load(path_or_hub_id, device=device, device_map=device_map))
 
 
 def examine(model: TransformersModel | ExportedModel | Encoder) -> Diagnosis:

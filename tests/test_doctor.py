@@ -156,6 +156,23 @@ def test_the_command_runs_in_a_process_that_loads_its_libraries_on_virtual_gpus(
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no problems"), done.stderr
 
 
+def test_the_command_takes_exported_programs_encoders_and_split_models(
+    saved: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    torch.export.save(exported(), tmp_path / "model.pt2")
+    tiny_encoder().save_pretrained(tmp_path / "encoder")
+    encoder_tokenizer().save_pretrained(tmp_path / "encoder")
+    commands = [
+        [str(tmp_path / "model.pt2"), "--tokenizer", str(saved)],
+        [str(tmp_path / "encoder"), "--encoder"],
+        [str(saved), "--device-map", "auto"],
+    ]
+    for command, placement in zip(commands, ["cuda:1 (", "cuda:1 (", "cuda:0, cuda:1 ("], strict=True):
+        assert run("doctor", *command) == 0
+        assert f"placement   {placement}" in capsys.readouterr().out
+    assert run("doctor", str(saved), "--encoder", "--device-map", "auto") == 2
+
+
 def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
     assert run("doctor", str(saved), "--device", "cuda:1", "--devices", "2", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -167,7 +184,7 @@ def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
 def test_the_command_names_a_misplaced_buffer_and_exits_1(
     saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(path: str, device: str) -> TransformersModel:
+    def load(path: str, device: str, device_map: None) -> TransformersModel:
         model = gen.load(path, device=device)
         rotary = model.hf_model.model.rotary_emb
         rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)

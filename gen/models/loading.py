@@ -107,6 +107,21 @@ def from_transformers(
     return VisionModel(model, processor)
 
 
+def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model in Hugging Face format.
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(find_source(path_or_hub_id))
+    except Exception as error:  # as in load
+        raise ModelError(f"cannot load the tokenizer of {str(path_or_hub_id)!r}: {error}") from error
+    return tokenizer
+
+
 def find_source(path_or_hub_id: str | Path) -> str:
     """A directory, or a name that the Hub may know."""
     if path_or_hub_id == "demo":
