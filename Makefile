@@ -26,4 +26,4 @@ bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

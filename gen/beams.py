@@ -85,7 +85,7 @@ def beam_search(model: Model, sampler: BeamSearchSampler, request: Request) -> l
     """
     beams, device = sampler.samples, model.placement.logits_device
     rows, steps = request.rows, request.steps
-    logits, state = prefill(model, request.prompts, beams, steps)
+    logits, state = prefill(model, request.prompts, beams, steps, request.inputs)
     eos = to_device(torch.tensor(request.eos_token_ids, dtype=torch.int64, device="cpu"), device)
     limits = to_device(torch.tensor([[row.limit] for row in rows], dtype=torch.int64, device="cpu"), device)
     finished = _Finished(len(rows), sampler, limits)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from gen.decoding import generate, stream
 from gen.errors import ArgumentError, GenError
-from gen.models.transformers import load
+from gen.models.loading import load
 from gen.samplers import MultinomialSampler
 
 app = typer.Typer(
@@ -108,18 +108,23 @@ def stream_command(
 
 @app.command("doctor")
 def doctor_command(
-    model: Annotated[str, typer.Argument(help='A directory, a Hub id, or "demo".')] = "demo",
+    model: Annotated[str, typer.Argument(help='A directory, a Hub id, "demo", or an exported program.')] = "demo",
     *,
     device: Annotated[str | None, typer.Option(help='As "cuda:1"; default: the last virtual one.')] = None,
+    device_map: Annotated[str | None, typer.Option(help='"auto" spreads the model over the devices.')] = None,
     devices: Annotated[
         int | None, typer.Option(min=0, help="How many virtual GPUs; 0: real ones. Default: 2 where there are none.")
     ] = None,
+    encoder: Annotated[bool, typer.Option("--encoder", help="The model embeds, it does not generate.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Of an exported program: a directory or Hub id.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The diagnosis as a JSON object.")] = False,
 ) -> None:
     """Look where a model's parts are, and where the host waits for each token; exit code 1 if anything is amiss."""
     from gen.doctor import diagnose
 
-    diagnosis = diagnose(model, device=device, virtual=devices)
+    diagnosis = diagnose(
+        model, device=device, device_map=device_map, virtual=devices, encoder=encoder, tokenizer=tokenizer
+    )
     print(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else diagnosis)
     if diagnosis.problems:
         raise typer.Exit(1)

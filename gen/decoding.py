@@ -10,6 +10,7 @@ from gen.beams import beam_search
 from gen.devices import to_device
 from gen.errors import ArgumentError, check_number, refuse_unknown
 from gen.harvest import Harvest
+from gen.images import ImageLike, read_images
 from gen.models.base import Model
 from gen.prefill import prefill
 from gen.processing import Processing
@@ -23,6 +24,7 @@ def generate(
     model: Model,
     prompt: Prompt | Sequence[Prompt],
     *,
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int = 128,
     stop: str | Sequence[str] | None = None,
@@ -42,6 +44,8 @@ def generate(
         model: from `gen.load` and its kin.
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
             any of these. An empty text starts from the bos token.
+        images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
+            a uint8 array (height, width, 3) or a path; for a list of prompts a list for each.
         sampler: how tokens are chosen; None is `gen.samplers.multinomial()`. It has the sampling parameters.
         max_new_tokens: how many tokens at most for each text; the end of the context may come before.
         stop: strings that end a text and are left out of it, wherever the borders of tokens are.
@@ -73,6 +77,7 @@ def generate(
         prompts,
         texts=1 if search else sampler.samples,
         max_new_tokens=max_new_tokens,
+        images=read_images(images, len(prompts) if batch else None),
         stop=stop,
         seed=seed,
         eos_token_id=eos_token_id,
@@ -95,6 +100,7 @@ def stream(
     model: Model,
     prompt: Prompt,
     *,
+    images: Sequence[ImageLike] | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int = 128,
     stop: str | Sequence[str] | None = None,
@@ -122,6 +128,7 @@ def stream(
         [prompt],
         texts=1,
         max_new_tokens=max_new_tokens,
+        images=read_images(images, None),
         stop=stop,
         seed=seed,
         eos_token_id=eos_token_id,
@@ -198,7 +205,7 @@ def decode_steps(model: Model, sampler: Sampler, request: Request) -> Iterator[t
     if steps == 0:
         return
     device = model.placement.logits_device
-    logits, state = prefill(model, request.prompts, request.texts, steps)
+    logits, state = prefill(model, request.prompts, request.texts, steps, request.inputs)
     seeds = torch.tensor([row.seed for row in request.rows], dtype=torch.int64, device="cpu")
     keys = row_keys(to_device(seeds, device), steps)
     start = torch.zeros(len(seeds), dtype=torch.float32, device=device)

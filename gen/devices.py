@@ -17,6 +17,7 @@ class Placement:
         input_device: takes token ids, attention mask and positions: the embedding's.
         logits_device: gives the logits; sampling and all state of the decode loop live here.
         layer_devices: a device for each decoder layer and its part of the KV cache, in order.
+        vision_device: takes pixel values: the vision part's; None where there is no such part.
         dtype: of the weights.
         offloaded: whether some weights rest on another device than the one that computes with them.
         has_cache: whether decode steps reuse keys and values; False means that each step recomputes the prefix.
@@ -25,6 +26,7 @@ class Placement:
     input_device: torch.device
     logits_device: torch.device
     layer_devices: tuple[torch.device, ...] = field(default=())
+    vision_device: torch.device | None = None
     dtype: torch.dtype = torch.float32
     offloaded: bool = False
     has_cache: bool = True
@@ -32,7 +34,8 @@ class Placement:
     @property
     def devices(self) -> tuple[torch.device, ...]:
         """Every device that the model uses, each once, in the order of the data."""
-        return tuple(dict.fromkeys((self.input_device, *self.layer_devices, self.logits_device)))
+        vision = (self.vision_device,) if self.vision_device is not None else ()
+        return tuple(dict.fromkeys((self.input_device, *vision, *self.layer_devices, self.logits_device)))
 
     def __str__(self) -> str:
         devices = ", ".join(map(str, self.devices))

@@ -12,8 +12,13 @@ from torch import Tensor, nn
 
 from gen.decoding import generate
 from gen.devices import Placement
-from gen.models.transformers import TransformersModel, load
-from gen.samplers import Sampler, greedy, multinomial
+from gen.embedding import embed
+from gen.errors import ArgumentError
+from gen.models.encoder import Encoder, load_encoder
+from gen.models.exported import ExportedModel, from_exported
+from gen.models.loading import load, load_tokenizer
+from gen.models.transformers import TransformersModel
+from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
 
@@ -61,6 +66,7 @@ class Diagnosis:
             "virtual_gpus": self.virtual,
             "placement": {
                 "input_device": str(placement.input_device),
+                "vision_device": str(placement.vision_device) if placement.vision_device else None,
                 "logits_device": str(placement.logits_device),
                 "layer_devices": [str(device) for device in placement.layer_devices],
                 "dtype": str(placement.dtype).removeprefix("torch."),
@@ -75,10 +81,11 @@ class Diagnosis:
     def __str__(self) -> str:
         on = f"{self.virtual} virtual GPUs" if self.virtual else "the devices of this machine"
         placement = self.placement
+        vision = f", vision {placement.vision_device}" if placement.vision_device else ""
         lines = [
             f"ran on      {on}",
             f"placement   {placement}",
-            f"            input {placement.input_device}, logits {placement.logits_device}, layers "
+            f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers "
             + (", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"),
         ]
         lines += [
@@ -89,39 +96,64 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(path_or_hub_id: str | Path, *, device: str | None = None, virtual: int | None = None) -> Diagnosis:
+def diagnose(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | None = None,
+    device_map: str | None = None,
+    virtual: int | None = None,
+    encoder: bool = False,
+    tokenizer: str | Path | None = None,
+) -> Diagnosis:
     """Load a model and examine it.
 
     Args:
-        path_or_hub_id: as for `gen.load`.
+        path_or_hub_id: as for `gen.load`; with `encoder` as for `gen.load_encoder`; with `tokenizer` a file of
+            torch.export.save.
         device: where the model goes; None is the last of the virtual GPUs, or on real ones the current device.
+        device_map: as for `gen.load`, in the place of `device`.
         virtual: on how many virtual GPUs; 0 for the devices of this machine; None is 0 where it has a CUDA device,
             else 2.
-    Raises: as `gen.load`.
+        encoder: whether it is a model that embeds.
+        tokenizer: an exported program's, as a directory or Hub id.
+    Raises: as the function that loads it.
     """
+    if device_map and (encoder or tokenizer):
+        raise ArgumentError("device_map is for models that gen.load loads; give device instead.")
     if virtual is None:
         virtual = 0 if torch.cuda.is_available() else 2
     with ExitStack() as contexts:
         if virtual:
             contexts.enter_context(virtual_gpus(virtual))
-            device = device or f"cuda:{virtual - 1}"
-        return examine(load(path_or_hub_id, device=device))
+            device = device or (None if device_map else f"cuda:{virtual - 1}")
+        if encoder:
+            return examine(load_encoder(path_or_hub_id, device=device))
+        if tokenizer:
+            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
+        return examine(load(path_or_hub_id, device=device, device_map=device_map))
 
 
-def examine(model: TransformersModel) -> Diagnosis:
+def examine(model: TransformersModel | ExportedModel | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
+
+    An encoder is run once, and its waits are not counted: it has no tokens to wait for.
 
     Raises:
         DeviceError: there is no CUDA device, real or virtual, on which a wait would show.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
-    diagnosis.problems += _misplaced_weights(model.hf_model, model.placement)
+    module = model.module if isinstance(model, ExportedModel) else model.hf_model
+    diagnosis.problems += _misplaced_weights(module, model.placement)
     try:
+        if isinstance(model, Encoder):
+            embed(model, PROMPTS)
+            return diagnosis
         diagnosis.problems += _misplaced_state(model)
         samplers: dict[str, Sampler] = {
             "greedy": greedy(),
             "multinomial": multinomial(),
             "multinomial, filtered": multinomial(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+            "beam search": beam_search(2),
         }
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
@@ -192,7 +224,7 @@ def _device(value: object) -> torch.device | None:
 
 
 @torch.inference_mode()
-def _misplaced_state(model: TransformersModel) -> list[str]:
+def _misplaced_state(model: TransformersModel | ExportedModel) -> list[str]:
     """Run a prefill and a decode step by themselves, and look where their inputs, cache and logits are."""
     placement = model.placement
     token_ids = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
@@ -200,10 +232,10 @@ def _misplaced_state(model: TransformersModel) -> list[str]:
     logits = state.decode_step(logits.argmax(-1, keepdim=True))
     expected: list[tuple[str, Tensor | None, torch.device]] = [
         ("the logits", logits, placement.logits_device),
-        ("the attention mask", state.mask, placement.input_device),
-        ("the positions", state.positions, placement.input_device),
+        ("the attention mask", getattr(state, "mask", None), placement.input_device),
+        ("the positions", getattr(state, "positions", None), placement.input_device),
     ]
-    layers = getattr(state.cache, "layers", [])
+    layers = getattr(getattr(state, "cache", None), "layers", [])
     for number, (layer, device) in enumerate(zip(layers, placement.layer_devices, strict=False)):
         for key in ("keys", "values"):
             expected.append((f"the cache's {key} of layer {number}", getattr(layer, key, None), device))
@@ -214,7 +246,7 @@ def _misplaced_state(model: TransformersModel) -> list[str]:
     ]
 
 
-def _count(model: TransformersModel, sampler: Sampler, new_tokens: int) -> SyncReport:
+def _count(model: TransformersModel | ExportedModel, sampler: Sampler, new_tokens: int) -> SyncReport:
     with no_host_sync(count=True) as report:
         generate(model, PROMPTS, sampler=sampler, max_new_tokens=new_tokens, seed=0, eos_token_id=[])
     return report

@@ -5,16 +5,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gen.models.base import DecodeState, Model
+from gen.models.base import DecodeState, ImageReader, Inputs, Model
 
 
-def prefill(model: Model, prompts: Sequence[Sequence[int]], texts: int, new_tokens: int) -> tuple[Tensor, DecodeState]:
+def prefill(
+    model: Model, prompts: Sequence[Sequence[int]], texts: int, new_tokens: int, inputs: Sequence[Inputs] = ()
+) -> tuple[Tensor, DecodeState]:
     """Read each prompt once and give it `texts` rows, side by side.
 
+    Args:
+        inputs: what goes with each prompt's images; nothing where no prompt has any.
     Returns:
         The logits (prompts x texts, vocab_size) after the prompts, on the logits device, and the state to go on.
     """
-    logits, state = model.prefill(*pad_left(prompts), new_tokens)
+    if isinstance(model, ImageReader):
+        logits, state = model.prefill(*pad_left(prompts), new_tokens, inputs)
+    else:
+        logits, state = model.prefill(*pad_left(prompts), new_tokens)
     if texts > 1:
         ancestors = torch.arange(len(prompts) * texts, device=logits.device) // texts
         state.reorder(ancestors)

@@ -1,14 +1,18 @@
 """What the user asked for, checked and turned into rows: prompts as token ids, a seed and a limit for each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gen.errors import ArgumentError, check_number
-from gen.models.base import Model
+from gen.models.base import ImageReader, Inputs, Model
 from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
 from gen.stopping import read_stops
 from gen.tokenizers import Message
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Prompt = str | Sequence[int] | Sequence[Message]
 
@@ -21,11 +25,13 @@ class Row:
         prompt_ids: the prompt's tokens, at least one.
         seed: of the row's draws, below 2**63.
         limit: how many new tokens at most, by max_new_tokens and by the context.
+        inputs: what the prompt's images are to the model.
     """
 
     prompt_ids: list[int]
     seed: int
     limit: int
+    inputs: Inputs = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,11 @@ class Request:
     def prompts(self) -> list[list[int]]:
         """Each prompt's token ids, once."""
         return [row.prompt_ids for row in self.rows[:: self.texts]]
+
+    @property
+    def inputs(self) -> list[Inputs]:
+        """What goes with each prompt's images."""
+        return [row.inputs for row in self.rows[:: self.texts]]
 
     @property
     def steps(self) -> int:
@@ -95,6 +106,29 @@ def read_prompt(model: Model, prompt: Prompt, *, chat: bool) -> list[int]:
     return token_ids
 
 
+def read_illustrated(
+    model: ImageReader, prompt: Prompt, images: Sequence["Image"], *, chat: bool
+) -> tuple[list[int], Inputs]:
+    """The token ids of a prompt that may have images, and what goes with them.
+
+    In a chat that is given as a text, the images come before the text.
+
+    Raises:
+        ArgumentError: as of `read_prompt`, token ids with images, or another number of places than of images.
+    """
+    if isinstance(prompt, str) and not chat:
+        return model.encode(prompt, images)
+    if isinstance(prompt, str):
+        content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
+        prompt = [{"role": "user", "content": content}]
+    messages = [part for part in prompt if isinstance(part, Mapping)]
+    if messages and len(messages) == len(prompt):
+        return model.encode(model.tokenizer.chat_text(messages), images, add_special_tokens=False)
+    if images:
+        raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
+    return read_prompt(model, prompt, chat=chat), {}
+
+
 def check_token_ids(model: Model, name: str, token_ids: Sequence[int]) -> None:
     """Raise an ArgumentError unless all ids are tokens of the model's tokenizer."""
     known = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -109,27 +143,39 @@ def read_request(
     *,
     texts: int,
     max_new_tokens: int,
+    images: Sequence[Sequence["Image"]],
     stop: str | Sequence[str] | None,
     seed: int | Sequence[int] | None,
     eos_token_id: int | Sequence[int] | None,
     chat: bool,
     processors: Processors | None,
 ) -> Request:
-    """Check every argument; `texts` is how many rows each prompt gets, side by side.
+    """Check every argument; `texts` is how many rows each prompt gets, side by side, and `images` is a list a prompt.
 
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
     if not hasattr(model, "prefill"):
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {model!r}")
+        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
     check_number("max_new_tokens", max_new_tokens, minimum=0, whole=True)
     eos_token_ids = model.eos_token_ids
     if eos_token_id is not None:
         eos_token_ids = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
         check_token_ids(model, "eos_token_id", eos_token_ids)
     rows = []
-    for number, (prompt, prompt_seed) in enumerate(zip(prompts, _read_seeds(seed, len(prompts)), strict=True)):
-        token_ids = read_prompt(model, prompt, chat=chat)
+    given = zip(prompts, images, _read_seeds(seed, len(prompts)), strict=True)
+    for number, (prompt, pictures, prompt_seed) in enumerate(given):
+        inputs: Inputs = {}
+        if isinstance(model, ImageReader):
+            try:
+                token_ids, inputs = read_illustrated(model, prompt, pictures, chat=chat)
+            except ArgumentError as error:
+                raise ArgumentError(f"prompt {number}: {error}") from error
+        elif pictures:
+            raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
+        else:
+            token_ids = read_prompt(model, prompt, chat=chat)
         room = model.context_length - len(token_ids)
         if room < min(1, max_new_tokens):
             raise ArgumentError(
@@ -137,7 +183,10 @@ def read_request(
                 "room for a new one. Shorten the prompt."
             )
         limit = min(max_new_tokens, room)
-        rows += [Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit) for n in range(texts)]
+        rows += [
+            Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit, inputs=inputs)
+            for n in range(texts)
+        ]
     return Request(
         rows=rows,
         texts=texts,

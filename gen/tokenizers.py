@@ -16,12 +16,16 @@ _UNFINISHED = "\ufffd"  # how tokenizers decode bytes that are not yet a charact
 class Tokenizer:
     """A Hugging Face tokenizer, seen as what generating needs; the caller's tokenizer is never changed.
 
+    Args:
+        chat_template: to use instead of the tokenizer's own, as processors of vision-language models have one.
+
     Attributes:
         vocab_size: one more than the highest id that the tokenizer knows.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
+        self._chat_template = chat_template
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, text: str) -> list[int]:
@@ -42,18 +46,26 @@ class Tokenizer:
         return self._encode(text, add_special_tokens=False)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation under the tokenizer's chat template, ready for the assistant's turn.
+        """Token ids of a conversation under the chat template, ready for the assistant's turn; see `chat_text`."""
+        return self.encode_plain(self.chat_text(messages))
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation under the chat template, with its special tokens.
 
         Raises:
-            ArgumentError: the tokenizer has no chat template, or the template refuses the messages.
+            ArgumentError: there is no chat template, or the template refuses the messages.
         """
-        if not self._tokenizer.chat_template:
+        template = self._chat_template or self._tokenizer.chat_template
+        if not template:
             raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
         try:
-            text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), chat_template=template, tokenize=False, add_generation_prompt=True
+                )
+            )
         except Exception as error:  # jinja2's errors, and those that templates raise themselves
             raise ArgumentError(f"the chat template refuses these messages: {error}") from error
-        return self._encode(str(text), add_special_tokens=False)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of the ids without special tokens, spaces as they are."""

@@ -14,7 +14,8 @@ from gen import cli, doctor
 from gen.doctor import diagnose, examine
 from gen.models.transformers import TransformersModel
 from gen.testing import virtual_gpus
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.programs import Everything, exported, program_of
 from tests.testing.test_transformers_on_virtual_gpus import split
 
 Capture = pytest.CaptureFixture[str]
@@ -43,7 +44,7 @@ def test_a_sound_model_has_no_problems(shape: str) -> None:
     with virtual_gpus(2):
         diagnosis = examine(on_gpu_1(shape))
     assert diagnosis.problems == []
-    assert len(diagnosis.waits) == 3
+    assert set(diagnosis.waits) == {"greedy", "multinomial", "multinomial, filtered", "beam search"}
     assert all(waits.per_token == 0 and waits.per_call <= 2 for waits in diagnosis.waits.values())
 
 
@@ -52,6 +53,33 @@ def test_a_split_model_has_no_problems(shape: str) -> None:
     with virtual_gpus(2):
         model = gen.from_transformers(split(tiny_model(shape), shape), byte_tokenizer())
         assert examine(model).problems == []
+
+
+@pytest.mark.parametrize("kind", ["transformers", "everything"])
+def test_an_exported_program_has_no_problems(kind: str) -> None:
+    program = exported() if kind == "transformers" else program_of(Everything())
+    with virtual_gpus(2):
+        diagnosis = examine(gen.from_exported(program, byte_tokenizer(), device="cuda:1", eos_token_id=[]))
+    assert diagnosis.problems == []
+    assert all(waits.per_token == 0 and waits.per_call <= 2 for waits in diagnosis.waits.values())
+
+
+def test_an_exported_programs_constant_left_behind_is_named() -> None:
+    program = program_of(Everything())
+    with virtual_gpus(2):
+        model = gen.from_exported(program, byte_tokenizer(), device="cuda:1")
+        model.module.constant = torch.zeros(16)
+        diagnosis = examine(model)
+    assert "attribute constant holds cpu, but runs on cuda:1" in diagnosis.problems[0]
+    assert "it does not run" in diagnosis.problems[1]
+
+
+def test_an_encoder_is_examined_too() -> None:
+    with virtual_gpus(2):
+        model = gen.from_transformers_encoder(tiny_encoder().to("cuda:1"), encoder_tokenizer())
+        assert examine(model).problems == []
+        model.hf_model.embeddings.position_ids = torch.zeros_like(model.hf_model.embeddings.position_ids, device="cpu")
+        assert "buffer embeddings.position_ids (1, 24) int64 is on cpu" in examine(model).problems[0]
 
 
 def test_a_buffer_left_behind_is_named() -> None:
@@ -109,7 +137,7 @@ def test_a_host_sync_of_the_model_is_named_by_line() -> None:
         model.hf_model.lm_head = _Peeking(model.hf_model.lm_head)
         problems = examine(model).problems
     line = _Peeking.forward.__code__.co_firstlineno + 2
-    assert len(problems) == 3
+    assert len(problems) == 4  # one for each sampler
     assert all("the host waits 1 x a token: item, bool, int or float at tests/test_doctor.py" in p for p in problems)
     assert all(f":{line} in forward" in problem for problem in problems)
 
@@ -128,6 +156,23 @@ def test_the_command_runs_in_a_process_that_loads_its_libraries_on_virtual_gpus(
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no problems"), done.stderr
 
 
+def test_the_command_takes_exported_programs_encoders_and_split_models(
+    saved: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    torch.export.save(exported(), tmp_path / "model.pt2")
+    tiny_encoder().save_pretrained(tmp_path / "encoder")
+    encoder_tokenizer().save_pretrained(tmp_path / "encoder")
+    commands = [
+        [str(tmp_path / "model.pt2"), "--tokenizer", str(saved)],
+        [str(tmp_path / "encoder"), "--encoder"],
+        [str(saved), "--device-map", "auto"],
+    ]
+    for command, placement in zip(commands, ["cuda:1 (", "cuda:1 (", "cuda:0, cuda:1 ("], strict=True):
+        assert run("doctor", *command) == 0
+        assert f"placement   {placement}" in capsys.readouterr().out
+    assert run("doctor", str(saved), "--encoder", "--device-map", "auto") == 2
+
+
 def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
     assert run("doctor", str(saved), "--device", "cuda:1", "--devices", "2", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -139,7 +184,7 @@ def test_the_command_gives_json(saved: Path, capsys: Capture) -> None:
 def test_the_command_names_a_misplaced_buffer_and_exits_1(
     saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(path: str, device: str) -> TransformersModel:
+    def load(path: str, device: str, device_map: None) -> TransformersModel:
         model = gen.load(path, device=device)
         rotary = model.hf_model.model.rotary_emb
         rotary.register_buffer("inv_freq", rotary.inv_freq.to("cuda:0"), persistent=False)

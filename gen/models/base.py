@@ -1,11 +1,17 @@
 """What a model adapter offers to the decode loop; a new model format is one class that meets this."""
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from gen.devices import Placement
 from gen.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Inputs = Mapping[str, Tensor]  # what a prompt's images are to the model, on the CPU; empty without images
 
 
 class DecodeState(Protocol):
@@ -60,4 +66,27 @@ class Model(Protocol):
             new_tokens: how many tokens at most each row will get; decode_step is called fewer times than this.
         Returns:
             The logits (rows, vocab_size) after each prompt, floating, on the logits device, and the state to go on.
+        """
+
+
+@runtime_checkable
+class ImageReader(Model, Protocol):
+    """A model whose prompts may have images."""
+
+    def encode(
+        self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
+    ) -> tuple[list[int], Inputs]:
+        """The token ids of a prompt with as many places for images as there are images, and what goes with them.
+
+        Raises:
+            ArgumentError: the text has another number of places, or the images cannot be used.
+        """
+
+    def prefill(
+        self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int, inputs: Sequence[Inputs] = ()
+    ) -> tuple[Tensor, DecodeState]:
+        """As `Model.prefill`.
+
+        Args:
+            inputs: one for each row, from `encode`; nothing where no row has an image.
         """

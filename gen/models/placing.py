@@ -1,6 +1,7 @@
 """Reads where a transformers model is: on one device, or spread by accelerate."""
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,16 +28,27 @@ def place(model: "PreTrainedModel") -> Placement:
         input_device=input_device,
         logits_device=logits_device,
         layer_devices=layer_devices,
+        vision_device=_runs_on(vision) if (vision := _vision_part(model)) is not None else None,
         dtype=model.dtype,
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
 
 
 def _layers(model: "PreTrainedModel") -> list[nn.Module]:
-    """The decoder layers: the first list of as many modules as the config has layers."""
+    """The decoder layers: the decoder's first list of as many modules as the config has layers."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    lists = (
+        module for module in model.get_decoder().modules() if isinstance(module, nn.ModuleList) and len(module) == count
+    )
     return list(next(lists, []))
+
+
+def _vision_part(model: "PreTrainedModel") -> nn.Module | None:
+    """What reads the images, by the names that transformers has for it."""
+    if "pixel_values" not in signature(model.forward).parameters:
+        return None
+    part = model.get_encoder(modality="image")
+    return part if isinstance(part, nn.Module) and part is not model else None
 
 
 def _runs_on(module: nn.Module) -> torch.device:

@@ -1,0 +1,179 @@
+"""Encoder models of transformers, such as BERT: texts in, a vector for each token out, on one pinned device."""
+
+import copy
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gen.devices import Placement, resolve_device
+from gen.errors import ModelError
+from gen.models.loading import find_source, read_dtype
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_encoder(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> "Encoder":
+    """Load an encoder model in Hugging Face format, as of sentence-transformers, for `gen.embed`.
+
+    Args:
+        path_or_hub_id: a directory or a Hub id such as "organisation/name".
+        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
+            It is resolved here: later calls, from whatever thread, use it and no other.
+        dtype: of the weights, as "float16" or torch.float16; None is the checkpoint's.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: whether code that comes with the model may run.
+        attn_implementation: "sdpa" or "eager"; None is the model's own choice.
+    Raises:
+        DeviceError: the device does not exist.
+        ModelError: there is no such model, or it is no encoder (see `from_transformers_encoder`).
+        ArgumentError: an unknown dtype.
+    """
+    target = resolve_device(device)
+    source = find_source(path_or_hub_id)
+    weights_dtype = read_dtype(dtype)
+
+    from transformers import AutoModel, AutoTokenizer
+
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model, report = AutoModel.from_pretrained(
+            source,
+            dtype=weights_dtype,
+            device_map={"": target},
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+            **options,
+        )
+    except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
+        raise ModelError(f"cannot load {str(path_or_hub_id)!r}: {error}") from error
+    # checkpoints of other heads lack BERT's pooler, whose result is not used
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
+        names = ", ".join(missing[:3])
+        raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of an encoder, such as {names}.")
+    return Encoder(model.eval(), tokenizer)
+
+
+def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "Encoder":
+    """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
+
+    Raises:
+        ModelError: it is no encoder without a head, is in training mode, or is on several devices.
+    """
+    return Encoder(model, tokenizer)
+
+
+class Encoder:
+    """A transformers encoder and its tokenizer, for `gen.embed`; threads may share it.
+
+    Attributes:
+        hf_model: the transformers model itself.
+        placement: recorded at init; never asked for again.
+        hidden_size: the length of a vector.
+        context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
+    """
+
+    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+        self.hf_model = model
+        name = type(model).__name__
+        if model.training:
+            raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
+        if model.config.is_encoder_decoder:
+            raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
+        devices = list(dict.fromkeys(parameter.device for parameter in model.parameters()))
+        if len(devices) != 1 or devices[0].type == "meta":
+            raise ModelError(
+                f"{name} is on {', '.join(map(str, devices))}, expected one device with values; load it with "
+                "gen.load_encoder(path, device=...)."
+            )
+        known = model.get_input_embeddings().weight.shape[0]
+        highest = max(tokenizer.get_vocab().values(), default=-1)
+        if highest >= known:
+            raise ModelError(
+                f"the tokenizer has ids up to {highest}, the embedding of {name} only {known} rows: use the "
+                "model's own tokenizer."
+            )
+        self.placement = Placement(
+            input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
+        )
+        self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep how they truncate, and are not for threads
+        self._lock = threading.Lock()
+        self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
+        self.context_length: int = min(_positions(model), tokenizer.model_max_length, sys.maxsize)
+        self.hidden_size: int = self._probe().shape[-1]
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[int]]:
+        """Each text's token ids with the special tokens that the tokenizer adds.
+
+        Args:
+            truncate: cut what is beyond context_length; special tokens at the end stay.
+        """
+        limit = self.context_length if truncate and self.context_length < sys.maxsize else None
+        with self._lock:
+            encoded = self._tokenizer(list(texts), truncation=limit is not None, max_length=limit, verbose=False)
+        return [[int(token_id) for token_id in token_ids] for token_ids in encoded["input_ids"]]
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids (rows, width) int64 and their mask (rows, width) bool, on the CPU, padded on the right."""
+        width = max(map(len, rows))
+        token_ids = torch.full((len(rows), width), self._pad_id, dtype=torch.int64, device="cpu")
+        mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
+        for row, ids in enumerate(rows):
+            token_ids[row, : len(ids)] = torch.tensor(ids, device="cpu")
+            mask[row, : len(ids)] = True
+        return token_ids, mask
+
+    def encode(self, token_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """A vector for each token.
+
+        Args:
+            token_ids: (rows, width) int64, on the input device, padded on the right.
+            attention_mask: (rows, width) bool, on the input device: False at padding.
+        Returns:
+            (rows, width, hidden_size), of the weights' dtype, on the same device.
+        """
+        output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
+        hidden: Tensor | None = getattr(output, "last_hidden_state", None)
+        if hidden is None:
+            raise ModelError(
+                f"{type(self.hf_model).__name__} gives no last_hidden_state: it has a head. Load the encoder without "
+                "it, with gen.load_encoder or AutoModel."
+            )
+        return hidden
+
+    @torch.no_grad()
+    def _probe(self) -> Tensor:
+        """Run it twice on a few tokens: does it give a vector for each, which depends on the tokens after it?"""
+        name = type(self.hf_model).__name__
+        token_ids = torch.ones((1, 4), dtype=torch.int64, device=self.placement.input_device)
+        mask = torch.ones_like(token_ids, dtype=torch.bool)
+        hidden = self.encode(token_ids, mask)
+        token_ids[:, -1] = 2
+        if torch.equal(self.encode(token_ids, mask)[:, :-1], hidden[:, :-1]):
+            raise ModelError(
+                f"{name} is a text model: its vectors know nothing of the tokens after them. Generate with it, after "
+                "gen.load or gen.from_transformers; for embeddings load an encoder such as BERT."
+            )
+        return hidden
+
+
+def _positions(model: "PreTrainedModel") -> int:
+    """How many tokens the model's positions are for."""
+    limit: int = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+    table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
+    offset = getattr(table, "padding_idx", None)  # RoBERTa and its kin count from the id after the padding's
+    return limit if offset is None else limit - offset - 1

@@ -1,0 +1,144 @@
+"""Loading models in Hugging Face format: which class, which device, and what is missing."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gen.devices import resolve_device
+from gen.errors import ArgumentError, ModelError
+from gen.models.transformers import TransformersModel
+from gen.models.vision import VisionModel, reads_images
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+DEMO = Path(__file__).parent / "demo"
+
+
+def load(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> TransformersModel:
+    """Load a language model in Hugging Face format onto the device that is asked for.
+
+    A vision-language checkpoint is recognised by its config, and loaded with its processor.
+
+    Args:
+        path_or_hub_id: a directory, a Hub id such as "organisation/name", or "demo", the small model of this package.
+        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
+        dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's (float32 for "demo").
+        device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: whether code that comes with the model may run.
+        attn_implementation: "sdpa" or "eager"; None is the model's own choice.
+    Raises:
+        DeviceError: the device does not exist.
+        ModelError: there is no such model, or it cannot be used (see `from_transformers`).
+        ArgumentError: arguments at odds with each other, or an unknown dtype.
+    """
+    if device is not None and device_map is not None:
+        raise ArgumentError("give device for one device or device_map for several, not both.")
+    target = resolve_device(device) if device_map is None else None
+    source = find_source(path_or_hub_id)
+    weights_dtype = torch.float32 if dtype is None and source == str(DEMO) else read_dtype(dtype)
+
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoProcessor,
+        AutoTokenizer,
+    )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        vision = type(AutoConfig.from_pretrained(source, **options)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        tokenizer = (AutoProcessor if vision else AutoTokenizer).from_pretrained(source, **options)
+        model, report = (AutoModelForImageTextToText if vision else AutoModelForCausalLM).from_pretrained(
+            source,
+            dtype=weights_dtype,
+            device_map=device_map if target is None else {"": target},
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+            **options,
+        )
+    except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
+        raise ModelError(f"cannot load {str(path_or_hub_id)!r}: {error}") from error
+    if missing := sorted(report["missing_keys"]):
+        names = ", ".join(missing[:3])
+        raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of a language model, such as {names}.")
+    if (hook := getattr(model, "_hf_hook", None)) is not None:
+        hook.io_same_device = False  # leave sharded logits where the head is: sampling runs there
+    return from_transformers(model.eval(), tokenizer)
+
+
+def from_transformers(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
+) -> TransformersModel:
+    """Use a model and tokenizer that are loaded already; neither is changed or moved.
+
+    Args:
+        model: a decoder language model, or a vision-language model.
+        tokenizer: the model's own; for a vision-language model its processor.
+    Raises:
+        ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, or its
+            tokenizer or processor does not fit.
+    """
+    processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
+    name = type(model).__name__
+    if not reads_images(model):
+        if processor is not None:
+            raise ModelError(f"{name} reads no images; give processor.tokenizer instead of the processor.")
+        return TransformersModel(model, tokenizer)
+    if not hasattr(processor, "image_processor"):
+        raise ModelError(
+            f"{name} reads images, which {type(tokenizer).__name__} cannot prepare; give the model's processor, as "
+            "AutoProcessor.from_pretrained loads it."
+        )
+    return VisionModel(model, processor)
+
+
+def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model in Hugging Face format.
+
+    Raises:
+        ModelError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(find_source(path_or_hub_id))
+    except Exception as error:  # as in load
+        raise ModelError(f"cannot load the tokenizer of {str(path_or_hub_id)!r}: {error}") from error
+    return tokenizer
+
+
+def find_source(path_or_hub_id: str | Path) -> str:
+    """A directory, or a name that the Hub may know."""
+    if path_or_hub_id == "demo":
+        return str(DEMO)
+    path = Path(path_or_hub_id).expanduser()
+    if path.is_dir():
+        return str(path)
+    if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
+        return path_or_hub_id
+    raise ModelError(f"no directory {str(path)!r}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
+    """A floating dtype, or "auto" for the checkpoint's."""
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None:
+        return "auto"
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ArgumentError(f"dtype must be a floating type such as 'float32' or 'bfloat16', got {dtype!r}")
+    return found

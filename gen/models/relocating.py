@@ -1,0 +1,174 @@
+"""Moves an exported program to one device: its tensors, and every device that tracing wrote into its graph."""
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_aggregate
+
+from gen.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_NAMES_A_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|hpu|npu|xla|mtia)(:\d+)?")
+_AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
+
+
+def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
+    """A module that computes what the program does, all of it on one device.
+
+    Parameters, buffers, constants and lifted literals are moved, those that share memory to one tensor again; every
+    device in the graph and its subgraphs, as an argument of a factory, a copy, a check or an operator of one's own, and
+    the device type of autocast, becomes the given one. A bare "cuda" means a device too.
+
+    Args:
+        program: stays as it is; what is on the device already is shared with it.
+        device: with an index where it is a GPU.
+    Raises:
+        ModelError: something in the program cannot be moved; it names the nodes. What shows only when it runs, see
+            `run_on`.
+    Source: torch.export.passes.move_to_device_pass does the first half of this, and changes the program that it is
+        given; it unties weights, and leaves autocast and positional devices of operators.
+    """
+    module = program.module()  # new, but for tensors and subgraphs
+    moved: dict[int, Any] = {}
+    twins: dict[tuple[object, ...], Tensor] = {}
+    stuck = []
+    for name, value in _held(module):
+        if isinstance(value, Tensor) and value.device.type != "meta" and not isinstance(value, FakeTensor):
+            key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
+            moved[id(value)] = _move(value, device) if key not in twins else twins[key]
+            twins[key] = moved[id(value)]
+        elif isinstance(value, Tensor | torch.ScriptObject):
+            stuck.append(f"{name}: {'a tensor without values' if isinstance(value, Tensor) else 'a script object'}")
+    _own_subgraphs_(module, moved)
+    for name, part in module.named_modules():
+        for values in _values(part):
+            values.update({key: moved[id(value)] for key, value in values.items() if id(value) in moved})
+        if isinstance(part, GraphModule):
+            for node in part.graph.nodes:
+                _readdress_(node, device)
+                stuck += [f"{name}.{node.name}".lstrip(".") + f": {why}" for why in _left(node, device)]
+            part.recompile()
+    if stuck:
+        raise ModelError(
+            f"the program cannot be moved to {device}; " + "; ".join(stuck) + ". Change the model there to take the "
+            "device from its inputs, or export it without decompositions, and export again."
+        )
+    return module
+
+
+def run_on(module: GraphModule, device: torch.device, *args: Any, **kwargs: Any) -> Any:
+    """Run a relocated module once, looking at the device of each result.
+
+    Raises:
+        ModelError: a node fails, or gives a tensor on another device; it names the node.
+    """
+    leaves = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
+    return module._graph.process_outputs(_Watch(module, device).run(*leaves, enable_io_processing=False))
+
+
+class _Watch(Interpreter):
+    """Runs a graph node by node, and stops at the first that is not on the device."""
+
+    def __init__(self, module: GraphModule, device: torch.device) -> None:
+        super().__init__(module)
+        self._device = device
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node; fail with its name."""
+        try:
+            result = super().run_node(n)
+        except Exception as error:  # operators fail with errors of every kind
+            raise ModelError(f"node {n.name} ({n.target}) of the program fails on {self._device}: {error}") from error
+        for value in torch.utils._pytree.tree_leaves(result):
+            if isinstance(value, Tensor) and value.device != self._device:
+                raise ModelError(
+                    f"node {n.name} ({n.target}) of the program gives a tensor on {value.device}, expected "
+                    f"{self._device}: it has a device of its own. Let it take that of its inputs, and export again."
+                )
+        return result
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Parameters, buffers and attributes of a module and its parts, each time that they occur."""
+    for prefix, part in module.named_modules():
+        for values in _values(part):
+            for name, value in values.items():
+                yield f"{prefix}.{name}".lstrip("."), value
+
+
+def _values(part: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Where a module keeps tensors."""
+    return part._parameters, part._buffers, vars(part)
+
+
+def _own_subgraphs_(module: nn.Module, moved: dict[int, Any]) -> None:
+    """Put copies in the place of the subgraphs, such as the body of an autocast, which belong to the program."""
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            setattr(module, name, copy.deepcopy(child, dict(moved)))
+        else:
+            _own_subgraphs_(child, moved)
+
+
+def _move(value: Tensor, device: torch.device) -> Tensor:
+    if value.device == device:
+        return value
+    if isinstance(value, nn.Parameter):
+        return nn.Parameter(value.detach().to(device), requires_grad=False)
+    return value.detach().to(device)
+
+
+def _readdress_(node: Node, device: torch.device) -> None:
+    """Write the device into a node in the place of any other."""
+
+    def leaf(value: Any) -> Any:
+        return device if isinstance(value, torch.device) and value.type != "meta" else value
+
+    args = list(map_aggregate(node.args, leaf))
+    kwargs: dict[str, Any] = dict(map_aggregate(node.kwargs, leaf))
+    if isinstance(node.target, OpOverload):
+        for position, argument in enumerate(node.target._schema.arguments):
+            if isinstance(argument.real_type, torch.DeviceObjType):  # given as a string, by a graph made by hand
+                if position < len(args) and isinstance(args[position], str):
+                    args[position] = device
+                elif isinstance(kwargs.get(argument.name), str):
+                    kwargs[argument.name] = device
+    if node.op == "call_function" and getattr(node.target, "__name__", "") in _AUTOCAST:
+        args[0] = device.type
+    node.args, node.kwargs = tuple(args), kwargs
+
+
+def _left(node: Node, device: torch.device) -> Iterator[str]:
+    """What in a node cannot be on the device."""
+    names: list[str] = []
+    map_aggregate((node.args, node.kwargs), lambda value: names.append(value) if isinstance(value, str) else None)
+    autocast = getattr(node.target, "__name__", "") in _AUTOCAST
+    for name in names:
+        if _NAMES_A_DEVICE.fullmatch(name) and name != str(device) and not autocast and node.op == "call_function":
+            yield f"{node.target} takes the text {name!r}"
+    if isinstance(node.target, OpOverload) and not _runs_on(node.target, device):
+        yield f"{node.target} has no kernel for {device.type}"
+    if device.type == "cpu" and str(node.target).startswith("triton_kernel_wrapper"):
+        yield f"{node.target} is a Triton kernel, for GPUs only"
+
+
+def _runs_on(operator: OpOverload, device: torch.device) -> bool:
+    """Whether the operator has a kernel for the device, as far as this build of torch can tell."""
+    if not any(argument.type.isSubtypeOf(torch._C.TensorType.get()) for argument in operator._schema.returns):
+        return True  # sizes and checks are computed by the dispatcher itself
+    if device.type not in ("cpu", "cuda"):
+        return True  # the others fall back to the CPU for some; a run will show it
+    if device.type == "cuda" and operator.namespace in ("aten", "prims") and torch.version.cuda is None:
+        return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch's own kernels are not there to ask for
+    schema = operator._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, device.type.upper()))

@@ -1,0 +1,152 @@
+"""Vision-language models of transformers: prompts with images, and where each part of them goes."""
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.errors import ArgumentError, ModelError
+from gen.models.base import Inputs
+from gen.models.transformers import State, TransformersModel, text_positions
+from gen.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import PreTrainedModel, ProcessorMixin
+
+
+def reads_images(model: "PreTrainedModel") -> bool:
+    """Whether the model takes images."""
+    return "pixel_values" in inspect.signature(model.forward).parameters
+
+
+class VisionModel(TransformersModel):
+    """A vision-language model of transformers behind `gen.models.base.ImageReader`.
+
+    Images are read at prefill alone; then it decodes as a text model does. Token ids and positions go to the device of
+    the embedding, pixel values to that of the vision part, which `placement.vision_device` records. What a call
+    needs, its positions too, belongs to the call: nothing is kept on the model.
+
+    Attributes:
+        processor: the transformers processor; never changed.
+    """
+
+    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin") -> None:
+        super().__init__(model, processor.tokenizer)
+        self.processor = processor
+        template = getattr(processor, "chat_template", None)
+        if isinstance(template, dict):  # several by name, of which "default" is used
+            template = template.get("default")
+        self.tokenizer = Tokenizer(processor.tokenizer, chat_template=template)
+        self._place = getattr(processor, "image_token", None)  # the text that stands for an image, if it has one
+        tokens = (getattr(processor, "image_token_id", None), *(getattr(processor, "image_token_ids", None) or ()))
+        written = [token for token in tokens if token is not None]
+        read = getattr(model.config, "image_token_id", None)
+        if written and read is not None and read not in written:
+            raise ModelError(
+                f"{type(processor).__name__} writes images as token {written[0]}, {type(model).__name__} reads them "
+                f"from token {read}: use the model's own processor."
+            )
+
+    def encode(
+        self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
+    ) -> tuple[list[int], Inputs]:
+        """See `gen.models.base.ImageReader.encode`."""
+        if self._place and (places := text.count(str(self._place))) != len(images):
+            raise ArgumentError(
+                f"places for images: {places}, images: {len(images)}; write {self._place!r} where each image belongs, "
+                "or let the chat template do it with chat=True."
+            )
+        if not images:
+            encode = self.tokenizer.encode if add_special_tokens else self.tokenizer.encode_plain
+            return encode(text), {}
+        try:
+            with torch.device("cpu"):  # whatever the caller's default is
+                encoded = self.processor(
+                    text=[text], images=[list(images)], add_special_tokens=add_special_tokens, return_tensors="pt"
+                )
+        except Exception as error:  # processors fail with errors of every kind
+            raise ArgumentError(f"{type(self.processor).__name__} refuses the prompt: {error}") from error
+        inputs = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
+        token_ids = inputs.pop("input_ids")[0].tolist()
+        inputs.pop("attention_mask", None)
+        return token_ids, inputs
+
+    def prefill(
+        self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int, inputs: Sequence[Inputs] = ()
+    ) -> tuple[Tensor, State]:
+        """See `gen.models.base.ImageReader.prefill`.
+
+        Raises:
+            ModelError: the model finds other places for images in the tokens than its processor has made.
+        Host sync: at an image the model itself waits, to compare numbers of tokens and to cut images apart.
+        """
+        if not any(inputs):
+            return super().prefill(token_ids, attention_mask, new_tokens)
+        merged = _merge(inputs, token_ids.shape[1])
+        positions = self._positions(token_ids, attention_mask, merged)
+        placed = {
+            name: self._place_input(name, value) for name, value in merged.items() if name in self._forward_arguments
+        }
+        try:
+            with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
+                return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)
+        except ValueError as error:
+            raise ModelError(f"{error}; use the processor that belongs to {type(self.hf_model).__name__}.") from error
+
+    def _positions(self, token_ids: Tensor, attention_mask: Tensor, inputs: Inputs) -> Tensor:
+        """Positions in the text, or where the model has them over time, height and width of images, those.
+
+        Computed on the CPU and given to the model, which would otherwise keep a part of them for its next call.
+        """
+        base = getattr(self.hf_model, self.hf_model.base_model_prefix, None)
+        get_rope_index = getattr(base, "get_rope_index", None)
+        if get_rope_index is None:
+            return text_positions(attention_mask)
+        known = inspect.signature(get_rope_index).parameters
+        positions: Tensor = get_rope_index(
+            input_ids=token_ids,
+            attention_mask=attention_mask,
+            **{name: value for name, value in inputs.items() if name in known},
+        )[0]
+        return positions
+
+    def _place_input(self, name: str, value: Tensor) -> Tensor:
+        if _is_of_tokens(name):
+            return to_device(value, self.placement.input_device)
+        if value.is_floating_point():
+            value = value.to(self.placement.dtype)
+        return to_device(value, self.placement.vision_device or self.placement.input_device)
+
+
+def _is_of_tokens(name: str) -> bool:
+    """Whether an input has an entry for each token of the prompt."""
+    return name.endswith("token_type_ids")
+
+
+def _merge(inputs: Sequence[Inputs], width: int) -> dict[str, Tensor]:
+    """The rows' inputs as those of a batch: entries of tokens padded on the left to `width`, images one after another.
+
+    Raises:
+        ArgumentError: the prompts' images came out in different shapes.
+    """
+    merged = {}
+    for name in dict.fromkeys(name for one in inputs for name in one):
+        values = [one[name] for one in inputs if name in one]
+        if _is_of_tokens(name):
+            merged[name] = torch.zeros((len(inputs), width), dtype=values[0].dtype, device="cpu")
+            for row, one in enumerate(inputs):
+                if name in one:
+                    merged[name][row, width - one[name].shape[1] :] = one[name][0]
+            continue
+        if len({value.shape[1:] for value in values}) > 1:
+            shapes = ", ".join(str(tuple(value.shape)) for value in values)
+            raise ArgumentError(
+                f"this model's processor gives the images of these prompts different shapes ({name}: {shapes}); "
+                "generate them one prompt at a time, or resize the images to one size."
+            )
+        merged[name] = torch.cat(values)
+    return merged

@@ -1,0 +1,114 @@
+"""Exported programs that the tests share: tiny language models, and one with a device baked in at every place."""
+
+import io
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.node import map_aggregate
+
+from tests.helpers import tiny_model
+
+LONGEST = 64
+PROMPTS = ["a", "to be or not to be", "x = [1, 2, 3]", "über, ja"]
+
+
+class Logits(nn.Module):
+    """A transformers model as an export wants it: tensors in, logits out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
+        ).logits
+        return logits
+
+
+class Everything(nn.Module):
+    """A causal language model that holds a tensor in every way that there is; its head is tied to its embedding."""
+
+    def __init__(self, vocab_size: int = 300, hidden: int = 16) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding = nn.Embedding(vocab_size, hidden)
+        self.head = nn.Linear(hidden, vocab_size, bias=False)
+        self.embedding.weight = nn.Parameter(torch.randn(vocab_size, hidden, generator=generator))
+        self.head.weight = self.embedding.weight
+        self.register_buffer("kept", torch.randn(hidden, generator=generator))
+        self.register_buffer("not_kept", torch.randn(hidden, generator=generator), persistent=False)
+        self.constant = torch.randn(hidden, generator=generator)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        length = input_ids.shape[1]
+        hidden = self.embedding(input_ids) + self.get_buffer("kept") + self.get_buffer("not_kept") + self.constant
+        hidden = hidden * torch.tensor([1.0, -1.0] * 8)  # a literal
+        hidden = hidden + torch.arange(length, device=input_ids.device)[:, None] * 0.1
+        seen = torch.ones(length, length, dtype=torch.bool, device=torch.device("cpu")).tril()
+        hidden = hidden + nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, attn_mask=seen)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def dynamic(names: tuple[str, ...] = ("input_ids",)) -> dict[str, Any]:
+    batch, length = Dim("batch", min=1, max=64), Dim("length", min=1, max=LONGEST)
+    return {name: {0: batch, 1: length} for name in names}
+
+
+def ids(rows: int, length: int) -> Tensor:
+    return torch.zeros((rows, length), dtype=torch.int64)
+
+
+@cache
+def exported(shape: str = "llama", *, rows: int | None = None, length: int | None = None) -> ExportedProgram:
+    """A tiny transformers model; None is a dynamic dimension, both must be dynamic or fixed."""
+    arguments = (ids(rows or 2, length or 5), torch.ones_like(ids(rows or 2, length or 5)))
+    positions = torch.arange(length or 5).expand(rows or 2, -1)
+    shapes = None if rows else dynamic(("input_ids", "attention_mask", "position_ids"))
+    with torch.no_grad():
+        return torch.export.export(Logits(tiny_model(shape)), (*arguments, positions), dynamic_shapes=shapes)
+
+
+def program_of(model: nn.Module, *arguments: Tensor, **options: Any) -> ExportedProgram:
+    """A program with a dynamic batch and length, or with the options given."""
+    options = options or {"dynamic_shapes": dynamic()}
+    with torch.no_grad():
+        return torch.export.export(model.eval(), arguments or (ids(2, 5),), **options)
+
+
+def written_on(program: ExportedProgram, device: str) -> ExportedProgram:
+    """A copy as an export on that device has it: with its name wherever one stands in the graph."""
+
+    def leaf(value: Any) -> Any:
+        return torch.device(device) if isinstance(value, torch.device) else value
+
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    copied = torch.export.load(file)
+    for node in copied.graph.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, leaf), map_aggregate(node.kwargs, leaf)
+    return copied
+
+
+def devices_in_code(module: torch.fx.GraphModule) -> set[str]:
+    """Every device that stands in a graph and its subgraphs."""
+    found: list[str] = []
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                map_aggregate(
+                    (node.args, node.kwargs),
+                    lambda value: found.append(str(value)) if isinstance(value, torch.device) else None,
+                )
+    return set(found)
+
+
+def devices_of_tensors(module: nn.Module) -> set[str]:
+    """Every device that a parameter, buffer or attribute is on."""
+    values = [v for part in module.modules() for d in (part._parameters, part._buffers, vars(part)) for v in d.values()]
+    return {str(value.device) for value in values if isinstance(value, Tensor)}

@@ -1,0 +1,90 @@
+"""Petals 575: a throughput probe began with an empty KV cache that was left on the CPU, and its first step failed.
+
+In gen the cache is made by the adapter for the devices that its layers are on; there is no empty one to forget. The
+oracle is the CPU's cache.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.models.transformers import TransformersModel
+from tests.helpers import byte_tokenizer, tiny_model
+
+CPU, GPU1 = torch.device("cpu"), torch.device("cuda:1")
+SHAPES = ["llama", "gpt2", "gemma3", "mixtral", "deepseek_v3"]
+PROMPTS = torch.tensor([[0, 72, 105], [65, 100, 97]])
+MASK = torch.tensor([[False, True, True], [True, True, True]])
+
+
+class FaultyBlock:
+    """Attention over a cache that grows by concatenation, as a server's block has it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.project = torch.linspace(-1, 1, 64, device="cpu").view(8, 8).to(device)
+
+    def step(self, hidden: Tensor, cache: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        keys = torch.cat((cache[0], hidden @ self.project), 1)
+        values = torch.cat((cache[1], hidden), 1)
+        return (hidden @ keys.mT).softmax(-1) @ values, (keys, values)
+
+    def probe(self, cache: tuple[Tensor, Tensor], steps: int = 3) -> Tensor:
+        """What the throughput probe did: decode steps from an empty cache."""
+        hidden = torch.ones(2, 1, 8, device=self.project.device)
+        for _ in range(steps):
+            hidden, cache = self.step(hidden, cache)
+        return hidden
+
+
+def test_an_empty_cache_that_is_left_on_the_cpu_fails_at_the_first_step(two_gpus: None) -> None:
+    block = FaultyBlock(GPU1)
+    forgotten = (torch.empty(2, 0, 8), torch.empty(2, 0, 8))
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        block.probe(forgotten)
+    expected = FaultyBlock(CPU).probe(forgotten)
+    torch.testing.assert_close(block.probe((forgotten[0].to(GPU1), forgotten[1].to(GPU1))).cpu(), expected)
+
+
+def adapter(shape: str, device: torch.device) -> TransformersModel:
+    return gen.from_transformers(tiny_model(shape).to(device), byte_tokenizer())
+
+
+@torch.inference_mode()
+def probe(model: TransformersModel, new_tokens: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """A prefill and decode steps by themselves: each one's logits, and every tensor of the call after it."""
+    logits, state = model.prefill(PROMPTS, MASK, new_tokens)
+    for step in range(new_tokens):
+        if step:
+            logits = state.decode_step(logits.argmax(-1, keepdim=True))
+        tensors = {f"{name} of layer {n}": t for n, layer in enumerate(state.cache.layers) for name, t in of(layer)}
+        yield logits, tensors | dict(of(state))
+
+
+def of(owner: object) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in vars(owner).items() if isinstance(value, Tensor)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_empty_cache_of_gen_has_nothing_on_another_device(two_gpus: None, shape: str) -> None:
+    model = adapter(shape, GPU1)
+    for layer in model.new_cache(8).layers:
+        assert {tensor.device for _, tensor in of(layer)} <= {GPU1}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_of_gens_cache_is_on_gpu_1_through_a_warm_up_and_a_benchmark(two_gpus: None, shape: str) -> None:
+    model, reference = adapter(shape, GPU1), adapter(shape, CPU)
+    warm_up = gen.generate(model, ["Ada", ""], seed=1, max_new_tokens=2)
+    assert warm_up == gen.generate(reference, ["Ada", ""], seed=1, max_new_tokens=2)
+    for new_tokens in (1, 2, 6):  # the warm-up's lengths, then the benchmark's
+        steps = zip(probe(model, new_tokens), probe(reference, new_tokens), strict=True)
+        for (logits, tensors), (cpu_logits, cpu_tensors) in steps:
+            assert logits.device == GPU1
+            assert {name: tensor.device for name, tensor in tensors.items()} == dict.fromkeys(cpu_tensors, GPU1)
+            assert {"keys of layer 0", "values of layer 1", "mask", "positions"} <= set(tensors)
+            for name, tensor in tensors.items():
+                torch.testing.assert_close(tensor.cpu(), cpu_tensors[name], rtol=1e-4, atol=1e-4, msg=name)
+            torch.testing.assert_close(logits.cpu(), cpu_logits, rtol=1e-4, atol=1e-4)

