@@ -13,7 +13,8 @@ def main() -> None:
     gen.generate(model, STORY, max_new_tokens=2)  # the first call loads what it needs
     print(f"demo model on {model.placement}\n")
     begin = time.perf_counter()
-    story = gen.generate(model, STORY, sampler=gen.samplers.multinomial(temperature=0.5), seed=7, details=True)
+    sampler = gen.samplers.multinomial(temperature=0.5)
+    story = gen.generate(model, STORY, sampler=sampler, seed=7, max_new_tokens=400, details=True)
     print(f"{STORY}{story.text}\n")
     record = gen.generate(model, RECORD, sampler=gen.samplers.greedy(), details=True)
     print(f"{RECORD}{record.text}\n")

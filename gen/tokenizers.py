@@ -1,6 +1,7 @@
 """Text to token ids and back: encoding, chat templates, and decoding piece by piece."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from gen.errors import ArgumentError
@@ -26,6 +27,7 @@ class Tokenizer:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._encoding = Lock()  # fast tokenizers set their truncation at a call, and fail if another thread does too
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, text: str) -> list[int]:
@@ -75,7 +77,8 @@ class Tokenizer:
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # verbose=False: a prompt longer than the context is the decode loop's error, not the tokenizer's warning
-        encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
+        with self._encoding:
+            encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
         return [int(token_id) for token_id in encoded["input_ids"]]
 
 

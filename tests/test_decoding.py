@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -132,6 +133,14 @@ def test_equal_seeds_give_equal_texts_and_drawn_seeds_are_reported(llama: Any) -
     assert len({completion.text for completion in drawn}) == 4
     for completion in drawn:
         assert gen.generate(llama, "same", seed=completion.seed, max_new_tokens=12) == completion.text
+
+
+def test_threads_share_a_model(llama: Any) -> None:
+    prompts = [f"thread {number}" for number in range(8)]
+    expected = [gen.generate(llama, prompt, seed=5, max_new_tokens=12) for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda prompt: gen.generate(llama, prompt, seed=5, max_new_tokens=12), prompts))
+    assert texts == expected
 
 
 def test_logprobs_are_those_of_the_distribution_that_was_drawn_from(llama: Any) -> None:
