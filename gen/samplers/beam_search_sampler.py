@@ -49,6 +49,7 @@ class BeamSearchSampler:
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
 
+    @torch.no_grad()
     def candidates(self, logits: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each prompt over all of its beams, best first.
 
@@ -69,6 +70,7 @@ class BeamSearchSampler:
         pad = torch.nn.functional.pad
         return pad(token_ids, missing), pad(index // each, missing), pad(best, missing, value=-math.inf)
 
+    @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used.
 

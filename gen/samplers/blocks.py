@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-PIECE = 16
+PIECES, FEW = 16, 64
 
 
 def count_blocks(vocab: int) -> int:
@@ -40,12 +40,23 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
         (rows, n, 128), float32; -inf past the end of the vocabulary. Host sync: none.
     """
     rows, vocab = values.shape
-    row = torch.arange(rows, device=values.device).view(rows, 1)
-    if vocab % BLOCK == 0:
-        return torch.unflatten(values, 1, (vocab // BLOCK, BLOCK))[row, blocks].float()
-    token = blocks.unsqueeze(-1) * BLOCK + torch.arange(BLOCK, device=values.device)
-    taken = values[row.unsqueeze(-1), token.clamp(max=vocab - 1)].float()
-    return taken.masked_fill_(token >= vocab, -math.inf)
+    if vocab < BLOCK:
+        return _end(values).repeat(1, blocks.shape[1], 1)
+    if values.stride(1) != 1:
+        values = values.contiguous()
+    # Every run of 128 numbers in memory as a row of its own: far quicker to select from than number by number.
+    last = (rows - 1) * values.stride(0) + vocab - BLOCK
+    runs = values.as_strided((last + 1, BLOCK), (1, 1))
+    row = torch.arange(rows, device=values.device).unsqueeze(1)
+    first = (blocks * BLOCK).add_(row * values.stride(0)).clamp_(max=last)
+    taken = runs.index_select(0, first.flatten()).view(*blocks.shape, BLOCK).float()
+    return torch.where((blocks == vocab // BLOCK).unsqueeze(-1), _end(values), taken) if vocab % BLOCK else taken
+
+
+def _end(values: Tensor) -> Tensor:
+    """The partly filled block, (rows, 1, 128) float32: -inf past the end of the vocabulary."""
+    end = values[:, values.shape[1] // BLOCK * BLOCK :].float()
+    return torch.nn.functional.pad(end, (0, BLOCK - end.shape[1]), value=-math.inf).unsqueeze(1)
 
 
 def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -63,10 +74,18 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
         ranked = values.topk(n)
         return ranked.values.float(), ranked.indices
     blocks = maxima.topk(n, sorted=False).indices
-    pieces = torch.unflatten(take_blocks(values, blocks), -1, (BLOCK // PIECE, PIECE)).flatten(1, 2)
-    best = pieces.amax(-1).topk(n, sorted=False).indices  # the same again, in pieces of these blocks
+    taken = take_blocks(values, blocks)
+    if n <= FEW:
+        ranked = taken.flatten(1).topk(n)
+        return ranked.values, blocks.gather(-1, ranked.indices // BLOCK) * BLOCK + ranked.indices % BLOCK
+    # The same again in these blocks, whose tokens are put in pieces by their index modulo 16.
+    pieces = taken
+    while pieces.shape[-1] > PIECES:
+        pieces = torch.maximum(*pieces.chunk(2, -1))
+    best = pieces.flatten(1).topk(n, sorted=False).indices
+    slot, piece = best // PIECES, best % PIECES
     row = torch.arange(len(values), device=values.device).unsqueeze(1)
-    ranked = pieces[row, best].flatten(1).topk(n)
-    piece = best.gather(-1, ranked.indices // PIECE)
-    block = blocks.gather(-1, piece // (BLOCK // PIECE))
-    return ranked.values, block * BLOCK + piece % (BLOCK // PIECE) * PIECE + ranked.indices % PIECE
+    ranked = torch.unflatten(taken, -1, (BLOCK // PIECES, PIECES))[row, slot, :, piece].flatten(1).topk(n)
+    depth = BLOCK // PIECES
+    first = blocks.gather(-1, slot).mul_(BLOCK).add_(piece)  # of each piece
+    return ranked.values, first.gather(-1, ranked.indices // depth) + ranked.indices % depth * PIECES

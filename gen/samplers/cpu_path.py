@@ -10,8 +10,10 @@ from gen.samplers.blocks import BLOCK, block_maxima, count_blocks, largest, take
 from gen.samplers.cuts import (
     Cut,
     Setting,
+    head_mass,
     keep_from,
     log_weight,
+    mass_of,
     min_p_threshold,
     nucleus_goal,
     nucleus_in_head,
@@ -19,10 +21,10 @@ from gen.samplers.cuts import (
     within,
 )
 from gen.samplers.parameters import RowParameters
-from gen.samplers.race import full_mass, kept_mass_, log_probability, run_blocks, run_candidates, run_tokens
+from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_candidates, run_tokens
 
 _LARGEST = torch.finfo(torch.float32).max
-_CHUNK = 2**17  # how many logits are worked on at a time: what they become stays in the cache
+_CHUNK = 2**19  # how many logits are worked on at a time: what they become stays in the cache
 _SLICES, _DEPTH = 4096, 32  # a wide nucleus is found to the slice first; the slices reach this deep in nats
 _HEAD = 128  # how many of the largest logits are looked at before a nucleus is searched for
 
@@ -110,24 +112,19 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = logits.float()
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
-    if not bool(top.isfinite().all()):
+    if not math.isfinite(top.sum()):
         logits = logits.float().nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
         maxima = block_maxima(logits)
         top = maxima.amax(-1, keepdim=True).clamp_(min=-_LARGEST)
     return logits, maxima, top
 
 
-def _covers(head: Head, cut: Cut, logits: Tensor) -> bool:
-    """Whether every token at or above the threshold is in the head."""
-    return head.values.shape[1] == logits.shape[1] or bool((head.values[:, -1:] < cut.threshold).all())
-
-
 def _few(head: Head, cut: Cut, logits: Tensor) -> Head | None:
     """The part of the head that a cut keeps; None if that is not all, or too many to be compared pair by pair."""
-    if not _covers(head, cut, logits):
-        return None
     kept = max(1, int((head.values >= cut.threshold).sum(-1).amax()))
-    return Head(head.values[:, :kept], head.token_ids[:, :kept]) if kept * kept <= logits.shape[1] else None
+    if kept * kept > logits.shape[1] or kept == head.values.shape[1] < logits.shape[1]:
+        return None
+    return Head(head.values[:, :kept], head.token_ids[:, :kept])
 
 
 def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters) -> tuple[Cut | None, Head | None]:
@@ -135,13 +132,14 @@ def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters)
     temperature, top_k, top_p, min_p = parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p
     vocab = logits.shape[1]
     cut, head = None, None
-    if top_k is not None:
-        ranks = top_k if isinstance(top_k, Tensor) else torch.full_like(top, top_k, dtype=torch.int64)
-        limited = ranks < vocab
-        deepest = int(ranks.where(limited, 1).amax())
+    if isinstance(top_k, Tensor):
+        limited = top_k < vocab
+        deepest = int(top_k.where(limited, 1).amax())
         head = Head(*largest(logits, maxima, min(deepest + 1, vocab)))
-        kth = head.values.gather(-1, ranks.clamp(max=deepest) - 1)
-        cut = keep_from(kth.masked_fill_(~limited, -math.inf))
+        cut = keep_from(head.values.gather(-1, top_k.clamp(max=deepest) - 1).masked_fill_(~limited, -math.inf))
+    elif top_k is not None:
+        head = Head(*largest(logits, maxima, min(top_k + 1, vocab)))
+        cut = keep_from(head.values[:, top_k - 1 : top_k])
     if top_p is not None:
         head = Head(*largest(logits, maxima, min(_HEAD, vocab))) if head is None else head
         cut = within(_nucleus(logits, maxima, top, cut, head, temperature, top_p), cut, top_p)
@@ -163,19 +161,21 @@ def _nucleus(
     values = head.values
     if cut is not None:
         values = values.masked_fill(values < cut.threshold, -math.inf)
+    mass = head_mass(values, top, temperature)
     if cut is None:
         total = _all_mass(logits, top, temperature).sum(-1, keepdim=True)
-    elif _covers(head, cut, logits):
-        total = log_weight(values, top, temperature).double().exp_().sum(-1, keepdim=True)
+    elif values.shape[1] == logits.shape[1] or bool((head.values[:, -1:] < cut.threshold).all()):
+        total = mass.sum(-1, keepdim=True)  # of all that the cut keeps
     else:
         total = _mass_of(logits, maxima, top, temperature, cut)[0].sum(-1, keepdim=True)
     goal = nucleus_goal(top_p, total)
-    nucleus, found = nucleus_in_head(values, top, temperature, goal)
+    nucleus, found = nucleus_in_head(values, mass, goal)
     if isinstance(top_p, Tensor):
         found |= top_p >= 1  # those rows need no nucleus
-    for row in (~found).flatten().nonzero().flatten().tolist():
-        wide = _wide_nucleus(logits[row].float(), top[row], _rows(temperature, row), goal[row])
-        nucleus.threshold[row], nucleus.quota[row] = wide
+    for row, enough in enumerate(found.flatten().tolist()):
+        if not enough:
+            wide = _wide_nucleus(logits[row].float(), top[row], _rows(temperature, row), goal[row])
+            nucleus.threshold[row], nucleus.quota[row] = wide
     return nucleus
 
 
@@ -192,7 +192,7 @@ def _wide_nucleus(values: Tensor, top: Tensor, temperature: Setting | None, goal
     reached = mass.cumsum(0)
     last = (reached < goal).sum().clamp_(max=int(slices.amax()))
     ranked = values[slices == last].sort(descending=True).values.unsqueeze(0)
-    return nucleus_in_head(ranked, top, temperature, goal - reached[last] + mass[last])[0]
+    return nucleus_in_head(ranked, head_mass(ranked, top, temperature), goal - reached[last] + mass[last])[0]
 
 
 def _mass_of(
@@ -216,16 +216,17 @@ def _mass_of(
 
 def _all_mass(logits: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
     """The mass of each block (rows, blocks)."""
-    full = logits.shape[1] // BLOCK
+    full = logits.shape[1] // BLOCK * BLOCK
     parts = []
     for rows in _chunks(logits):
-        heat = _rows(temperature, rows)
-        blocks = torch.unflatten(logits[rows, : full * BLOCK], 1, (full, BLOCK))
-        parts.append(full_mass(blocks.float(), top[rows], heat))
-        if logits.shape[1] % BLOCK:  # a padded copy would cost more than the last block alone
-            tail = full_mass(logits[rows, full * BLOCK :].float().unsqueeze(1), top[rows], heat)
-            parts[-1] = torch.cat((parts[-1], tail), -1)
-    return torch.cat(parts)
+        blocks = torch.unflatten(logits[rows, :full].float(), 1, (full // BLOCK, BLOCK))
+        out = None if logits.dtype == torch.float32 else blocks  # the caller's are not written to
+        parts.append(mass_of(blocks, top[rows], _rows(temperature, rows), out=out).sum(-1))
+    mass = torch.cat(parts)
+    if full == logits.shape[1]:
+        return mass
+    end = mass_of(logits[:, full:].float().unsqueeze(1), top, temperature)  # a padded copy would cost more
+    return torch.cat((mass, end.sum(-1)), -1)
 
 
 def _chunks(logits: Tensor) -> list[slice]:

@@ -12,7 +12,8 @@ from torch import Tensor
 Setting = float | Tensor  # one number for all rows, or (rows, 1) on the logits' device
 
 ALL = 2**62
-_SMALLEST = torch.finfo(torch.float32).tiny
+_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+_LOG2_E = 1 / math.log(2)
 
 
 class Cut(NamedTuple):
@@ -38,6 +39,16 @@ def log_weight(values: Tensor, top: Tensor, temperature: Setting | None) -> Tens
     return difference if temperature is None else difference.div_(temperature)
 
 
+def mass_of(values: Tensor, top: Tensor, temperature: Setting | None, out: Tensor | None = None) -> Tensor:
+    """exp of the log-weights of blocks (rows, n, 128), float32; written to `out`, which may be the values.
+
+    As a power of two: on some CPUs torch's exp2 takes a third of the time of its exp.
+    """
+    scale: Setting = _LOG2_E if temperature is None else _LOG2_E / temperature
+    scale = scale.clamp_(max=_LARGEST).unsqueeze(-1) if isinstance(scale, Tensor) else min(scale, _LARGEST)
+    return torch.sub(values, top.unsqueeze(-1), out=out).mul_(scale).exp2_()
+
+
 def min_p_threshold(top: Tensor, temperature: Setting | None, min_p: Setting) -> Tensor:
     """The smallest float32 whose token is at least min_p times as likely as the row's best: (rows, 1).
 
@@ -49,17 +60,22 @@ def min_p_threshold(top: Tensor, temperature: Setting | None, min_p: Setting) ->
     return torch.where(rounded < exact, torch.nextafter(rounded, torch.full_like(rounded, math.inf)), rounded)
 
 
-def nucleus_in_head(head: Tensor, top: Tensor, temperature: Setting | None, goal: Tensor) -> tuple[Cut, Tensor]:
+def head_mass(head: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
+    """The masses of a few values (rows, n), where the row's best token has a mass of 1: float64."""
+    return log_weight(head, top, temperature).double().exp_()
+
+
+def nucleus_in_head(head: Tensor, mass: Tensor, goal: Tensor) -> tuple[Cut, Tensor]:
     """Cut a row where the mass of its largest values reaches a goal.
 
     Args:
         head: (rows, n), float32: the row's largest values in falling order. More tokens may equal the last one.
+        mass: (rows, n), float64: see `head_mass`.
         goal: (rows, 1), float64: a mass, where the row's best token has a mass of 1.
     Returns:
         The cut, and (rows, 1) bool: whether the head's own mass reaches the goal. Where it does not, the cut is at the
         head's last value, and right only if what is left of the mass is that of tokens equal to it.
     """
-    mass = log_weight(head, top, temperature).double().exp_()
     reached = mass.cumsum(-1)
     last = (reached < goal).sum(-1, keepdim=True).clamp_(max=head.shape[1] - 1)
     threshold = head.gather(-1, last)

@@ -24,6 +24,7 @@ class GreedySampler:
         self.processors = Processors.read("GreedySampler", settings, [])
         self.samples = 1
 
+    @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""
         token_ids, logprobs = path_of(logits).most_likely(logits)

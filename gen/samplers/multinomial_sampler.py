@@ -60,6 +60,7 @@ class MultinomialSampler:
         self.parameters = Parameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         self.logits_processors = processors_of(self.parameters)
 
+    @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
         path = path_of(logits)
@@ -75,6 +76,7 @@ class MultinomialSampler:
                 logprobs = torch.where(parameters.cold.squeeze(1), best_logprobs, logprobs)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
+    @torch.no_grad()
     def warp(self, logits: Tensor) -> Tensor:
         """The tempered logits that `step` draws from, -inf where a token is dropped: (rows, vocab), float32."""
         parameters = self.parameters.for_rows(logits)

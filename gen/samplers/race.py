@@ -5,24 +5,12 @@ logarithm of it is Gumbel-max. First a block of 128 token ids runs by its mass, 
 by the chain rule. Sources: Gumbel 1954; Maddison, Tarlow & Minka 2014, arXiv:1411.0030.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gen.samplers.blocks import BLOCK
-from gen.samplers.cuts import Cut, Setting, log_weight
+from gen.samplers.cuts import Cut, Setting, log_weight, mass_of
 from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, exponential, exponential_at
-
-
-def full_mass(values: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
-    """The mass of each block, where the row's best token has a mass of 1: (rows, n), float32.
-
-    Args:
-        values: (rows, n, 128), floating, no NaN; -inf counts for nothing.
-        top: (rows, 1), float32: the row's maximum.
-    """
-    return log_weight(values, top.unsqueeze(-1), _deep(temperature)).exp_().sum(-1)
 
 
 def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cut) -> tuple[Tensor, Tensor]:
@@ -32,19 +20,19 @@ def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cu
         values: (rows, n, 128), float32, no NaN, the blocks in rising order.
         top: (rows, 1), float32: the row's maximum.
     Returns:
-        (rows, n) float32: the mass; (rows, n) int64: how many tokens are at the threshold. Memory: that of the values.
+        (rows, n) float32: the mass; (rows, n) int64: how many tokens are at the threshold. Memory: half the values'.
     """
     threshold = cut.threshold.unsqueeze(-1)
-    hits = torch.empty_like(values)  # comparisons written as numbers: masks of bool take several times as long
-    ties = torch.eq(values, threshold, out=hits).sum(-1).long()
-    before = ties.cumsum(-1) - ties
-    torch.gt(values, threshold, out=hits)
-    values.sub_(top.unsqueeze(-1))
-    if temperature is not None:
-        values.div_(_deep(temperature))
-    kept = torch.minimum((cut.quota - before).clamp_(min=0), ties)
-    mass = values.exp_().mul_(hits).sum(-1)
-    return mass + kept * log_weight(cut.threshold, top, temperature).exp_(), ties
+    above, ties = [], []
+    for half in torch.split(values, -(-values.shape[1] // 2), dim=1):
+        hits = torch.empty_like(half)  # comparisons written as numbers: masks of bool take several times as long
+        ties.append(torch.eq(half, threshold, out=hits).sum(-1).long())
+        torch.gt(half, threshold, out=hits)
+        above.append(mass_of(half, top, temperature, out=half).mul_(hits).sum(-1))
+        del hits  # before the next are made
+    tie = torch.cat(ties, -1)
+    kept = torch.minimum((cut.quota - (tie.cumsum(-1) - tie)).clamp_(min=0), tie)
+    return torch.cat(above, -1) + kept * log_weight(cut.threshold, top, temperature).exp_(), tie
 
 
 def run_blocks(mass: Tensor, keys: Tensor, blocks: int, ids: Tensor | None = None) -> Tensor:
@@ -124,8 +112,3 @@ def log_probability(weight: Tensor, mass: Tensor) -> Tensor:
     total = mass.sum(-1, keepdim=True)
     # a dead row has a mass of 0: -inf - log(0) would be NaN
     return torch.where(total > 0, weight - total.log(), -torch.inf)
-
-
-def _deep(temperature: Any) -> Any:
-    """A setting that broadcasts with (rows, n, 128)."""
-    return temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature

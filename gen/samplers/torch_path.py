@@ -9,7 +9,9 @@ from gen.samplers.blocks import BLOCK, count_blocks, largest, take_blocks
 from gen.samplers.cuts import (
     Cut,
     Setting,
+    head_mass,
     keep_from,
+    mass_of,
     min_p_threshold,
     nucleus_goal,
     nucleus_in_head,
@@ -36,7 +38,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     block = maxima.argmax(-1, keepdim=True)
     token_ids = block * BLOCK + _take(logits, block).argmax(-1, keepdim=True)
     top = maxima.gather(-1, block)
-    mass = _mass_(values, top.clamp(min=-_LARGEST), None).sum(-1)
+    mass = mass_of(values, top.clamp(min=-_LARGEST), None, out=values).sum(-1)
     return token_ids, log_probability(torch.zeros_like(top), mass).squeeze(-1)
 
 
@@ -55,7 +57,8 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     maxima = values.amax(-1)
     top = maxima.amax(-1, keepdim=True).clamp(min=-_LARGEST)
     best, token_ids = largest(values.flatten(1), maxima, n)
-    return log_probability(best - top, _mass_(values, top, None).sum(-1)), token_ids.clamp_(max=logits.shape[1] - 1)
+    mass = mass_of(values, top, None, out=values).sum(-1)
+    return log_probability(best - top, mass), token_ids.clamp_(max=logits.shape[1] - 1)
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
@@ -74,11 +77,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
     temperature = parameters.temperature
     cut, values, top = _cut(logits, parameters)
     if cut is None:
-        mass = _mass_(values, top, temperature).sum(-1)
+        mass = mass_of(values, top, temperature, out=values).sum(-1)
         block = run_blocks(mass, keys, mass.shape[1])
         before = torch.zeros_like(block)
     else:
-        mass, ties = _kept_mass_(values, top, temperature, cut)
+        mass, ties = kept_mass_(values, top, temperature, cut)
         block = run_blocks(mass, keys, mass.shape[1])
         before = (ties.cumsum(-1) - ties).gather(-1, block)
     token_ids, weight = run_tokens(_take(logits, block), top, temperature, cut, before, block, keys)
@@ -141,28 +144,8 @@ def _nucleus_(
         head: what top-k keeps, but for further tokens equal to its last; None where that is not known.
     """
     if cut is not None and head is not None:
-        total = _kept_mass_(values, top, temperature, cut)[0].sum(-1, keepdim=True)
-        return nucleus_in_head(head, top, temperature, nucleus_goal(top_p, total))[0]
-    mass = _mass_(values, top, temperature).flatten(1)[:, : logits.shape[1]]
+        total = kept_mass_(values, top, temperature, cut)[0].sum(-1, keepdim=True)
+        return nucleus_in_head(head, head_mass(head, top, temperature), nucleus_goal(top_p, total))[0]
+    mass = mass_of(values, top, temperature, out=values).flatten(1)[:, : logits.shape[1]]
     total = mass.sum(-1, keepdim=True) if cut is None else mass_from(logits, mass, cut.threshold)
     return search_nucleus(logits, mass, top, temperature, nucleus_goal(top_p, total))
-
-
-def _mass_(values: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
-    """The mass of each token, where the row's best has a mass of 1; in the place of the values (rows, n, 128)."""
-    values.sub_(top.unsqueeze(-1))
-    if temperature is not None:
-        values.div_(temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature)
-    return values.exp_()
-
-
-def _kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cut) -> tuple[Tensor, Tensor]:
-    """As `race.kept_mass_`, half of the blocks at a time, to hold half of them."""
-    masses, ties = [], []
-    quota = cut.quota
-    for half in torch.split(values, -(-values.shape[1] // 2), dim=1):
-        mass, tie = kept_mass_(half, top, temperature, Cut(cut.threshold, quota))
-        masses.append(mass)
-        ties.append(tie)
-        quota = quota - tie.sum(-1, keepdim=True)
-    return torch.cat(masses, -1), torch.cat(ties, -1)

@@ -80,6 +80,40 @@ def test_logits_weights_and_generator_may_be_on_any_mix_of_devices(sampler: Any)
                     torch.testing.assert_close(result.cpu(), wanted)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+@pytest.mark.parametrize(
+    "sampler", [greedy(), multinomial(), multinomial(top_k=5, top_p=0.9), beam_search(2)], ids=lambda s: type(s).__name__
+)
+def test_logits_of_a_model_in_training_are_sampled_as_any_others(sampler: Any, device: str) -> None:
+    logits = torch.linspace(-3, 3, 2 * 300).sin().view(2, 300)
+    expected = sampler(logits, -torch.ones(2), torch.Generator().manual_seed(1))
+    with virtual_gpus(2):
+        results = sampler(logits.to(device).requires_grad_(), -torch.ones(2), torch.Generator().manual_seed(1))
+        for result, wanted in zip(results, expected, strict=True):
+            assert not result.requires_grad
+            torch.testing.assert_close(result, wanted)
+
+
+def test_a_forced_token_is_not_mistaken_for_the_start() -> None:
+    """Whoever forces a token gives it a log-probability of 0, and weights of 0 are how the start is told."""
+    inf, beams = math.inf, 2
+    forced = torch.tensor([[-inf, 0.0, -inf, -inf]] * 2 * beams)
+    free = torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 2 * beams).log()
+    weights = torch.zeros(2 * beams)
+    for logits in (forced, forced, free):
+        token_ids, ancestors, weights = beam_search(beams)(logits, weights)
+    # each prompt goes on from its one real beam, the first, in its two best ways
+    assert token_ids.flatten().tolist() == [3, 2, 3, 2]
+    assert ancestors.tolist() == [0, 0, 2, 2]
+    torch.testing.assert_close(weights.exp(), torch.tensor([3 / 6, 2 / 6] * 2))
+    # a third step has two real beams, and starts from both
+    logits = torch.tensor([[0.0, 0, 9, 1], [0.0, 0, 0, 1]] * 2).log()
+    token_ids, ancestors, weights = beam_search(beams)(logits, weights)
+    assert token_ids.flatten().tolist() == [2, 3, 2, 3]
+    assert ancestors.tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(weights.exp(), torch.tensor([3 / 6 * 0.9, 2 / 6] * 2))
+
+
 def test_beam_search_emits_no_masked_token_where_fewer_are_allowed_than_there_are_beams() -> None:
     inf = math.inf
     start = torch.tensor([[-inf, 0.0, -inf]] * 3)
