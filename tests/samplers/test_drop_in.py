@@ -82,7 +82,9 @@ def test_logits_weights_and_generator_may_be_on_any_mix_of_devices(sampler: Any)
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 @pytest.mark.parametrize(
-    "sampler", [greedy(), multinomial(), multinomial(top_k=5, top_p=0.9), beam_search(2)], ids=lambda s: type(s).__name__
+    "sampler",
+    [greedy(), multinomial(), multinomial(top_k=5, top_p=0.9), beam_search(2)],
+    ids=lambda s: type(s).__name__,
 )
 def test_logits_of_a_model_in_training_are_sampled_as_any_others(sampler: Any, device: str) -> None:
     logits = torch.linspace(-3, 3, 2 * 300).sin().view(2, 300)

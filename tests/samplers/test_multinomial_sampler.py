@@ -47,8 +47,8 @@ def zipf_logits(vocab: int = 301) -> Tensor:
 
 def counts(sampler: MultinomialSampler, logits: Tensor, seed: int, draws: int = 60_000) -> npt.NDArray[np.int64]:
     total = torch.zeros(len(logits), dtype=torch.int64)
-    rows = 20_000
-    for keys in row_keys(torch.arange(rows) + seed * rows, draws // rows):
+    rows = min(20_000, 10**7 // len(logits))
+    for keys in row_keys(torch.arange(rows) + seed * draws, draws // rows):
         token_ids, _, _ = sampler.step(logits.expand(rows, -1), torch.zeros(rows), keys)
         total += torch.bincount(token_ids.flatten(), minlength=len(logits))
     return total.numpy()
@@ -92,14 +92,28 @@ def test_the_same_test_finds_a_bias_of_two_percent(names: tuple[str, ...]) -> No
     assert chi_square_p(observed, reference(logits.double().numpy(), parameters)) < 1e-4
 
 
-@pytest.mark.parametrize("kind", [3, 6, 9, 13], ids=["ties", "masked", "infinite", "nearly equal"])
-def test_draws_follow_the_float64_reference_on_hard_logits(kind: int) -> None:
-    logits = hard_logits(301, torch.float32)[kind]
+@pytest.mark.parametrize("kind", [3, 4, 6, 8, 9, 13], ids=["ties", "flat", "masked", "NaN", "infinite", "nearly equal"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_draws_follow_the_float64_reference_on_hard_logits(kind: int, dtype: torch.dtype) -> None:
+    logits = hard_logits(301, dtype)[kind]
     parameters = {"temperature": 2.5, "top_k": 40, "top_p": 0.87}
     observed = counts(MultinomialSampler(**parameters), logits, seed=4, draws=20_000)  # type: ignore[arg-type]
     expected = Ranked(logits.unsqueeze(0)).cut(**parameters)
     assert not expected.either.any()
     assert chi_square_p(observed, expected.probabilities[0].numpy()) > 1e-4
+
+
+@pytest.mark.parametrize("vocab", [32_000, 49_152, 131_072, 151_936])
+@pytest.mark.parametrize("parameters", [{}, {"temperature": 1.3, "top_k": 40, "top_p": 0.95}, {"top_p": 0.8}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_draws_follow_the_float64_reference_from_large_vocabularies(
+    vocab: int, parameters: dict[str, float], dtype: torch.dtype
+) -> None:
+    logits = hard_logits(vocab, dtype)[1]
+    observed = counts(MultinomialSampler(**parameters), logits, seed=5, draws=6000)  # type: ignore[arg-type]
+    probabilities = Ranked(logits.unsqueeze(0)).cut(**parameters).probabilities[0].numpy()
+    assert (probabilities * 6000 > 10).sum() > 10, "too few cells to tell a wrong distribution from the right one"
+    assert chi_square_p(observed, probabilities) > 1e-4
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 31, 33, 127, 129, 1000])
