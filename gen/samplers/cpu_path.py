@@ -89,11 +89,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         return token_ids, log_probability(weight, mass).squeeze(-1)
     if cut is None:
         mass = _all_mass(logits, top, temperature)
-        block = run_blocks(mass, keys, mass.shape[1])
+        block = run_blocks(mass, keys)
         inside, before = take_blocks(logits, block).squeeze(1), torch.zeros_like(block)
     else:
         mass, ties, blocks = _mass_of(logits, maxima, top, temperature, cut)
-        slot = run_blocks(mass, keys, maxima.shape[1], blocks)
+        slot = run_blocks(mass, keys, blocks)
         block = slot if blocks is None else blocks.gather(-1, slot)
         inside = take_blocks(logits, block).squeeze(1)
         before = (ties.cumsum(-1) - ties).gather(-1, slot)

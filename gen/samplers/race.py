@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gen.samplers.blocks import BLOCK
 from gen.samplers.cuts import Cut, Setting, log_weight, mass_of
-from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, exponential, exponential_at
+from gen.samplers.random import BLOCK_NOISE, TOKEN_NOISE, exponential
 
 
 def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cut) -> tuple[Tensor, Tensor]:
@@ -35,21 +35,16 @@ def kept_mass_(values: Tensor, top: Tensor, temperature: Setting | None, cut: Cu
     return torch.cat(above, -1) + kept * log_weight(cut.threshold, top, temperature).exp_(), tie
 
 
-def run_blocks(mass: Tensor, keys: Tensor, blocks: int, ids: Tensor | None = None) -> Tensor:
+def run_blocks(mass: Tensor, keys: Tensor, ids: Tensor | None = None) -> Tensor:
     """Draw a block of each row: (rows, 1), int64, an index into `mass`.
 
     Args:
         mass: (rows, n), float32.
         keys: (rows,), int64.
-        blocks: how many blocks the vocabulary has.
         ids: (rows, n), int64: which blocks these are; None for all in order.
     """
-    if ids is not None and 4 * ids.shape[1] < blocks:
-        noise = exponential_at(keys.unsqueeze(1), ids, BLOCK_NOISE)
-    else:
-        noise = exponential(keys, torch.arange(-(-blocks // 4), device=keys.device).unsqueeze(0), BLOCK_NOISE)
-        noise = noise[:, :blocks] if ids is None else noise.gather(-1, ids)
-    return noise.div_(mass).argmin(-1, keepdim=True)
+    counter = (torch.arange(mass.shape[1], device=mass.device) if ids is None else ids) + BLOCK_NOISE
+    return exponential(keys.unsqueeze(1), counter).div_(mass).argmin(-1, keepdim=True)
 
 
 def run_tokens(
@@ -76,8 +71,8 @@ def run_tokens(
         tie = inside == cut.threshold
         rank = before + tie.cumsum(-1)  # counted from 1
         mass = mass.mul_((inside > cut.threshold) | (tie & (rank <= cut.quota)))
-    runs = block * (BLOCK // 4) + torch.arange(BLOCK // 4, device=keys.device)
-    winner = exponential(keys, runs, TOKEN_NOISE).div_(mass).argmin(-1, keepdim=True)
+    counter = block * BLOCK + torch.arange(TOKEN_NOISE, TOKEN_NOISE + BLOCK, device=keys.device)
+    winner = exponential(keys.unsqueeze(1), counter).div_(mass).argmin(-1, keepdim=True)
     return block * BLOCK + winner, weight.gather(-1, winner)
 
 
@@ -99,8 +94,7 @@ def run_candidates(
     mass = weight.exp().mul_((values > cut.threshold) | (tie & (rank <= cut.quota)))
     block = token_ids // BLOCK
     block_mass = ((block.unsqueeze(2) == block.unsqueeze(1)) * mass.unsqueeze(1)).sum(-1)
-    use = torch.arange(BLOCK_NOISE, TOKEN_NOISE + 1, device=keys.device).view(2, 1)
-    noise = exponential_at(keys.view(-1, 1, 1), torch.stack((block, token_ids), 1), use)
+    noise = exponential(keys.view(-1, 1, 1), torch.stack((block + BLOCK_NOISE, token_ids + TOKEN_NOISE), 1))
     best = block.gather(-1, (noise[:, 0] / block_mass).argmin(-1, keepdim=True))
     winner = (noise[:, 1] / mass.masked_fill(block != best, 0)).argmin(-1, keepdim=True)
     drawn = token_ids.gather(-1, winner).masked_fill_(mass.sum(-1, keepdim=True) <= 0, 0)

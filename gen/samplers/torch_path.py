@@ -78,11 +78,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
     cut, values, top = _cut(logits, parameters)
     if cut is None:
         mass = mass_of(values, top, temperature, out=values).sum(-1)
-        block = run_blocks(mass, keys, mass.shape[1])
+        block = run_blocks(mass, keys)
         before = torch.zeros_like(block)
     else:
         mass, ties = kept_mass_(values, top, temperature, cut)
-        block = run_blocks(mass, keys, mass.shape[1])
+        block = run_blocks(mass, keys)
         before = (ties.cumsum(-1) - ties).gather(-1, block)
     token_ids, weight = run_tokens(_take(logits, block), top, temperature, cut, before, block, keys)
     return token_ids, log_probability(weight, mass).squeeze(-1)

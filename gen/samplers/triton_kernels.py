@@ -13,7 +13,9 @@ SMALLEST = tl.constexpr(1.1754943508222875e-38)
 ALL = tl.constexpr(2**62)
 # The order of floating-point numbers as integers, see `_key`: from -inf to the largest number.
 LOWEST_KEY, HIGHEST_KEY = tl.constexpr(0x007FFFFF), tl.constexpr(0x7F7FFFFF + 2**31)
-BLOCK_NOISE, TOKEN_NOISE = tl.constexpr(2), tl.constexpr(3)
+BLOCK_NOISE, TOKEN_NOISE = tl.constexpr(1), tl.constexpr(2**32)
+GAMMA, MIX_1 = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9)
+MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit
@@ -217,13 +219,12 @@ def search(logits, maxima, vocab, blocks, top, heat, goal, COUNT: tl.constexpr, 
 
 @triton.jit
 def noise_at(key, index, USE: tl.constexpr):
-    """Exponential noise at indices, as `gen.samplers.random.exponential_at` has it: float32."""
-    counter = (index >> 2).to(tl.uint32)
-    zero = counter * 0
-    a, b, c, d = tl.philox(key, counter, zero, zero, zero + USE)
-    word = index & 3
-    bits = tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d)))
-    return -tl.log((bits.to(tl.float64) + 0.5) * 2.3283064365386963e-10).to(tl.float32)
+    """Exponential noise at indices, as `gen.samplers.random.exponential` has it: float32."""
+    bits = key.to(tl.uint64) + (index.to(tl.uint64) + USE) * GAMMA
+    bits = (bits ^ (bits >> 30)) * MIX_1
+    bits = (bits ^ (bits >> 27)) * MIX_2
+    bits = (bits ^ (bits >> 31)).to(tl.int64) >> 12
+    return -tl.log((bits.to(tl.float64) + 2251799813685248.5) * 2.220446049250313e-16).to(tl.float32)
 
 
 @triton.jit
