@@ -15,10 +15,10 @@ from gen.samplers.processors import Processors, ProcessorSettings
 class BeamSearchSampler:
     """Keeps each prompt's most likely sequences; no randomness.
 
-    The rows of a prompt stand side by side, `beams` of them. The weight is the sum of log-probabilities under the
-    softmax of the logits. Ties: any of the equal ones. Where there are fewer continuations than beams, the best one is
-    repeated with weight -inf, so that no masked token is ever emitted; a prompt without any gives token 0. Device: that
-    of the logits. Host sync: none on CUDA.
+    The rows of a prompt stand side by side, `beams` of them. Order: the softmax of each row, its weight added, the best
+    over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones. Where there
+    are fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token is ever
+    emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA.
 
     Args:
         beams: sequences kept for each prompt; at least 1.

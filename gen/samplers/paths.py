@@ -26,8 +26,8 @@ class Path(Protocol):
 def path_of(logits: Tensor) -> Path:
     """The fast path on the CPU, whose host branches cost nothing there; elsewhere the one without host syncs.
 
-    With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices: so far they are tested under Triton's
-    interpreter alone, which is why they are asked for.
+    With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices. They are tested under Triton's interpreter
+    and compiled to machine code, but have not run on a GPU yet, which is why they are asked for.
     """
     if logits.device.type == "cpu":
         return cpu_path

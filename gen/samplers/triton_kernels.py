@@ -48,6 +48,49 @@ def most_likely(logits, stride, maxima, masses, token_ids, logprobs, vocab, bloc
 
 
 @triton.jit
+def list_blocks(
+    maxima,
+    masses,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    listed,
+    counts,
+    floors,
+    blocks,
+    HAS_TOP_K: tl.constexpr,
+    HAS_TOP_P: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """A floor below which no token is kept, and the blocks that reach it, in rising order. Grid: (rows,).
+
+    It follows from the blocks' maxima and masses, so that the searches for the cut need no other block.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    index = tl.arange(0, WIDTH)
+    best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
+    top = tl.maximum(tl.max(best, 0), -LARGEST)
+    heat = tl.load(temperature + row)
+    if HAS_TOP_K:
+        # Each block has a token at its maximum: the k-th largest of the maxima is not above the k-th largest token.
+        goal = tl.load(top_k + row).to(tl.float32)
+        lowest = sure_floor(best, best, top, heat, goal, True)
+    elif HAS_TOP_P:
+        mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0) * tl.exp((best - top) / heat)
+        goal = tl.sum(mass, 0) * tl.load(top_p + row).to(tl.float32) * 1.00001  # sums in float32 are not exact
+        lowest = sure_floor(best, mass, top, heat, goal, False)
+    else:
+        lowest = min_p_key(top, heat, tl.load(min_p + row))
+    floor = _value(lowest)
+    reaches = (best >= floor) & (index < blocks)
+    slot = tl.cumsum(reaches.to(tl.int32), 0) - 1
+    tl.store(listed + row * blocks + slot, index, mask=reaches)
+    tl.store(counts + row, tl.sum(reaches.to(tl.int32), 0))
+    tl.store(floors + row, floor)
+
+
+@triton.jit
 def find_cut(
     logits,
     stride,
@@ -57,6 +100,9 @@ def find_cut(
     top_k,
     top_p,
     min_p,
+    listed,
+    counts,
+    floors,
     thresholds,
     quotas,
     vocab,
@@ -70,37 +116,39 @@ def find_cut(
     """Threshold and quota of each row, see `gen.samplers.cuts.Cut`. Grid: (rows,)."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
-    maxima += row * blocks
+    listed += row * blocks
+    count = tl.load(counts + row)
     index = tl.arange(0, WIDTH)
-    best = tl.load(maxima + index, mask=index < blocks, other=float("-inf"))
+    best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
     heat = tl.load(temperature + row)
+    floor = _key(tl.load(floors + row))
     lowest = tl.full((), LOWEST_KEY, tl.int64)
     quota = tl.full((), ALL, tl.int64)
     if HAS_TOP_K:
         k = tl.load(top_k + row)
         if k < vocab:
-            lowest = search(logits, maxima, vocab, blocks, top, heat, k.to(tl.float64), True, GROUP)
+            lowest = search(logits, listed, count, vocab, blocks, top, heat, k.to(tl.float64), floor, True, GROUP)
     if HAS_TOP_P:
         p = tl.load(top_p + row)
         if p < 1:
-            total = mass_from(logits, maxima, vocab, blocks, top, heat, _value(lowest), False, False, GROUP)
+            if HAS_TOP_K:
+                total = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(lowest), False, False, GROUP)
+            else:
+                mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
+                total = tl.sum((mass * tl.exp((best - top) / heat)).to(tl.float64), 0)
             goal = tl.maximum(total * p, SMALLEST)
-            nucleus = search(logits, maxima, vocab, blocks, top, heat, goal, False, GROUP)
+            nucleus = search(logits, listed, count, vocab, blocks, top, heat, goal, floor, False, GROUP)
             if nucleus >= lowest:
                 lowest = nucleus
-                above = mass_from(logits, maxima, vocab, blocks, top, heat, _value(lowest), False, True, GROUP)
+                above = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(lowest), False, True, GROUP)
                 each = tl.maximum(tl.exp((_value(lowest) - top) / heat), SMALLEST)
                 wanted = tl.ceil(((goal - above) / each.to(tl.float64)).to(tl.float64))
                 quota = tl.minimum(tl.maximum(wanted, 1.0), 9007199254740992.0).to(tl.int64)
     if HAS_MIN_P:
-        share = tl.load(min_p + row)
-        exact = top.to(tl.float64) + tl.log(tl.maximum(share, 1e-300)) * heat.to(tl.float64)
-        exact = tl.where(share > 0, exact, -LARGEST)
-        rounded = tl.maximum(exact, -LARGEST).to(tl.float32)
-        key = _key(rounded) + (rounded.to(tl.float64) < exact).to(tl.int64)
-        if key > lowest:
-            lowest = key
+        likely = min_p_key(top, heat, tl.load(min_p + row))
+        if likely > lowest:
+            lowest = likely
             quota = tl.full((), ALL, tl.int64)
     tl.store(thresholds + row, _value(lowest))
     tl.store(quotas + row, quota)
@@ -114,6 +162,8 @@ def draw(
     maxima,
     masses,
     temperature,
+    listed,
+    counts,
     thresholds,
     quotas,
     token_ids,
@@ -141,24 +191,23 @@ def draw(
         shortest = tl.full((), float("inf"), tl.float32)
         block = tl.zeros((), tl.int32)
         ties_so_far = tl.zeros((), tl.int64)
-        for first in range(0, blocks, GROUP):
-            group = first + tl.arange(0, GROUP)
-            reach = tl.load(maxima + row * blocks + group, mask=group < blocks, other=float("-inf"))
-            if tl.max(reach, 0) >= threshold:
-                values = load_blocks(logits, group, vocab)
-                ties = tl.sum((values == threshold).to(tl.int64), 1)
-                before = ties_so_far + tl.cumsum(ties, 0) - ties
-                kept = tl.minimum(tl.maximum(quota - before, 0), ties)
-                weight = tl.exp((values - top) / heat)
-                mass = tl.sum(tl.where(values > threshold, weight, 0.0), 1) + kept.to(tl.float32) * tie_mass
-                time = run(noise_at(key, group, BLOCK_NOISE), mass)
-                total += tl.sum(mass, 0)
-                ties_so_far += tl.sum(ties, 0)
-                if tl.min(time, 0) < shortest:
-                    shortest = tl.min(time, 0)
-                    slot = tl.argmin(time, 0)
-                    block = first + slot
-                    earlier = tl.sum(tl.where(tl.arange(0, GROUP) == slot, before, 0), 0)
+        count = tl.load(counts + row)
+        for first in range(0, count, GROUP):
+            group = load_listed(listed + row * blocks, first, count, blocks, GROUP)
+            values = load_blocks(logits, group, vocab)
+            ties = tl.sum((values == threshold).to(tl.int64), 1)
+            before = ties_so_far + tl.cumsum(ties, 0) - ties
+            kept = tl.minimum(tl.maximum(quota - before, 0), ties)
+            weight = tl.exp((values - top) / heat)
+            mass = tl.sum(tl.where(values > threshold, weight, 0.0), 1) + kept.to(tl.float32) * tie_mass
+            time = run(noise_at(key, group, BLOCK_NOISE), mass)
+            total += tl.sum(mass, 0)
+            ties_so_far += tl.sum(ties, 0)
+            if tl.min(time, 0) < shortest:
+                shortest = tl.min(time, 0)
+                fastest = tl.arange(0, GROUP) == tl.argmin(time, 0)
+                block = tl.sum(tl.where(fastest, group, 0), 0)
+                earlier = tl.sum(tl.where(fastest, before, 0), 0)
     else:
         mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
         mass = mass * tl.exp((best - top) / heat)
@@ -188,32 +237,76 @@ def load_blocks(logits, block, vocab):
 
 
 @triton.jit
+def load_listed(listed, first, count, blocks, GROUP: tl.constexpr):
+    """The next blocks of a row's list (GROUP,); past its end one that is past the vocabulary."""
+    slot = first + tl.arange(0, GROUP)
+    return tl.load(listed + slot, mask=slot < count, other=blocks)
+
+
+@triton.jit
+def sure_floor(best, mass, top, heat, goal, COUNT: tl.constexpr):
+    """The key of the largest value at or above which there are surely `goal` tokens, or their mass; -inf's if none is.
+
+    Of a block's mass at most 128 times the value's own is below the value.
+    """
+    lowest = tl.full((), LOWEST_KEY, tl.int64)
+    highest = tl.full((), HIGHEST_KEY, tl.int64)
+    while lowest < highest:
+        middle = (lowest + highest + 1) >> 1
+        value = _value(middle)
+        if COUNT:
+            sure = tl.full(best.shape, 1.0, tl.float32)
+        else:
+            sure = tl.maximum(tl.exp((best - top) / heat), mass - BLOCK * tl.exp((value - top) / heat))
+        enough = tl.sum(tl.where(best >= value, sure, 0.0), 0) >= goal
+        lowest = tl.where(enough, middle, lowest)
+        highest = tl.where(enough, highest, middle - 1)
+    return lowest
+
+
+@triton.jit
+def min_p_key(top, heat, share):
+    """The key of the smallest float32 whose token is at least `share` times as likely as the row's best."""
+    exact = top.to(tl.float64) + tl.log(tl.maximum(share, 1e-300)) * heat.to(tl.float64)
+    exact = tl.where(share > 0, exact, -LARGEST)
+    rounded = tl.maximum(exact, -LARGEST).to(tl.float32)
+    return _key(rounded) + (rounded.to(tl.float64) < exact).to(tl.int64)
+
+
+@triton.jit
 def mass_from(
-    logits, maxima, vocab, blocks, top, heat, threshold, COUNT: tl.constexpr, STRICT: tl.constexpr, GROUP: tl.constexpr
+    logits,
+    listed,
+    count,
+    vocab,
+    blocks,
+    top,
+    heat,
+    threshold,
+    COUNT: tl.constexpr,
+    STRICT: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """The mass, or the number, of a row's tokens at or above a threshold (above it if STRICT), in float64."""
+    """The mass, or the number, of the listed tokens at or above a threshold (above it if STRICT), in float64."""
     total = tl.zeros((), tl.float64)
-    for first in range(0, blocks, GROUP):
-        group = first + tl.arange(0, GROUP)
-        reach = tl.load(maxima + group, mask=group < blocks, other=float("-inf"))
-        if tl.max(reach, 0) >= threshold:
-            values = load_blocks(logits, group, vocab)
-            hit = values > threshold if STRICT else values >= threshold
-            weight = tl.full(values.shape, 1.0, tl.float32) if COUNT else tl.exp((values - top) / heat)
-            total += tl.sum(tl.sum(tl.where(hit, weight, 0.0), 1), 0).to(tl.float64)
+    for first in range(0, count, GROUP):
+        values = load_blocks(logits, load_listed(listed, first, count, blocks, GROUP), vocab)
+        hit = values > threshold if STRICT else values >= threshold
+        weight = tl.full(values.shape, 1.0, tl.float32) if COUNT else tl.exp((values - top) / heat)
+        total += tl.sum(tl.sum(tl.where(hit, weight, 0.0), 1), 0).to(tl.float64)
     return total
 
 
 @triton.jit
-def search(logits, maxima, vocab, blocks, top, heat, goal, COUNT: tl.constexpr, GROUP: tl.constexpr):
-    """The key of the largest threshold whose mass, or number, is at least the goal; -inf's if none is."""
-    lowest = tl.full((), LOWEST_KEY, tl.int64)
-    highest = tl.full((), HIGHEST_KEY, tl.int64)
-    for _ in range(32):
+def search(logits, listed, count, vocab, blocks, top, heat, goal, floor, COUNT: tl.constexpr, GROUP: tl.constexpr):
+    """The key, from a floor on, of the largest threshold whose mass, or number, is at least the goal."""
+    lowest = floor
+    highest = tl.maximum(_key(top), floor)
+    while lowest < highest:
         middle = (lowest + highest + 1) >> 1
-        enough = mass_from(logits, maxima, vocab, blocks, top, heat, _value(middle), COUNT, False, GROUP) >= goal
-        lowest = tl.where(enough, middle, lowest)
-        highest = tl.where(enough, highest, middle - 1)
+        mass = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(middle), COUNT, False, GROUP)
+        lowest = tl.where(mass >= goal, middle, lowest)
+        highest = tl.where(mass >= goal, highest, middle - 1)
     return lowest
 
 

@@ -10,7 +10,8 @@ from gen.samplers.parameters import RowParameters
 
 likeliest, find_cut = torch_path.likeliest, torch_path.find_cut
 
-_GROUP = 8  # blocks that a program works on at a time
+_SURVEYED, _SEARCHED = 8, 32  # blocks that a program works on at a time
+_OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,39 +22,71 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
         maxima, masses = _survey(logits, _column(None, 1, torch.float32, logits))
         token_ids, logprobs = _results(logits)
         triton_kernels.most_likely[(rows,)](
-            logits, logits.stride(0), maxima, masses, token_ids, logprobs, vocab, maxima.shape[1], WIDTH=_width(maxima)
+            logits,
+            logits.stride(0),
+            maxima,
+            masses,
+            token_ids,
+            logprobs,
+            vocab,
+            maxima.shape[1],
+            WIDTH=_width(maxima),
+            **_OPTIONS,
         )
     return token_ids, logprobs
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
-    """As `torch_path.draw`. Two kernels, three with top-k, top-p or min-p; host sync: none."""
+    """As `torch_path.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
     logits = _rows(logits)
     rows, vocab = logits.shape
     has = {f"HAS_{name.upper()}": getattr(parameters, name) is not None for name in ("top_k", "top_p", "min_p")}
     with _on(logits):
         temperature = _column(parameters.temperature, 1, torch.float32, logits)
         maxima, masses = _survey(logits, temperature)
+        blocks = maxima.shape[1]
         token_ids, logprobs = _results(logits)
-        thresholds = torch.empty(rows, dtype=torch.float32, device=logits.device)
+        floors, thresholds = torch.empty((2, rows), dtype=torch.float32, device=logits.device)
         quotas = torch.empty(rows, dtype=torch.int64, device=logits.device)
-        sizes = {"WIDTH": _width(maxima), "GROUP": _GROUP}
+        listed = torch.empty((rows, blocks), dtype=torch.int32, device=logits.device)
+        counts = torch.empty(rows, dtype=torch.int32, device=logits.device)
         if any(has.values()):
+            settings = (
+                temperature,
+                _column(parameters.top_k, vocab, torch.int64, logits),
+                _column(parameters.top_p, 1, torch.float64, logits),
+                _column(parameters.min_p, 0, torch.float64, logits),
+            )
+            triton_kernels.list_blocks[(rows,)](
+                maxima,
+                masses,
+                *settings,
+                listed,
+                counts,
+                floors,
+                blocks,
+                HAS_TOP_K=has["HAS_TOP_K"],
+                HAS_TOP_P=has["HAS_TOP_P"],
+                WIDTH=_width(maxima),
+                **_OPTIONS,
+            )
             triton_kernels.find_cut[(rows,)](
                 logits,
                 logits.stride(0),
                 maxima,
                 masses,
-                temperature,
-                _column(parameters.top_k, vocab, torch.int64, logits),
-                _column(parameters.top_p, 1, torch.float64, logits),
-                _column(parameters.min_p, 0, torch.float64, logits),
+                *settings,
+                listed,
+                counts,
+                floors,
                 thresholds,
                 quotas,
                 vocab,
-                maxima.shape[1],
+                blocks,
                 **has,
-                **sizes,
+                WIDTH=_width(maxima),
+                GROUP=_SEARCHED,
+                **_OPTIONS,
             )
         triton_kernels.draw[(rows,)](
             logits,
@@ -62,14 +95,18 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
             maxima,
             masses,
             temperature,
+            listed,
+            counts,
             thresholds,
             quotas,
             token_ids,
             logprobs,
             vocab,
-            maxima.shape[1],
+            blocks,
             HAS_CUT=any(has.values()),
-            **sizes,
+            WIDTH=_width(maxima),
+            GROUP=_SEARCHED,
+            **_OPTIONS,
         )
     return token_ids, logprobs
 
@@ -89,8 +126,8 @@ def _survey(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocab = logits.shape
     blocks = count_blocks(vocab)
     maxima, masses = torch.empty((2, rows, blocks), dtype=torch.float32, device=logits.device)
-    triton_kernels.survey[(rows, triton.cdiv(blocks, _GROUP))](
-        logits, logits.stride(0), temperature, maxima, masses, vocab, blocks, GROUP=_GROUP
+    triton_kernels.survey[(rows, triton.cdiv(blocks, _SURVEYED))](
+        logits, logits.stride(0), temperature, maxima, masses, vocab, blocks, GROUP=_SURVEYED, enable_fp_fusion=False
     )
     return maxima, masses
 

@@ -1,4 +1,4 @@
-"""The Triton kernels: under Triton's interpreter where triton is installed, and on a GPU where there is one."""
+"""The Triton kernels: under Triton's interpreter and compiled for GPUs where triton is installed, and run on a GPU."""
 
 import importlib.util
 import os
@@ -10,6 +10,12 @@ import pytest
 import torch
 
 CASES = Path(__file__).with_name("triton_cases.py")
+FOR_FLOATS, FOR_INTEGERS = ["temperature", "maxima", "masses", "floors", "thresholds", "logprobs"], ["listed", "counts"]
+TYPES = dict.fromkeys(FOR_FLOATS, "*fp32") | dict.fromkeys(FOR_INTEGERS, "*i32") | {"top_p": "*fp64", "min_p": "*fp64"}
+TYPES |= dict.fromkeys(["keys", "top_k", "quotas", "token_ids"], "*i64") | dict.fromkeys(
+    ["stride", "vocab", "blocks"], "i32"
+)
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
 def run_cases(environment: dict[str, str]) -> None:
@@ -22,9 +28,36 @@ def run_cases(environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_the_kernels_under_the_interpreter() -> None:
     run_cases({"TRITON_INTERPRET": "1"})
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("cut", ["none", "TOP_K", "TOP_P", "MIN_P", "all"])
+def test_the_kernels_compile_to_machine_code(
+    capability: int, dtype: str, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a cubin, which needs no GPU; by the compiler that a launch would call."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from gen.samplers import triton_kernels
+
+    sizes = {"WIDTH": 2048, "GROUP": 32, "HAS_CUT": cut != "none"}
+    sizes |= {f"HAS_{name}": cut in (name, "all") for name in ("TOP_K", "TOP_P", "MIN_P")}
+    kernels = [triton_kernels.survey, triton_kernels.most_likely, triton_kernels.draw]
+    kernels += [triton_kernels.list_blocks, triton_kernels.find_cut] if cut != "none" else []
+    for kernel in kernels:
+        constants = {name: sizes[name] for name in kernel.arg_names if name.isupper()}
+        types = TYPES | {"logits": f"*{dtype}"} | dict.fromkeys(constants, "constexpr")
+        source = triton.compiler.ASTSource(kernel, {name: types[name] for name in kernel.arg_names}, constants)
+        options = {"num_warps": 8, "enable_fp_fusion": False}
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        assert compiled.asm["cubin"]
 
 
 @pytest.mark.gpu

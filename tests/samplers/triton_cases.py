@@ -68,3 +68,15 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
     keys = row_keys(torch.arange(20, device=DEVICE), 1)[0]
     token_ids, _ = triton_path.draw(logits, keys, Parameters(top_p=0.5).for_rows(logits))
     assert set(token_ids.flatten().tolist()) == {3, 130, 140}
+
+
+@pytest.mark.parametrize("parameters", [{"top_k": 40}, {"top_p": 0.9}, {"temperature": 2.0, "min_p": 0.01}], ids=str)
+def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
+    logits = hard_logits(5000, torch.float32)[[1, 3, 4]].to(DEVICE)  # Zipf, ties, flat
+    keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
+    rows = Parameters(**parameters).for_rows(logits)
+    (token_ids, logprobs), (others, other_logprobs) = (
+        path.draw(logits, keys, rows) for path in (triton_path, torch_path)
+    )
+    assert torch.equal(token_ids, others)
+    torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
