@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gen.samplers.blocks import BLOCK, block_maxima, count_blocks, largest, take_blocks
 from gen.samplers.cuts import (
+    LOG2_E,
     Cut,
     Setting,
     head_mass,
@@ -26,6 +27,7 @@ from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_candi
 _LARGEST = torch.finfo(torch.float32).max
 _CHUNK = 2**19  # how many logits are worked on at a time: what they become stays in the cache
 _SLICES, _DEPTH = 4096, 32  # a wide nucleus is found to the slice first; the slices reach this deep in nats
+_PARTS = 8  # in which it is looked for
 _HEAD = 128  # how many of the largest logits are looked at before a nucleus is searched for
 
 
@@ -174,7 +176,7 @@ def _nucleus(
         found |= top_p >= 1  # those rows need no nucleus
     for row, enough in enumerate(found.flatten().tolist()):
         if not enough:
-            wide = _wide_nucleus(logits[row].float(), top[row], _rows(temperature, row), goal[row])
+            wide = _wide_nucleus(logits[row], top[row], _rows(temperature, row), goal[row])
             nucleus.threshold[row], nucleus.quota[row] = wide
     return nucleus
 
@@ -183,15 +185,20 @@ def _wide_nucleus(values: Tensor, top: Tensor, temperature: Setting | None, goal
     """Top-p of one row with many likely tokens: the mass of slices of likelihood, then a sort of the last slice.
 
     Args:
-        values: (vocab,), float32.
+        values: (vocab,), floating.
         top, temperature, goal: (1,).
     """
-    depth = log_weight(values, top, temperature).neg_()
-    slices = (depth * (_SLICES / _DEPTH)).clamp_(max=_SLICES - 1).long()
-    mass = torch.bincount(slices, depth.neg_().exp_().double(), _SLICES)
+    slices = torch.empty(len(values), dtype=torch.int16)
+    mass = torch.zeros(_SLICES, dtype=torch.float64)
+    for part, into in zip(
+        torch.chunk(values, _PARTS), torch.chunk(slices, _PARTS), strict=True
+    ):  # to hold little at a time
+        weight = log_weight(part.float(), top, temperature)
+        into.copy_((weight * -(_SLICES / _DEPTH)).clamp_(max=_SLICES - 1))
+        mass.scatter_add_(0, into.long(), weight.mul_(LOG2_E).exp2_().double())
     reached = mass.cumsum(0)
     last = (reached < goal).sum().clamp_(max=int(slices.amax()))
-    ranked = values[slices == last].sort(descending=True).values.unsqueeze(0)
+    ranked = values[slices == last].float().sort(descending=True).values.unsqueeze(0)
     return nucleus_in_head(ranked, head_mass(ranked, top, temperature), goal - reached[last] + mass[last])[0]
 
 

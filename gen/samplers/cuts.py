@@ -13,7 +13,7 @@ Setting = float | Tensor  # one number for all rows, or (rows, 1) on the logits'
 
 ALL = 2**62
 _SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
-_LOG2_E = 1 / math.log(2)
+LOG2_E = 1 / math.log(2)
 
 
 class Cut(NamedTuple):
@@ -44,7 +44,7 @@ def mass_of(values: Tensor, top: Tensor, temperature: Setting | None, out: Tenso
 
     As a power of two: on some CPUs torch's exp2 takes a third of the time of its exp.
     """
-    scale: Setting = _LOG2_E if temperature is None else _LOG2_E / temperature
+    scale: Setting = LOG2_E if temperature is None else LOG2_E / temperature
     scale = scale.clamp_(max=_LARGEST).unsqueeze(-1) if isinstance(scale, Tensor) else min(scale, _LARGEST)
     return torch.sub(values, top.unsqueeze(-1), out=out).mul_(scale).exp2_()
 

@@ -118,9 +118,10 @@ def _numbers(logits: Tensor) -> Tensor:
     """A copy in blocks (rows, blocks, 128), float32, with -inf for NaN and past the end, and a number for +inf."""
     rows, vocab = logits.shape
     padding = -vocab % BLOCK
-    padded = torch.nn.functional.pad(logits.float(), (0, padding), value=-math.inf) if padding else logits.float()
-    copy = padded if padding or logits.dtype != torch.float32 else torch.empty_like(padded)
-    torch.nan_to_num(padded, nan=-math.inf, posinf=_LARGEST, neginf=-math.inf, out=copy)
+    padded = torch.nn.functional.pad(logits, (0, padding), value=-math.inf) if padding else logits
+    numbers = padded.float()
+    copy = torch.empty_like(numbers) if numbers is logits else numbers
+    torch.nan_to_num(numbers, nan=-math.inf, posinf=_LARGEST, neginf=-math.inf, out=copy)
     return copy.view(rows, count_blocks(vocab), BLOCK)
 
 
