@@ -75,6 +75,7 @@ class BeamSearchSampler:
         """See `gen.samplers.Sampler.step`; the keys are not used.
 
         All weights 0 is the start, as Outlines' loop has it: then each prompt's rows are equal, and one is continued.
+        Later they cannot be, even where tokens are forced: of two beams only one can have a probability of 1.
         """
         first = torch.arange(len(weights), device=weights.device) % self.samples == 0
         start = (weights == 0).all()
