@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 import gen
 from gen.prefill import pad_left
-from gen.samplers import BeamSearchSampler, beam_search, greedy
+from gen.samplers import BeamSearchSampler, beam_search
 from tests.helpers import SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 
 LIKELY = 20  # the model's texts are of these ids; any of them may be an eos, so that texts end at different steps
@@ -103,11 +103,30 @@ def test_logprobs_add_up_to_the_score(hf_model: PreTrainedModel) -> None:
     assert completion.score == pytest.approx(sum(completion.logprobs), abs=1e-4)
 
 
-def test_one_beam_is_greedy(hf_model: PreTrainedModel) -> None:
+def test_one_beam_is_transformers_greedy_search_with_a_score(hf_model: PreTrainedModel) -> None:
+    rng = random.Random(1)
     model = gen.from_transformers(hf_model, byte_tokenizer())
-    for prompt in ("a", "bc", "def"):
-        one = gen.generate(model, prompt, sampler=beam_search(1), eos_token_id=3, max_new_tokens=12)
-        assert one == gen.generate(model, prompt, sampler=greedy(), eos_token_id=3, max_new_tokens=12)
+    for _ in range(100):
+        penalty, eos = rng.choice([-1.0, 0.0, 1.0, 2.0]), rng.sample(range(LIKELY), 3)
+        prompt, new_tokens = [rng.randrange(259) for _ in range(rng.randint(1, 9))], rng.randint(1, 12)
+        output: Any = hf_model.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            eos_token_id=eos,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        token_ids = output.sequences[0, len(prompt) :].tolist()
+        steps = zip(output.logits, token_ids, strict=True)
+        score = sum(float(logits.log_softmax(-1)[0, token]) for logits, token in steps) / len(token_ids) ** penalty
+        sampler = beam_search(1, length_penalty=penalty)
+        ours = gen.generate(
+            model, [prompt], sampler=sampler, eos_token_id=eos, max_new_tokens=new_tokens, details=True
+        )[0]
+        assert ours.token_ids == [token for token in token_ids if token not in eos]
+        assert ours.score == pytest.approx(score, rel=1e-6, abs=2e-5)
 
 
 def test_fewer_texts_than_beams_gives_those_that_there_are_and_no_masked_token() -> None:
