@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import throughput
+from benchmarks import samplers, throughput
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -27,4 +27,33 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     for row in rows:
         assert row["program"] in captured.out
         assert row["tokens/s"] > 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_samplers_reports_every_case_of_every_shape_with_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, tables, plot = tmp_path / "report.json", tmp_path / "tables.md", tmp_path / "plot.png"
+    shapes = ["--batch", "4", "--vocab", "1001", "--dtype", "float32", "bfloat16", "--kind", "zipf", "demo"]
+    outputs = ["--json", str(report), "--markdown", str(tables), "--plot", str(plot)]
+    monkeypatch.setattr(samplers, "WARM_UP", 0)
+    monkeypatch.setattr(sys, "argv", ["samplers", *shapes, "--threads", "1", "--rounds", "1", *outputs])
+    samplers.main()
+    rows = json.loads(report.read_text())["rows"]
+    assert {(row["logits"], row["dtype"], row["vocab"]) for row in rows} == {
+        (kind, dtype, vocab) for kind, vocab in (("zipf", 1001), ("demo", 2000)) for dtype in ("float32", "bfloat16")
+    }
+    cases = {row["case"] for row in rows}
+    for name in ("temperature", "top-k", "top-p", "min-p", "temperature, top-k, top-p"):
+        assert {
+            f"gen: {name}",
+            f"gen, a value each row: {name}",
+            f"torch path: {name}",
+            f"transformers: {name}",
+        } <= cases
+    assert {"torch.argmax", "read", "gen: greedy", "gen: greedy, ids alone", "torch race: temperature"} <= cases
+    printed = capsys.readouterr().out
+    for row in rows:
+        assert row["case"] in printed and row["case"] in tables.read_text()
+        assert row["memory"] > 0 or row["case"] in ("torch.argmax", "read"), row
     assert plot.read_bytes().startswith(b"\x89PNG")
