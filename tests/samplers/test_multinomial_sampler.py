@@ -193,14 +193,17 @@ def test_a_draw_depends_neither_on_masked_tokens_at_the_end_nor_on_the_number_of
             torch.set_num_threads(1)
 
 
-def test_noise_of_a_thousandth_changes_few_draws() -> None:
+@pytest.mark.parametrize("vocab", [640, 32_000])
+@pytest.mark.parametrize("parameters", [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.02}], ids=str)
+def test_noise_of_a_thousandth_changes_few_draws(vocab: int, parameters: dict[str, float]) -> None:
     generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(4000, 640, generator=generator)
-    keys = row_keys(torch.arange(4000), 1)[0]
-    drawn, _, _ = MultinomialSampler().step(logits, torch.zeros(4000), keys)
-    noisy = logits + 1e-3 * torch.randn(logits.shape, generator=generator)
-    again, _, _ = MultinomialSampler().step(noisy, torch.zeros(4000), keys)
-    assert (drawn != again).float().mean() <= 0.005
+    sampler, changed = MultinomialSampler(**parameters), 0  # type: ignore[arg-type]
+    for keys in row_keys(torch.arange(500), 4):
+        logits = 2 * torch.randn(500, vocab, generator=generator)
+        noisy = logits + 1e-3 * torch.randn(logits.shape, generator=generator)
+        drawn, again = (sampler.step(values, torch.zeros(500), keys)[0] for values in (logits, noisy))
+        changed += int((drawn != again).sum())
+    assert changed <= 0.005 * 2000
 
 
 def test_a_generator_advances_and_repeats() -> None:

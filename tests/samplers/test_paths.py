@@ -135,7 +135,7 @@ def test_the_likeliest_tokens_are_the_references(path: Any, vocab: int) -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
 def test_paths_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
-    logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
+    logits = hard_logits(2000, torch.float32)[1:4].repeat(2000, 1)
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
     assert torch.equal(cpu_path.draw(logits, keys, rows)[0], torch_path.draw(logits, keys, rows)[0])
