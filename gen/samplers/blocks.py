@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-PIECES, FEW = 16, 64
+PIECES = 16  # into which a block is cut, where more than so many of the largest values are looked for:
+FEW = 64
 
 
 def count_blocks(vocab: int) -> int:

@@ -27,7 +27,7 @@ from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_candi
 _LARGEST = torch.finfo(torch.float32).max
 _CHUNK = 2**19  # how many logits are worked on at a time: what they become stays in the cache
 _SLICES, _DEPTH = 4096, 32  # a wide nucleus is found to the slice first; the slices reach this deep in nats
-_PARTS = 8  # in which it is looked for
+_PARTS = 8  # in which a row is looked through for it
 _HEAD = 128  # how many of the largest logits are looked at before a nucleus is searched for
 
 
@@ -188,11 +188,10 @@ def _wide_nucleus(values: Tensor, top: Tensor, temperature: Setting | None, goal
         values: (vocab,), floating.
         top, temperature, goal: (1,).
     """
-    slices = torch.empty(len(values), dtype=torch.int16)
-    mass = torch.zeros(_SLICES, dtype=torch.float64)
-    for part, into in zip(
-        torch.chunk(values, _PARTS), torch.chunk(slices, _PARTS), strict=True
-    ):  # to hold little at a time
+    slices = torch.empty_like(values, dtype=torch.int16)
+    mass = torch.zeros(_SLICES, dtype=torch.float64, device=values.device)
+    # in parts, to hold little at a time
+    for part, into in zip(torch.chunk(values, _PARTS), torch.chunk(slices, _PARTS), strict=True):
         weight = log_weight(part.float(), top, temperature)
         into.copy_((weight * -(_SLICES / _DEPTH)).clamp_(max=_SLICES - 1))
         mass.scatter_add_(0, into.long(), weight.mul_(LOG2_E).exp2_().double())

@@ -192,6 +192,25 @@ def test_no_parameter_makes_the_host_wait_and_virtual_gpus_give_the_cpus_tokens(
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
+def test_the_users_default_device_and_type_change_nothing(path: Any) -> None:
+    logits, keys = hard_logits(2000, torch.float32), row_keys(torch.arange(14), 1)[0]
+
+    def results() -> list[Tensor]:
+        drawn = [path.draw(logits, keys, Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
+        return [result for pair in [*drawn, path.most_likely(logits), path.likeliest(logits, 5)] for result in pair]
+
+    expected = results()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            changed = results()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for result, wanted in zip(changed, expected, strict=True):
+        torch.testing.assert_close(result, wanted, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
 @pytest.mark.parametrize("parameters", [*COMBINATIONS, {"top_k": 700}], ids=str)
 def test_logits_are_not_changed_and_need_not_be_contiguous(path: Any, parameters: dict[str, Any]) -> None:
     wide = torch.randn(4, 1300, generator=torch.Generator().manual_seed(0))
