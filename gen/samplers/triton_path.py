@@ -4,7 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
-from gen.samplers import torch_path, triton_kernels
+from gen.samplers import torch_path, triton_cuts, triton_kernels
 from gen.samplers.blocks import count_blocks
 from gen.samplers.parameters import RowParameters
 
@@ -57,7 +57,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
                 _column(parameters.top_p, 1, torch.float64, logits),
                 _column(parameters.min_p, 0, torch.float64, logits),
             )
-            triton_kernels.list_blocks[(rows,)](
+            triton_cuts.list_blocks[(rows,)](
                 maxima,
                 masses,
                 *settings,
@@ -70,7 +70,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
                 WIDTH=_width(maxima),
                 **_OPTIONS,
             )
-            triton_kernels.find_cut[(rows,)](
+            triton_cuts.find_cut[(rows,)](
                 logits,
                 logits.stride(0),
                 maxima,

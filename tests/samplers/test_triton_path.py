@@ -45,12 +45,12 @@ def test_the_kernels_compile_to_machine_code(
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from gen.samplers import triton_kernels
+    from gen.samplers import triton_cuts, triton_kernels
 
     sizes = {"WIDTH": 2048, "GROUP": 32, "HAS_CUT": cut != "none"}
     sizes |= {f"HAS_{name}": cut in (name, "all") for name in ("TOP_K", "TOP_P", "MIN_P")}
     kernels = [triton_kernels.survey, triton_kernels.most_likely, triton_kernels.draw]
-    kernels += [triton_kernels.list_blocks, triton_kernels.find_cut] if cut != "none" else []
+    kernels += [triton_cuts.list_blocks, triton_cuts.find_cut] if cut != "none" else []
     for kernel in kernels:
         constants = {name: sizes[name] for name in kernel.arg_names if name.isupper()}
         types = TYPES | {"logits": f"*{dtype}"} | dict.fromkeys(constants, "constexpr")
