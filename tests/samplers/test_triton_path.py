@@ -34,13 +34,12 @@ def test_the_kernels_under_the_interpreter() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("capability", "dtype", "block"), [(80, "fp32", 0), (90, "bf16", 0), (90, "fp16", 1)])
 @pytest.mark.parametrize("cut", ["none", "TOP_K", "TOP_P", "MIN_P", "all"])
 def test_the_kernels_compile_to_machine_code(
-    capability: int, dtype: str, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capability: int, dtype: str, block: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a cubin, which needs no GPU; by the compiler that a launch would call."""
+    """To a cubin, which needs no GPU; by the compiler that a launch would call, which takes a 1 for a constant."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     import triton
     from triton.backends.compiler import GPUTarget
@@ -53,6 +52,7 @@ def test_the_kernels_compile_to_machine_code(
     kernels += [triton_cuts.list_blocks, triton_cuts.find_cut] if cut != "none" else []
     for kernel in kernels:
         constants = {name: sizes[name] for name in kernel.arg_names if name.isupper()}
+        constants |= {name: 1 for name in ("blocks", "vocab", "stride") if block and name in kernel.arg_names}
         types = TYPES | {"logits": f"*{dtype}"} | dict.fromkeys(constants, "constexpr")
         source = triton.compiler.ASTSource(kernel, {name: types[name] for name in kernel.arg_names}, constants)
         options = {"num_warps": 8, "enable_fp_fusion": False}
