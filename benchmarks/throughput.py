@@ -10,6 +10,7 @@ from the same distribution, "bare" only reads the prompts and runs decode steps.
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 import gen
 from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread
+from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
 from gen.models.transformers import TransformersModel
@@ -29,7 +31,11 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
     devices = _existing(arguments.devices)
-    models = {str(device): gen.load(arguments.model, device=device, dtype=arguments.dtype) for device in devices}
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.vocab:
+            save_random_model(Path(folder), arguments.vocab)
+        path = folder if arguments.vocab else arguments.model
+        models = {str(device): gen.load(path, device=device, dtype=arguments.dtype) for device in devices}
     report: dict[str, Any] = {"machine": machine(), "arguments": _described(arguments), "rows": [], "same_tokens": {}}
     for batch in arguments.batch:
         prompts = [PROMPTS[row % len(PROMPTS)] for row in range(batch)]
@@ -50,6 +56,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", nargs="+", default=["cpu"], help="as cuda:0 cuda:1; the first is the yardstick")
     parser.add_argument("--model", default="demo", help='a directory, a Hub id, or "demo"')
+    parser.add_argument(
+        "--vocab", type=int, help="not --model, but a small Llama of random weights with so many tokens"
+    )
     parser.add_argument("--dtype", help="of the weights; default: the checkpoint's")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, default=128)

@@ -30,6 +30,16 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_throughput_runs_with_random_weights_and_a_vocabulary_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.json"
+    sizes = ["--vocab", "1001", "--batch", "2", "--new-tokens", "3", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["throughput", *sizes, "--json", str(report)])
+    throughput.main()
+    assert [row["program"] for row in json.loads(report.read_text())["rows"]] == ["gen", "transformers", "bare"]
+
+
 def test_samplers_reports_every_case_of_every_shape_with_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
