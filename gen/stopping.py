@@ -1,6 +1,7 @@
 """Stop strings, found in text that arrives in pieces."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 from gen.errors import ArgumentError
 
@@ -9,7 +10,7 @@ class StopStrings:
     """Passes text on up to the first stop string, however the text is cut into pieces.
 
     The first is the one that ends first; of those that end together, the longest. Text that may yet become a stop
-    string is held back until that is decided.
+    string is held back until that is decided. Hidden text, that of special tokens, is looked at and never passed on.
 
     Attributes:
         found: whether a stop string has come; all later text is dropped.
@@ -18,26 +19,33 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
+        self._shown: list[bool] = []  # of each character that is held
         self.found = False
 
-    def push(self, piece: str) -> str:
+    def push(self, piece: str, *, hidden: bool = False) -> str:
         """Take more text; return what is certain to come before any stop string."""
-        if self.found:
+        if self.found or not piece:
             return ""
-        text = self._held + piece
+        self._held += piece
+        self._shown += [not hidden] * len(piece)
+        text = self._held
         ends = [(text.find(stop) + len(stop), -len(stop)) for stop in self._stops if stop in text]
         if ends:
             end, minus_length = min(ends)
+            before = self._take(end + minus_length)
             self.found, self._held = True, ""
-            return text[: end + minus_length]
-        held = max((self._overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+            return before
+        return self._take(len(text) - max((self._overlap(text, stop) for stop in self._stops), default=0))
 
     def flush(self) -> str:
         """The held text, once no more will come."""
-        held, self._held = self._held, ""
-        return held
+        return self._take(len(self._held))
+
+    def _take(self, count: int) -> str:
+        """The first characters of what is held, without the hidden ones."""
+        taken = "".join(compress(self._held[:count], self._shown))
+        self._held, self._shown = self._held[count:], self._shown[count:]
+        return taken
 
     @staticmethod
     def _overlap(text: str, stop: str) -> int:

@@ -38,6 +38,23 @@ def test_any_cut_gives_what_brute_force_gives() -> None:
     assert found > 20
 
 
+def test_hidden_text_is_looked_at_and_never_passed_on() -> None:
+    rng = random.Random(1)
+    found = 0
+    for _ in range(500):
+        pieces = [(rng.choice(["a", "b", "ab", "ba", "aab"]), rng.random() < 0.3) for _ in range(rng.randint(0, 8))]
+        stops = ["".join(rng.choice("ab") for _ in range(rng.randint(2, 5))) for _ in range(rng.randint(0, 2))]
+        text = "".join(piece for piece, _ in pieces)
+        hidden = [is_hidden for piece, is_hidden in pieces for _ in piece]
+        before, ends = stopped(text, stops)
+        matcher = StopStrings(stops)
+        out = "".join(matcher.push(piece, hidden=is_hidden) for piece, is_hidden in pieces) + matcher.flush()
+        shown = "".join(character for character, is_hidden in zip(before, hidden, strict=False) if not is_hidden)
+        assert (out, matcher.found) == (shown, ends)
+        found += ends
+    assert 50 < found < 450
+
+
 def test_text_is_held_no_longer_than_needed() -> None:
     matcher = StopStrings(["END", "\n\n"])
     assert [matcher.push(piece) for piece in ["one E", "N", "x", "\n", "two", " END", "more"]] == [
