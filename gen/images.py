@@ -1,10 +1,14 @@
 """Images as the user has them, read and checked: pictures of PIL, arrays or files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from gen.errors import ArgumentError, ModelError
+from gen.tokenizers import Message
 
 if TYPE_CHECKING:
     import numpy
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
 
 ImageLike: TypeAlias = "Image | numpy.ndarray[Any, Any] | str | Path"
 
+_KEYS = ("image", "path", "url")  # where a part of a message may have its image
 _KINDS = "a PIL image, a uint8 array (height, width, 3) or a path"
 
 
@@ -44,6 +49,28 @@ def read_images(
     ]
 
 
+def take_images(messages: Sequence[Message]) -> tuple[list[Message], list["Image"]]:
+    """The messages with bare places for their images, and these images in order, as `read_image` gives them.
+
+    An image is part of a message's content: {"type": "image", "image": picture}, or with its "path" or "url", which is
+    a file's.
+    """
+    bare: list[Message] = []
+    found: list[object] = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list | tuple):
+            places = [isinstance(part, Mapping) and part.get("type") == "image" for part in content]
+            found += [part[key] for part in compress(content, places) for key in _KEYS if part.get(key) is not None]
+            parts = [
+                {key: value for key, value in part.items() if key not in _KEYS} if place else part
+                for part, place in zip(content, places, strict=True)
+            ]
+            message = {**message, "content": parts}
+        bare.append(message)
+    return bare, [read_image(image, f"image {number} of the messages") for number, image in enumerate(found)]
+
+
 def read_image(image: object, name: str) -> "Image":
     """One image as PIL has it, in RGB.
 
@@ -66,7 +93,7 @@ def read_image(image: object, name: str) -> "Image":
             raise ArgumentError(f"{name} must be {_KINDS}, got {_describe(image)}")
         picture = Image.fromarray(image)
     elif isinstance(image, str | Path):
-        path = Path(image).expanduser()
+        path = _read_path(image, name)
         try:
             with Image.open(path) as opened:
                 opened.load()
@@ -76,6 +103,16 @@ def read_image(image: object, name: str) -> "Image":
     else:
         raise ArgumentError(f"{name} must be {_KINDS}, got {_describe(image)}")
     return ImageOps.exif_transpose(picture).convert("RGB")
+
+
+def _read_path(image: str | Path, name: str) -> Path:
+    """The file that a path or a file: URL names."""
+    if isinstance(image, str) and image.startswith("file:"):
+        return Path(url2pathname(urlsplit(image).path))
+    if isinstance(image, str) and ("://" in image or image.startswith("data:")):
+        scheme = image.partition(":")[0]
+        raise ArgumentError(f"{name}: gen reads no {scheme}: URL, and fetches nothing; read it and give {_KINDS}.")
+    return Path(image).expanduser()
 
 
 def _is_list(value: object) -> bool:

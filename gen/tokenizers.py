@@ -1,6 +1,8 @@
 """Text to token ids and back: encoding, chat templates, and decoding piece by piece."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, object]
 
+_OF_CHATS = frozenset({"chat_template", "add_generation_prompt", "continue_final_message"})  # used, by no template
+_OF_TEMPLATES = frozenset({"tools", "documents"})
 _UNFINISHED = "\ufffd"  # how tokenizers decode bytes that are not yet a character
 
 
@@ -47,27 +51,55 @@ class Tokenizer:
         """Token ids without the special tokens that the tokenizer adds."""
         return self._encode(text, add_special_tokens=False)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None
+    ) -> list[int]:
         """Token ids of a conversation under the chat template, ready for the assistant's turn; see `chat_text`."""
-        return self.encode_plain(self.chat_text(messages))
+        return self.encode_plain(self.chat_text(messages, template_kwargs))
 
-    def chat_text(self, messages: Sequence[Message]) -> str:
+    def chat_text(self, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None) -> str:
         """The text of a conversation under the chat template, with its special tokens.
 
+        It ends where the assistant's turn begins, or within that turn where the last message is the assistant's.
+
+        Args:
+            template_kwargs: for `apply_chat_template` of transformers: tools, documents, and variables of the template.
         Raises:
-            ArgumentError: there is no chat template, or the template refuses the messages.
+            ArgumentError: there is no chat template, it does not use one of the arguments, or it refuses the messages.
         """
-        template = self._chat_template or self._tokenizer.chat_template
-        if not template:
+        given = dict(template_kwargs or {})
+        ours = signature(self._tokenizer.apply_chat_template).parameters.keys() - _OF_CHATS - _OF_TEMPLATES
+        if refused := sorted(given.keys() & ours):
+            raise ArgumentError(f"chat_template_kwargs cannot have {', '.join(refused)}: gen sets that itself.")
+        if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):
             raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
+        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
+        options = {
+            "chat_template": self._chat_template,
+            "add_generation_prompt": not goes_on,
+            "continue_final_message": goes_on,
+        } | given
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    list(messages), chat_template=template, tokenize=False, add_generation_prompt=True
-                )
-            )
+            template = self._tokenizer.get_chat_template(options["chat_template"], options.get("tools"))
+            unused = [
+                name for name in given if name not in _OF_CHATS and not re.search(rf"\b{re.escape(name)}\b", template)
+            ]
+            text = str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
         except Exception as error:  # jinja2's errors, and those that templates raise themselves
             raise ArgumentError(f"the chat template refuses these messages: {error}") from error
+        if unused:
+            raise ArgumentError(f"the chat template does not use {', '.join(unused)} of chat_template_kwargs.")
+        return text
+
+    def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
+        """The special tokens that stop strings name, by id: decoding leaves them out of the text."""
+        named = {
+            token_id: token.content
+            for token_id, token in (self._tokenizer.added_tokens_decoder.items() if stops else ())
+            if token.special or token_id in self._tokenizer.all_special_ids
+            if any(token.content in stop for stop in stops)
+        }
+        return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of the ids without special tokens, spaces as they are."""

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from gen.errors import ArgumentError
 from gen.tokenizers import Detokenizer, Tokenizer
-from tests.helpers import BOS, EOS, byte_tokenizer, spaced_tokenizer
+from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, spaced_tokenizer
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
 
@@ -74,6 +74,50 @@ def test_a_template_that_refuses_the_messages_says_why() -> None:
     wrapped.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ArgumentError, match="the chat template refuses these messages: roles must alternate"):
         Tokenizer(wrapped).encode_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_arguments_of_the_template_reach_it_and_those_that_it_does_not_use_are_refused() -> None:
+    wrapped = byte_tokenizer()
+    template = "{% for d in documents or [] %}({{ d.text }}){% endfor %}{{ mood }}"
+    wrapped.chat_template = template + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer, messages = Tokenizer(wrapped), [{"role": "user", "content": "Hi"}]
+    given = {"documents": [{"title": "", "text": "sky"}], "mood": "calm "}
+    assert tokenizer.chat_text(messages, given) == "(sky)calm Hi"
+    assert tokenizer.chat_text(messages, {"chat_template": "{{ messages[0].content }}!"}) == "Hi!"
+    with pytest.raises(ArgumentError, match="the chat template does not use tools, mod of chat_template_kwargs"):
+        tokenizer.chat_text(messages, {"tools": [{}], "mod": "calm"})
+    with pytest.raises(ArgumentError, match="chat_template_kwargs cannot have return_tensors, tokenize: gen sets that"):
+        tokenizer.chat_text(messages, {"tokenize": True, "return_tensors": "pt"})
+
+
+def test_of_several_templates_the_default_is_used_and_with_tools_the_one_for_tools() -> None:
+    wrapped = byte_tokenizer()
+    wrapped.chat_template = {"default": "plain", "tool_use": "{{ tools | length }} tools", "other": "{{ mood }}"}
+    tokenizer, messages = Tokenizer(wrapped), [{"role": "user", "content": "Hi"}]
+    assert tokenizer.chat_text(messages) == "plain"
+    assert tokenizer.chat_text(messages, {"tools": [{"type": "function"}]}) == "1 tools"
+    assert tokenizer.chat_text(messages, {"chat_template": "other", "mood": "calm"}) == "calm"
+
+
+def test_a_last_message_of_the_assistant_is_gone_on_with() -> None:
+    tokenizer = Tokenizer(byte_tokenizer(chat=True))
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is"}]
+    assert tokenizer.chat_text(messages) == "[user] Hi\n[assistant] It is"
+    assert tokenizer.chat_text(messages[:1]) == "[user] Hi\n[assistant] "
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": "It is"}]}]
+    template = {"chat_template": "{% for m in messages %}[{{ m.role }}] {{ m.content[0].text }}\n{% endfor %}"}
+    assert tokenizer.chat_text(parts, template) == "[assistant] It is"
+    with pytest.raises(ArgumentError, match="the chat template refuses these messages"):
+        tokenizer.chat_text([{"role": "assistant", "tool_calls": []}])
+    assert messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is"}]
+
+
+def test_special_tokens_that_stop_strings_name_are_found() -> None:
+    wrapped = byte_tokenizer()
+    wrapped.add_tokens(["<plain>", " "])
+    tokenizer = Tokenizer(wrapped)
+    assert tokenizer.hidden_in([]) == tokenizer.hidden_in(["<en", "d>", "<plain>", "a b"]) == {}
+    assert tokenizer.hidden_in(["x", "a<end>b</s>"]) == {EOS: "</s>", OTHER_EOS: "<end>"}
 
 
 def test_vocab_size_counts_added_tokens() -> None:
