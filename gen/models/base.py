@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from torch import Tensor
 
 from gen.devices import Placement
+from gen.samplers.base import Sampler
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -90,3 +91,11 @@ class ImageReader(Model, Protocol):
         Args:
             inputs: one for each row, from `encode`; nothing where no row has an image.
         """
+
+
+@runtime_checkable
+class RecommendsSampler(Protocol):
+    """A model whose checkpoint says how its tokens are best drawn; what the loop uses where no sampler is given."""
+
+    @property
+    def recommended_sampler(self) -> Sampler: ...

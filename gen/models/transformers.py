@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from gen.devices import Placement, to_device
 from gen.errors import ModelError
 from gen.models.placing import place
+from gen.models.recommended import recommended_sampler
+from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,6 +39,12 @@ class TransformersModel:
         self.context_length: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids: tuple[int, ...] = (eos,) if isinstance(eos, int) else tuple(eos or ())
+
+    @cached_property
+    def recommended_sampler(self) -> Sampler:
+        """See `gen.models.recommended.recommended_sampler`; the generation config is read at the first use."""
+        vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
+        return recommended_sampler(self.hf_model.generation_config, vocab_size, self.eos_token_ids)
 
     def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "State"]:
         """See `gen.models.base.Model.prefill`."""
