@@ -11,6 +11,7 @@ from gen.errors import ArgumentError, DeviceError, GenError, ModelError, Samplin
 from gen.models.encoder import from_transformers_encoder, load_encoder
 from gen.models.exported import from_exported
 from gen.models.loading import from_transformers, load
+from gen.streaming import Stream
 from gen.texts import Completion
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ModelError",
     "Placement",
     "SamplingError",
+    "Stream",
     "embed",
     "from_exported",
     "from_transformers",

@@ -75,7 +75,7 @@ def generate_command(
                 details=True,
             )
             for prompt, result in zip(batch, results, strict=True):
-                for completion in result if samples > 1 else [result]:
+                for completion in result if isinstance(result, list) else [result]:
                     print(json.dumps({"prompt": prompt, **asdict(completion)}) if as_json else completion.text)
             progress.update(len(batch))
 

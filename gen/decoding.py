@@ -1,28 +1,89 @@
 """The decode loop: prefill, decode steps on the device, and texts from the tokens that come back."""
 
-from collections.abc import Iterator, Sequence
-from inspect import Parameter, signature
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
 from gen.beams import beam_search
 from gen.devices import to_device
-from gen.errors import ArgumentError, check_number, refuse_unknown
+from gen.errors import ArgumentError, check_number
 from gen.harvest import Harvest
 from gen.images import ImageLike, read_images
-from gen.models.base import Model
+from gen.models.base import Model, RecommendsSampler
 from gen.prefill import prefill
 from gen.processing import Processing
-from gen.prompts import Prompt, Request, is_batch, read_request
-from gen.samplers import BeamSearchSampler, MultinomialSampler, Processors, Sampler
+from gen.prompts import Prompt, Prompts, Request, is_batch, read_request
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.random import row_keys
+from gen.streaming import Stream
 from gen.texts import Completion, GrowingText
 
 
+class Options(TypedDict, total=False):
+    """The arguments of `generate` that the type of its result does not depend on."""
+
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
+    max_new_tokens: int
+    stop: str | Sequence[str] | None
+    seed: int | Sequence[int] | None
+    eos_token_id: int | Sequence[int] | None
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    num_return_sequences: int
+
+
+One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
+
+
+# A str is a Sequence[str] too, which mypy calls an overlap of one prompt with a list of prompts; the first one counts.
+
+
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[False] = ..., **options: Unpack[Options]
+) -> str: ...
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **options: Unpack[Options]
+) -> Completion: ...
+@overload
+def generate(
+    model: Model, prompt: Prompts, *, sampler: One = ..., details: Literal[False] = ..., **options: Unpack[Options]
+) -> list[str]: ...
+@overload
+def generate(
+    model: Model, prompt: Prompts, *, sampler: One = ..., details: Literal[True], **options: Unpack[Options]
+) -> list[Completion]: ...
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[False] = ..., **options: Unpack[Options]
+) -> str | list[str]: ...
+@overload
+def generate(  # type: ignore[overload-overlap]
+    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[True], **options: Unpack[Options]
+) -> Completion | list[Completion]: ...
+@overload
+def generate(
+    model: Model, prompt: Prompts, *, sampler: Sampler, details: Literal[False] = ..., **options: Unpack[Options]
+) -> list[str | list[str]]: ...
+@overload
+def generate(
+    model: Model, prompt: Prompts, *, sampler: Sampler, details: Literal[True], **options: Unpack[Options]
+) -> list[Completion | list[Completion]]: ...
+@overload
 def generate(
     model: Model,
-    prompt: Prompt | Sequence[Prompt],
+    prompt: Prompt | Prompts,
+    *,
+    sampler: Sampler | None = ...,
+    details: bool,
+    **options: Unpack[Options],
+) -> Result: ...
+def generate(
+    model: Model,
+    prompt: Prompt | Prompts,
     *,
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | None = None,
@@ -31,10 +92,10 @@ def generate(
     seed: int | Sequence[int] | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
     details: bool = False,
     num_return_sequences: int = 1,
-    **unknown: object,
-) -> Any:
+) -> Result:
     """Continue a prompt, or each of a list of prompts.
 
     A text depends on its prompt and seed alone: it is the same in any batch and streamed (in float32; logits in
@@ -45,14 +106,20 @@ def generate(
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
             any of these. An empty text starts from the bos token.
         images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
-            a uint8 array (height, width, 3) or a path; for a list of prompts a list for each.
-        sampler: how tokens are chosen; None is `gen.samplers.multinomial()`. It has the sampling parameters.
+            a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
+            be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
+        sampler: how tokens are chosen; it has the sampling parameters. None is what the checkpoint's generation config
+            recommends, and `gen.samplers.multinomial()`, at temperature 1, where that recommends nothing.
         max_new_tokens: how many tokens at most for each text; the end of the context may come before.
-        stop: strings that end a text and are left out of it, wherever the borders of tokens are.
+        stop: strings that end a text and are left out of it, wherever the borders of tokens are. Special tokens have no
+            text; those that a stop string has in it, such as "<|im_end|>", are written out where it is looked for.
         seed: one whole number below 2**63 for all prompts, or one for each; None draws one for each. Further samples
             of a prompt have seeds derived from its own.
         eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
-        chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are).
+        chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are). Where
+            the last message is the assistant's, the text goes on with it.
+        chat_template_kwargs: what the chat template takes beside the messages, such as {"tools": [...]} or
+            {"enable_thinking": False}; see `apply_chat_template` of transformers.
         details: return a `Completion` in the place of each text.
         num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
     Returns:
@@ -61,12 +128,12 @@ def generate(
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
         SamplingError: a row had no token left to choose.
+        ModelError: the checkpoint recommends what no sampler takes.
     Host sync: none a token on CUDA; tokens are read one step late.
     """
-    _refuse("generate", unknown)
     batch = is_batch(prompt)
     prompts: Any = prompt if batch else [prompt]
-    sampler = _read_sampler(sampler)
+    sampler = _read_sampler(model, sampler)
     search = isinstance(sampler, BeamSearchSampler)
     if search:
         check_number("num_return_sequences", num_return_sequences, minimum=1, maximum=sampler.samples, whole=True)
@@ -83,6 +150,7 @@ def generate(
         eos_token_id=eos_token_id,
         chat=chat,
         processors=sampler.processors,
+        template_kwargs=chat_template_kwargs,
     )
     if isinstance(sampler, BeamSearchSampler):
         groups = [group[:num_return_sequences] for group in _search(model, sampler, request)]
@@ -107,20 +175,19 @@ def stream(
     seed: int | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
-    **unknown: object,
-) -> Iterator[str]:
+    chat_template_kwargs: Mapping[str, object] | None = None,
+) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are what `generate` returns for the same arguments.
 
     A piece never ends within a character, and text that may yet be part of a stop string waits until that is known.
 
     Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
     Returns:
-        An iterator of str, none of them empty.
+        An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
     """
-    _refuse("stream", unknown)
     if is_batch(prompt):
         raise ArgumentError("stream takes one prompt; use generate for a list.")
-    sampler = _read_sampler(sampler)
+    sampler = _read_sampler(model, sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"stream makes one text, the sampler makes {sampler.samples} a prompt; use generate.")
     request = read_request(
@@ -134,26 +201,15 @@ def stream(
         eos_token_id=eos_token_id,
         chat=chat,
         processors=sampler.processors,
+        template_kwargs=chat_template_kwargs,
     )
     text = GrowingText(request.rows[0], request, model.tokenizer)
-    return (piece for [piece] in _decode(model, sampler, request, [text]) if piece)
+    return Stream(_decode(model, sampler, request, [text]), text)
 
 
-def _refuse(function: str, unknown: dict[str, object]) -> None:
-    """Refuse unknown arguments; the sampling parameters have a place of their own."""
-    sampling = {*signature(MultinomialSampler).parameters, *signature(Processors).parameters} - {"settings"}
-    for name in unknown:
-        if name in sampling:
-            raise ArgumentError(f"{name} belongs to the sampler: sampler=gen.samplers.multinomial({name}=...)")
-    known = [
-        name for name, parameter in signature(generate).parameters.items() if parameter.kind == Parameter.KEYWORD_ONLY
-    ]
-    refuse_unknown(function, unknown, known)
-
-
-def _read_sampler(sampler: Sampler | None) -> Sampler:
+def _read_sampler(model: Model, sampler: Sampler | None) -> Sampler:
     if sampler is None:
-        return MultinomialSampler()
+        return model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
     if isinstance(sampler, type) or not hasattr(sampler, "step"):
         raise ArgumentError(f"sampler must be a sampler such as gen.samplers.greedy(), got {sampler!r}")
     return sampler
@@ -184,7 +240,7 @@ def _search(model: Model, sampler: BeamSearchSampler, request: Request) -> list[
     return groups
 
 
-def _decode(model: Model, sampler: Sampler, request: Request, texts: Sequence[GrowingText]) -> Iterator[list[str]]:
+def _decode(model: Model, sampler: Sampler, request: Request, texts: Sequence[GrowingText]) -> Generator[list[str]]:
     """Run until every text has ended; yield each step's new pieces, one for each text."""
     for step in decode_steps(model, sampler, request):
         yield [text.push(token_id, logprob) for text, token_id, logprob in zip(texts, *step, strict=True)]

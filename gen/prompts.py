@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gen.errors import ArgumentError, check_number
+from gen.images import take_images
 from gen.models.base import ImageReader, Inputs, Model
 from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Prompt = str | Sequence[int] | Sequence[Message]
+Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Sequence[Prompt]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class Request:
         stops: strings that end a text.
         eos_token_ids: tokens that end a text.
         bad_words: token ids that must not come in a row.
+        hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
     """
 
     rows: list[Row]
@@ -51,6 +54,7 @@ class Request:
     stops: tuple[str, ...]
     eos_token_ids: tuple[int, ...]
     bad_words: list[list[int]]
+    hidden: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -85,20 +89,31 @@ def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
     return not isinstance(prompt[0], int | Mapping)
 
 
-def read_prompt(model: Model, prompt: Prompt, *, chat: bool) -> list[int]:
+def messages_of(prompt: Prompt) -> list[Message]:
+    """The messages of a conversation; none where the prompt is a text or token ids."""
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+        return []
+    messages = [part for part in prompt if isinstance(part, Mapping)]
+    return messages if len(messages) == len(prompt) else []
+
+
+def read_prompt(
+    model: Model, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
+) -> list[int]:
     """The token ids of one prompt.
 
     Raises:
         ArgumentError: an empty prompt without a bos token, a chat without a template, or an id outside the vocabulary.
     """
     tokenizer = model.tokenizer
+    if isinstance(prompt, str) and chat:
+        prompt = [{"role": "user", "content": prompt}]
+    if messages := messages_of(prompt):
+        return tokenizer.encode_chat(messages, template_kwargs)
     if isinstance(prompt, str):
-        return tokenizer.encode_chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+        return tokenizer.encode(prompt)
     if not isinstance(prompt, Sequence):
         raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
-    messages = [part for part in prompt if isinstance(part, Mapping)]
-    if messages and len(messages) == len(prompt):
-        return tokenizer.encode_chat(messages)
     token_ids = [part for part in prompt if isinstance(part, int) and not isinstance(part, bool)]
     if not token_ids or len(token_ids) != len(prompt):
         raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
@@ -107,7 +122,12 @@ def read_prompt(model: Model, prompt: Prompt, *, chat: bool) -> list[int]:
 
 
 def read_illustrated(
-    model: ImageReader, prompt: Prompt, images: Sequence["Image"], *, chat: bool
+    model: ImageReader,
+    prompt: Prompt,
+    images: Sequence["Image"],
+    *,
+    chat: bool,
+    template_kwargs: Mapping[str, object] | None = None,
 ) -> tuple[list[int], Inputs]:
     """The token ids of a prompt that may have images, and what goes with them.
 
@@ -116,14 +136,13 @@ def read_illustrated(
     Raises:
         ArgumentError: as of `read_prompt`, token ids with images, or another number of places than of images.
     """
-    if isinstance(prompt, str) and not chat:
-        return model.encode(prompt, images)
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) and chat:
         content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
         prompt = [{"role": "user", "content": content}]
-    messages = [part for part in prompt if isinstance(part, Mapping)]
-    if messages and len(messages) == len(prompt):
-        return model.encode(model.tokenizer.chat_text(messages), images, add_special_tokens=False)
+    if messages := messages_of(prompt):
+        return model.encode(model.tokenizer.chat_text(messages, template_kwargs), images, add_special_tokens=False)
+    if isinstance(prompt, str):
+        return model.encode(prompt, images)
     if images:
         raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
     return read_prompt(model, prompt, chat=chat), {}
@@ -149,6 +168,7 @@ def read_request(
     eos_token_id: int | Sequence[int] | None,
     chat: bool,
     processors: Processors | None,
+    template_kwargs: Mapping[str, object] | None = None,
 ) -> Request:
     """Check every argument; `texts` is how many rows each prompt gets, side by side, and `images` is a list a prompt.
 
@@ -167,15 +187,19 @@ def read_request(
     given = zip(prompts, images, _read_seeds(seed, len(prompts)), strict=True)
     for number, (prompt, pictures, prompt_seed) in enumerate(given):
         inputs: Inputs = {}
+        _check_template_kwargs(number, prompt, chat, template_kwargs)
+        prompt, pictures = _place_images(number, prompt, pictures)
         if isinstance(model, ImageReader):
             try:
-                token_ids, inputs = read_illustrated(model, prompt, pictures, chat=chat)
+                token_ids, inputs = read_illustrated(
+                    model, prompt, pictures, chat=chat, template_kwargs=template_kwargs
+                )
             except ArgumentError as error:
                 raise ArgumentError(f"prompt {number}: {error}") from error
         elif pictures:
             raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
         else:
-            token_ids = read_prompt(model, prompt, chat=chat)
+            token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
         room = model.context_length - len(token_ids)
         if room < min(1, max_new_tokens):
             raise ArgumentError(
@@ -187,13 +211,41 @@ def read_request(
             Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit, inputs=inputs)
             for n in range(texts)
         ]
+    stops = read_stops(stop)
     return Request(
         rows=rows,
         texts=texts,
-        stops=read_stops(stop),
+        stops=stops,
         eos_token_ids=eos_token_ids,
         bad_words=_read_bad_words(model, processors) if processors else [],
+        hidden=model.tokenizer.hidden_in(stops),
     )
+
+
+def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
+    """Refuse arguments for a chat template where there is no chat."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(
+            f'chat_template_kwargs must be a mapping of names, as {{"enable_thinking": False}}, got {given!r}'
+        )
+    if given and not messages_of(prompt) and not (chat and isinstance(prompt, str)):
+        raise ArgumentError(
+            f"prompt {number} is no chat, which chat_template_kwargs are for; give chat=True with a text, or give the "
+            "prompt as a list of messages."
+        )
+
+
+def _place_images(number: int, prompt: Prompt, images: Sequence["Image"]) -> tuple[Prompt, Sequence["Image"]]:
+    """A prompt with bare places for images, and its images, which came beside it or in its messages."""
+    try:
+        messages, found = take_images(messages_of(prompt))
+    except ArgumentError as error:
+        raise ArgumentError(f"prompt {number}: {error}") from error
+    if found and images:
+        raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")
+    return (messages, found) if found else (prompt, images)
 
 
 def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:

@@ -45,6 +45,7 @@ class GrowingText:
         self._logprobs: list[float] = []
         self._detokenizer = Detokenizer(tokenizer, row.prompt_ids)
         self._stops = StopStrings(request.stops)
+        self._hidden = request.hidden
         self._eos_token_ids = request.eos_token_ids
 
     def push(self, token_id: int, logprob: float) -> str:
@@ -55,6 +56,7 @@ class GrowingText:
             raise SamplingError(
                 f"no token was left to choose after {len(self._token_ids)} new ones: every logit is -inf or NaN."
             )
+        piece = hidden = ""
         if token_id in self._eos_token_ids:
             self.finish_reason = "eos"
         else:
@@ -62,10 +64,11 @@ class GrowingText:
             self._logprobs.append(logprob)
             if len(self._token_ids) == self._row.limit:
                 self.finish_reason = "length"
-        piece = "" if self.finish_reason == "eos" else self._detokenizer.push(token_id)
-        if self.finish_reason:
+            piece = self._detokenizer.push(token_id)
+            hidden = self._hidden.get(token_id, "")
+        if self.finish_reason or hidden:
             piece += self._detokenizer.flush()
-        piece = self._stops.push(piece)
+        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True)
         if self._stops.found:
             self.finish_reason = "stop"
         elif self.finish_reason:

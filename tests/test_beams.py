@@ -79,7 +79,7 @@ def test_every_shape_searches_as_transformers_does(shape: str) -> None:
     hf_model = tiny_model(shape, vocab_size=259)
     prompts, sampler = [[*b"a"], [*b"to be or not"]], beam_search(3)
     expected = transformers_beams(hf_model, prompts, sampler, [7], max_new_tokens=10, num_return_sequences=3)
-    groups = gen.generate(
+    groups: Any = gen.generate(
         gen.from_transformers(hf_model, byte_tokenizer()),
         prompts,
         sampler=sampler,
@@ -93,7 +93,7 @@ def test_every_shape_searches_as_transformers_does(shape: str) -> None:
 
 def test_logprobs_add_up_to_the_score(hf_model: PreTrainedModel) -> None:
     model = gen.from_transformers(hf_model, byte_tokenizer())
-    completion = gen.generate(
+    completion: Any = gen.generate(
         model, "x", sampler=beam_search(4, length_penalty=0.0), eos_token_id=[], max_new_tokens=8, details=True
     )
     token_ids = torch.tensor([[*b"x", *completion.token_ids]])
@@ -122,22 +122,23 @@ def test_one_beam_is_transformers_greedy_search_with_a_score(hf_model: PreTraine
         steps = zip(output.logits, token_ids, strict=True)
         score = sum(float(logits.log_softmax(-1)[0, token]) for logits, token in steps) / len(token_ids) ** penalty
         sampler = beam_search(1, length_penalty=penalty)
-        ours = gen.generate(
-            model, [prompt], sampler=sampler, eos_token_id=eos, max_new_tokens=new_tokens, details=True
-        )[0]
+        ours: Any = gen.generate(
+            model, prompt, sampler=sampler, eos_token_id=eos, max_new_tokens=new_tokens, details=True
+        )
         assert ours.token_ids == [token for token in token_ids if token not in eos]
         assert ours.score == pytest.approx(score, rel=1e-6, abs=2e-5)
 
 
 def test_fewer_texts_than_beams_gives_those_that_there_are_and_no_masked_token() -> None:
     model = ScriptedModel("only this")  # every other token is masked
-    [completion] = gen.generate(model, ["x"], sampler=beam_search(4), num_return_sequences=4, details=True)[0]
+    groups: Any = gen.generate(model, ["x"], sampler=beam_search(4), num_return_sequences=4, details=True)
+    [[completion]] = groups
     assert (completion.text, completion.finish_reason, completion.score) == ("only this", "eos", 0.0)
     assert gen.generate(model, "x", sampler=beam_search(4), max_new_tokens=4) == "only"
 
 
 def test_a_stop_string_ends_a_text_of_beam_search() -> None:
-    completion = gen.generate(ScriptedModel("one. two."), "x", sampler=beam_search(2), stop=".", details=True)
+    completion: Any = gen.generate(ScriptedModel("one. two."), "x", sampler=beam_search(2), stop=".", details=True)
     assert (completion.text, completion.finish_reason) == ("one", "stop")
 
 

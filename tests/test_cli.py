@@ -36,9 +36,9 @@ def test_generate_prints_the_text_that_the_library_gives(demo: TransformersModel
     assert run("generate", "Once upon a time", "--model", "demo", "--device", "cpu", *options) == 0
     sampler = gen.samplers.multinomial(temperature=0.8, top_k=40)
     expected = gen.generate(demo, "Once upon a time", sampler=sampler, max_new_tokens=24, seed=7)
-    assert capsys.readouterr().out == expected + "\n"
+    assert capsys.readouterr().out == f"{expected}\n"
     assert run("stream", "Once upon a time", *options) == 0
-    assert capsys.readouterr().out == expected + "\n"
+    assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_json_is_an_object_a_line_for_each_text(capsys: Capture) -> None:

@@ -4,14 +4,15 @@ import math
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 import torch
 
 import gen
 from gen.models.transformers import TransformersModel
-from gen.samplers import greedy, multinomial
+from gen.samplers import beam_search, greedy, multinomial
+from gen.texts import Completion
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
 
@@ -76,6 +77,35 @@ def test_stop_strings_end_texts_and_streams_alike(stop: str | list[str]) -> None
     assert "".join(gen.stream(ScriptedModel(STORY), "x", stop=stop)) == expected
 
 
+@pytest.mark.parametrize(
+    ("script", "stop", "text", "finish_reason"),
+    [
+        ([*b"one", OTHER_EOS, *b"two"], "<end>", "one", "stop"),
+        ([*b"one", OTHER_EOS, *b"two"], ["x", "<end>"], "one", "stop"),
+        ([*b"one", OTHER_EOS, *b"two"], "ne<end>t", "o", "stop"),  # text on both sides of it
+        ([*b"one", OTHER_EOS, OTHER_EOS, *b"two"], "<end><end>", "one", "stop"),
+        ([*b"one", OTHER_EOS, *b"two"], "<end>!", "onetwo", "eos"),  # not what comes after it
+        ([*b"one", OTHER_EOS, *b"two"], "et", "on", "stop"),  # no stop string names it, so it has no text
+        ([*b"one", OTHER_EOS, *b"two"], "<en", "onetwo", "eos"),  # nor is a part of its name its text
+        ([*b"one <end> two"], "<end>", "one ", "stop"),  # written in plain letters
+        ([*b"one", EOS, *b"two"], "</s>", "one", "eos"),  # an eos is one first
+        ([*b"one", OTHER_EOS], "<end>!", "one", "eos"),
+        (["中".encode()[0], OTHER_EOS, *b"two"], "<end>", "\ufffd", "stop"),
+    ],
+)
+def test_a_stop_string_may_have_special_tokens_in_it(
+    script: list[int], stop: str | list[str], text: str, finish_reason: str
+) -> None:
+    model = ScriptedModel(lambda prompt: script)
+    completion = gen.generate(model, "x", stop=stop, details=True)
+    assert (completion.text, completion.finish_reason) == (text, finish_reason)
+    assert "".join(gen.stream(model, "x", stop=stop)) == text
+    beams: Any = gen.generate(model, "x", stop=stop, sampler=beam_search(2), details=True)
+    assert (beams.text, beams.finish_reason) == (text, finish_reason)
+    if finish_reason == "stop":  # the special token that ended it is among the tokens, as those of other stop strings
+        assert completion.token_ids == script[: len(completion.token_ids)]
+
+
 def test_a_stop_string_that_never_comes_loses_no_text() -> None:
     completion = gen.generate(ScriptedModel("the EN"), "x", stop="END", details=True)
     assert (completion.text, completion.finish_reason) == ("the EN", "eos")
@@ -120,6 +150,61 @@ def test_a_prompt_may_be_token_ids_or_messages() -> None:
     assert gen.generate(model, [messages, messages]) == [gen.generate(model, messages)] * 2
 
 
+def test_a_chat_takes_arguments_for_its_template_and_goes_on_with_the_assistants_message() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% if tools %}{{ tools[0].function.name }}:{% endif %}{% if enable_thinking is false %}fast:{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    model = ScriptedModel(lambda prompt: [*prompt.encode()])
+    model.tokenizer = Tokenizer(tokenizer)
+    tool = {"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}
+    given = {"tools": [tool], "enable_thinking": False}
+    assert gen.generate(model, "hi", chat=True) == "[user]hi;[assistant]"
+    assert gen.generate(model, "hi", chat=True, chat_template_kwargs=given) == "look:fast:[user]hi;[assistant]"
+    messages = [{"role": "user", "content": "hi"}]
+    both = gen.generate(model, [messages, messages], chat_template_kwargs={"enable_thinking": False})
+    assert both == ["fast:[user]hi;[assistant]"] * 2
+    begun = [*messages, {"role": "assistant", "content": "It is"}]
+    assert gen.generate(model, begun) == "[user]hi;[assistant]It is"
+    assert gen.generate(model, begun, chat=True, chat_template_kwargs=given) == "look:fast:[user]hi;[assistant]It is"
+    assert "".join(gen.stream(model, begun, chat_template_kwargs=given)) == "look:fast:[user]hi;[assistant]It is"
+    ended = {"continue_final_message": False, "add_generation_prompt": True}
+    assert gen.generate(model, begun, chat_template_kwargs=ended) == "[user]hi;[assistant]It is;[assistant]"
+
+
+def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> None:
+    model, messages = ScriptedModel("hi"), [{"role": "user", "content": "hi"}]
+    model.tokenizer = Tokenizer(byte_tokenizer(chat=True))
+    assert_type(gen.generate(model, "x"), str)
+    assert_type(gen.generate(model, [65, 66]), str)
+    assert_type(gen.generate(model, messages, chat=True), str)
+    assert_type(gen.generate(model, "x", sampler=greedy(), stop="z"), str)
+    assert_type(gen.generate(model, "x", details=True), Completion)
+    assert_type(gen.generate(model, ["x", "y"]), list[str])
+    assert_type(gen.generate(model, ("x", [65], messages), details=False), list[str])
+    assert_type(gen.generate(model, [[65], [66]]), list[str])
+    assert_type(gen.generate(model, [messages], details=True), list[Completion])
+    assert_type(gen.generate(model, "x", sampler=multinomial(2)), str | list[str])
+    assert_type(gen.generate(model, "x", sampler=beam_search(2), details=True), Completion | list[Completion])
+    assert_type(gen.generate(model, ["x"], sampler=multinomial()), list[str | list[str]])
+    assert_type(gen.generate(model, ["x"], sampler=multinomial(), details=True), list[Completion | list[Completion]])
+    assert_type(gen.stream(model, "x"), gen.Stream)
+    assert_type(gen.stream(model, "x").completion, Callable[[], Completion])
+    details = bool(model.vocab_size)
+    assert isinstance(gen.generate(model, "x", details=details), Completion)
+
+
+def test_unknown_arguments_are_pythons_own_error() -> None:
+    generate: Any = gen.generate
+    stream: Any = gen.stream
+    for call in (generate, stream):
+        for name in ("max_tokens", "temperature"):
+            with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
+                call(ScriptedModel("hello"), "x", **{name: 3})
+
+
 @pytest.fixture(scope="module")
 def llama() -> TransformersModel:
     return gen.from_transformers(tiny_model(), byte_tokenizer())
@@ -161,7 +246,7 @@ def test_a_stream_can_be_left_early_and_torch_stays_as_it_was(llama: Any) -> Non
     pieces = gen.stream(llama, "go", seed=1)
     next(pieces)
     assert not torch.is_inference_mode_enabled()
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert torch.is_grad_enabled()
 
 
@@ -214,12 +299,19 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: generate(m, "x", stop=""), "stop takes strings of at least one character, got ''"),
         (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),
         (lambda m: generate(m, "x", sampler="greedy"), "sampler must be a sampler"),
-        (lambda m: generate(m, "x", max_tokens=3), "generate .* got 'max_tokens'; did you mean 'max_new_tokens'"),
-        (
-            lambda m: generate(m, "x", temperature=0.5),
-            r"sampler=gen.samplers.multinomial\(temperature=\.\.\.",
-        ),
         (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),
+        (
+            lambda m: generate(m, ["x"], chat_template_kwargs={"tools": []}),
+            "prompt 0 is no chat, which chat_template_kwargs are for; give chat=True",
+        ),
+        (
+            lambda m: generate(m, [65], chat=True, chat_template_kwargs={"tools": []}),
+            "prompt 0 is no chat, which chat_template_kwargs are for",
+        ),
+        (
+            lambda m: generate(m, "x", chat=True, chat_template_kwargs=["tools"]),
+            r"chat_template_kwargs must be a mapping of names, .* got \['tools'\]",
+        ),
         (lambda m: stream(m, ["x"]), "stream takes one prompt; use generate for a list"),
         (lambda m: stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
         (lambda m: stream(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0"),

@@ -94,8 +94,8 @@ def test_presence_and_frequency_count_the_new_tokens_alone(model: Any) -> None:
     new = torch.tensor([[3, 3, 1, -1], [-1, -1, -1, -1]])
     penalized = penalize_presence(logits, new, presence=0.5, frequency=0.25)
     assert penalized.tolist() == [[1.0, 1.25, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
-    settings = {"presence_penalty": 3.0, "frequency_penalty": 1.5}
-    ours = gen.generate(model, PROMPTS, sampler=greedy(**settings), max_new_tokens=12, details=True)  # type: ignore[arg-type]
+    settings: Any = {"presence_penalty": 3.0, "frequency_penalty": 1.5}
+    ours = gen.generate(model, PROMPTS, sampler=greedy(**settings), max_new_tokens=12, details=True)
     for prompt, completion in zip(PROMPTS, ours, strict=True):
         token_ids = [*prompt.encode()]
         for chosen in completion.token_ids:  # by hand, a forward of the whole text for each token
@@ -113,7 +113,7 @@ def test_processors_work_in_any_batch_with_samples_and_streamed(model: Any) -> N
     assert gen.generate(model, PROMPTS[::-1], sampler=sampler, seed=4, max_new_tokens=16) == alone[::-1]
     assert "".join(gen.stream(model, PROMPTS[0], sampler=sampler, seed=4, max_new_tokens=16)) == alone[0]
     several = multinomial(3, temperature=0.9, repetition_penalty=1.5, no_repeat_ngram_size=2, frequency_penalty=0.3)
-    groups = gen.generate(model, PROMPTS, sampler=several, seed=4, max_new_tokens=16, details=True)
+    groups: Any = gen.generate(model, PROMPTS, sampler=several, seed=4, max_new_tokens=16, details=True)
     assert [group[0].text for group in groups] == alone
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for completion in group:
@@ -122,7 +122,7 @@ def test_processors_work_in_any_batch_with_samples_and_streamed(model: Any) -> N
 
 
 def test_beams_carry_their_own_tokens(model: Any) -> None:
-    completions = gen.generate(
+    completions: Any = gen.generate(
         model,
         PROMPTS,
         sampler=beam_search(4, no_repeat_ngram_size=1),

@@ -32,7 +32,7 @@ def test_nine_of_ten_records_parse_and_bear_the_name(demo: Any, end: str) -> Non
 
 def test_stories_end_by_themselves(demo: Any) -> None:
     sampler = gen.samplers.multinomial(temperature=0.7)
-    stories = gen.generate(
+    stories: Any = gen.generate(
         demo, ["Once upon a time"] * 8, sampler=sampler, seed=[*range(8)], max_new_tokens=400, details=True
     )
     assert sum(story.finish_reason == "eos" for story in stories) >= 6

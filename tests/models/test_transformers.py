@@ -1,6 +1,7 @@
 """The transformers adapter: greedy texts equal transformers' own for eight shapes; placement; what it refuses."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_samples_of_a_prompt_continue_one_prefill_and_each_seed_gives_its_text_a
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
     sampler = gen.samplers.multinomial(samples=3)
     prompts = PROMPTS[:2]
-    groups = gen.generate(model, prompts, sampler=sampler, seed=[5, 6], max_new_tokens=12, details=True)
+    groups: Any = gen.generate(model, prompts, sampler=sampler, seed=[5, 6], max_new_tokens=12, details=True)
     for prompt, first_seed, group in zip(prompts, [5, 6], groups, strict=True):
         assert group[0].seed == first_seed
         assert len({completion.text for completion in group}) == 3

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from PIL import Image
@@ -81,7 +82,7 @@ def test_a_text_is_equal_alone_in_other_batches_and_streamed(family: str) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_beams_equal_transformers_beams(family: str) -> None:
-    together = gen.generate(
+    together: Any = gen.generate(
         adapter(family),
         prompts(family),
         images=PICTURES,
@@ -106,6 +107,56 @@ def test_the_chat_template_puts_images_before_the_text(family: str) -> None:
     content = [{"type": "image"}, {"type": "text", "text": "what?"}]
     assert complete([{"role": "user", "content": content}], images=[picture(1)]) == expected
     assert complete("what?", chat=True) == complete("[user] what?\n[assistant] ")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_may_be_in_the_messages(family: str, tmp_path: Path) -> None:
+    model = adapter(family)
+    pictures = [picture(1), picture(2), picture(3)]
+    pictures[1].save(tmp_path / "a picture.png")
+    question = {"type": "text", "text": "what?"}
+    inside: list[Any] = [
+        {"role": "user", "content": [{"type": "image", "image": pictures[0]}, question]},
+        {"role": "user", "content": [{"type": "image", "path": tmp_path / "a picture.png"}, question]},
+        {"role": "user", "content": [question, {"type": "image", "image": numpy.asarray(pictures[2])}]},
+    ]
+    bare: list[Any] = [
+        {**message, "content": [{"type": part["type"], "text": part.get("text")} for part in message["content"]]}
+        for message in inside
+    ]
+    options: Any = {"sampler": GREEDY, "max_new_tokens": 8}
+    expected = gen.generate(model, bare, images=pictures, **options)
+    assert gen.generate(model, inside, **options) == expected
+    assert "".join(gen.stream(model, inside, **options)) == expected
+    for url in (str(tmp_path / "a picture.png"), (tmp_path / "a picture.png").as_uri()):
+        inside[1]["content"][0] = {"type": "image", "url": url}
+        assert gen.generate(model, inside, **options) == expected
+    alone: list[Any] = [[message] for message in inside]
+    assert gen.generate(model, [*alone, "no picture"], chat=True, **options) == [
+        *(gen.generate(model, one, **options) for one in alone),
+        gen.generate(model, "no picture", chat=True, **options),
+    ]
+    assert inside[0]["content"][0]["image"] is pictures[0]  # the caller's messages stay as they were
+
+
+def test_images_in_messages_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    def message(**image: object) -> Any:
+        return [{"role": "user", "content": [{"type": "image", **image}, {"type": "text", "text": "what?"}]}]
+
+    model, one = adapter("llava"), message(image=picture(1))
+    with pytest.raises(gen.ArgumentError, match="prompt 1 has images in its messages and in images=; give all in one"):
+        gen.generate(model, ["a", one], images=[[], [picture(1)]])
+    with pytest.raises(gen.ArgumentError, match="prompt 0: places for images: 1, images: 0"):
+        gen.generate(model, message())
+    with pytest.raises(gen.ArgumentError, match=r"prompt 0: image 0 of the messages must be a PIL image, .* got 7"):
+        gen.generate(model, message(image=7))
+    with pytest.raises(gen.ArgumentError, match=r"image 0 of the messages: cannot read '.*missing\.png'"):
+        gen.generate(model, message(path=tmp_path / "missing.png"))
+    for url in ("https://example.org/cat.png", "data:image/png;base64,iVBORw0KGgo="):
+        with pytest.raises(gen.ArgumentError, match=r"image 0 of the messages: gen reads no (https|data): URL"):
+            gen.stream(model, message(url=url))
+    with pytest.raises(gen.ArgumentError, match="this model reads no images"):
+        gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer(chat=True)), one)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

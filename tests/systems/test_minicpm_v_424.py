@@ -91,7 +91,7 @@ def test_a_text_model_over_two_gpus_says_what_transformers_says_of_the_whole(two
     assert set(model.placement.devices) == {GPU0, GPU1}
     texts = ["Ada", "hello there", "x = [1, 2, 3]"]
     sampler = GREEDY if num_beams == 1 else gen.samplers.beam_search(num_beams)
-    together = gen.generate(model, texts, sampler=sampler, max_new_tokens=12, details=True)
+    together: Any = gen.generate(model, texts, sampler=sampler, max_new_tokens=12, details=True)
     for text, completion in zip(texts, together, strict=True):
         prompt_ids = torch.tensor([tokenizer(text)["input_ids"]])
         token_ids = whole.generate(

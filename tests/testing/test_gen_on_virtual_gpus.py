@@ -32,9 +32,8 @@ PROCESSED: dict[str, Sampler] = {
 IN_THE_LOOP = SAMPLERS | PROCESSED
 
 
-def texts(model: TransformersModel, sampler: Sampler, new_tokens: int = 8) -> list[str]:
-    result: list[str] = gen.generate(model, PROMPTS, sampler=sampler, seed=5, max_new_tokens=new_tokens)
-    return result
+def texts(model: TransformersModel, sampler: Sampler, new_tokens: int = 8) -> list[str | list[str]]:
+    return gen.generate(model, PROMPTS, sampler=sampler, seed=5, max_new_tokens=new_tokens)
 
 
 def adapter(shape: str = "llama", device: str = "cpu") -> TransformersModel:

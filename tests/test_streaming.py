@@ -1,0 +1,85 @@
+"""A stream's completion is what `generate` returns with details, and there is none before the text has ended."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen.samplers import greedy, multinomial
+from tests.helpers import EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+
+
+@pytest.mark.parametrize("sampler", [None, greedy(), multinomial(temperature=0.8, repetition_penalty=1.2)])
+@pytest.mark.parametrize("options", [{}, {"stop": ["e", "\n"]}, {"eos_token_id": [*range(100, 110)]}])
+def test_at_its_end_a_stream_has_the_completion_that_generate_gives(llama: Any, sampler: Any, options: Any) -> None:
+    for seed in range(3):
+        arguments: Any = {"sampler": sampler, "seed": seed, "max_new_tokens": 20, **options}
+        stream = gen.stream(llama, "go on", **arguments)
+        pieces = list(stream)
+        completion = stream.completion()
+        assert completion == gen.generate(llama, "go on", details=True, **arguments)
+        assert completion.text == "".join(pieces)
+        assert stream.completion() == completion
+
+
+def test_a_drawn_seed_is_in_the_completion_and_gives_the_text_again(llama: Any) -> None:
+    stream = gen.stream(llama, "x", max_new_tokens=12)
+    text = "".join(stream)
+    assert gen.generate(llama, "x", seed=stream.completion().seed, max_new_tokens=12) == text
+
+
+def test_before_its_end_there_is_no_completion() -> None:
+    stream = gen.stream(ScriptedModel("hello"), "x")
+    assert isinstance(stream, gen.Stream)
+    assert isinstance(stream, Iterator)
+    for piece in "hello":
+        with pytest.raises(gen.GenError, match="the text has not ended; take all pieces of the stream"):
+            stream.completion()
+        assert next(stream) == piece
+    with pytest.raises(gen.GenError, match="has not ended"):  # its eos has not come yet
+        stream.completion()
+    assert next(stream, None) is None
+    assert stream.completion().finish_reason == "eos"
+
+
+def test_a_stream_that_was_closed_early_or_failed_has_none() -> None:
+    stream = gen.stream(ScriptedModel("hello"), "x")
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    with pytest.raises(gen.GenError, match="closed early"):
+        stream.completion()
+
+    class Dead(ScriptedModel):
+        def prefill(self, *arguments: Any) -> Any:
+            logits, state = super().prefill(*arguments)
+            return torch.full_like(logits, torch.nan), state
+
+    stream = gen.stream(Dead("hello"), "x")
+    with pytest.raises(gen.SamplingError):
+        next(stream)
+    with pytest.raises(gen.GenError, match="failed"):
+        stream.completion()
+
+
+def test_closing_after_the_end_keeps_the_completion_and_an_empty_text_has_one() -> None:
+    stream = gen.stream(ScriptedModel("hello"), "x", max_new_tokens=2)
+    assert [next(stream), next(stream)] == ["h", "e"]
+    stream.close()
+    assert stream.completion().text == "he"
+    stream = gen.stream(ScriptedModel("hello"), "x", max_new_tokens=0)
+    assert list(stream) == []
+    assert (stream.completion().text, stream.completion().finish_reason) == ("", "length")
+
+
+def test_tokens_without_text_give_no_piece_and_are_in_the_completion() -> None:
+    stream = gen.stream(ScriptedModel(lambda prompt: [OTHER_EOS, *b"a", OTHER_EOS, EOS]), "x")
+    assert list(stream) == ["a"]
+    assert stream.completion().token_ids == [OTHER_EOS, *b"a", OTHER_EOS]
