@@ -1,4 +1,4 @@
-"""docs/exported.md and docs/embedding.md: their programs run and print what the pages show; so does the example."""
+"""The programs of docs/exported.md, embedding.md and chat.md print what the pages show; the export example runs."""
 
 import re
 import runpy
@@ -28,7 +28,9 @@ def encoder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("page", "save"), [("exported.md", text_model), ("embedding.md", encoder)])
+@pytest.mark.parametrize(
+    ("page", "save"), [("exported.md", text_model), ("embedding.md", encoder), ("chat.md", text_model)]
+)
 def test_a_page_prints_what_it_shows(page: str, save: object, tmp_path: Path) -> None:
     assert callable(save)
     names = {"checkpoint": save(tmp_path), "folder": tmp_path, "tokenizer": byte_tokenizer()}
