@@ -13,7 +13,7 @@ from gen.images import ImageLike, read_images
 from gen.models.base import Model, RecommendsSampler
 from gen.prefill import prefill
 from gen.processing import Processing
-from gen.prompts import Prompt, Prompts, Request, is_batch, read_request
+from gen.prompts import AnyPrompt, Prompt, Prompts, Request, is_batch, read_request
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.random import row_keys
 from gen.streaming import Stream
@@ -37,45 +37,52 @@ One = GreedySampler | None  # samplers that make one text a prompt, whatever the
 Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
 
-# A str is a Sequence[str] too, which mypy calls an overlap of one prompt with a list of prompts; the first one counts.
-
-
 @overload
-def generate(  # type: ignore[overload-overlap]
+def generate(
     model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[False] = ..., **options: Unpack[Options]
 ) -> str: ...
 @overload
-def generate(  # type: ignore[overload-overlap]
+def generate(
     model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **options: Unpack[Options]
 ) -> Completion: ...
 @overload
 def generate(
-    model: Model, prompt: Prompts, *, sampler: One = ..., details: Literal[False] = ..., **options: Unpack[Options]
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **options: Unpack[Options],
 ) -> list[str]: ...
 @overload
 def generate(
-    model: Model, prompt: Prompts, *, sampler: One = ..., details: Literal[True], **options: Unpack[Options]
+    model: Model, prompt: Prompts[AnyPrompt], *, sampler: One = ..., details: Literal[True], **options: Unpack[Options]
 ) -> list[Completion]: ...
 @overload
-def generate(  # type: ignore[overload-overlap]
+def generate(
     model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[False] = ..., **options: Unpack[Options]
 ) -> str | list[str]: ...
 @overload
-def generate(  # type: ignore[overload-overlap]
+def generate(
     model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[True], **options: Unpack[Options]
 ) -> Completion | list[Completion]: ...
 @overload
 def generate(
-    model: Model, prompt: Prompts, *, sampler: Sampler, details: Literal[False] = ..., **options: Unpack[Options]
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: Sampler,
+    details: Literal[False] = ...,
+    **options: Unpack[Options],
 ) -> list[str | list[str]]: ...
 @overload
 def generate(
-    model: Model, prompt: Prompts, *, sampler: Sampler, details: Literal[True], **options: Unpack[Options]
+    model: Model, prompt: Prompts[AnyPrompt], *, sampler: Sampler, details: Literal[True], **options: Unpack[Options]
 ) -> list[Completion | list[Completion]]: ...
 @overload
 def generate(
     model: Model,
-    prompt: Prompt | Prompts,
+    prompt: Prompt | Prompts[AnyPrompt],
     *,
     sampler: Sampler | None = ...,
     details: bool,
@@ -83,7 +90,7 @@ def generate(
 ) -> Result: ...
 def generate(
     model: Model,
-    prompt: Prompt | Prompts,
+    prompt: Prompt | Prompts[AnyPrompt],
     *,
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | None = None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gen.errors import ArgumentError, check_number
 from gen.images import take_images
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Prompt = str | Sequence[int] | Sequence[Message]
-Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Sequence[Prompt]
+AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)
+Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # no Sequence, which a str would be too
 
 
 @dataclass(frozen=True, kw_only=True)

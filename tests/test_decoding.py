@@ -192,8 +192,15 @@ def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> Non
     assert_type(gen.generate(model, ["x"], sampler=multinomial(), details=True), list[Completion | list[Completion]])
     assert_type(gen.stream(model, "x"), gen.Stream)
     assert_type(gen.stream(model, "x").completion, Callable[[], Completion])
-    details = bool(model.vocab_size)
-    assert isinstance(gen.generate(model, "x", details=details), Completion)
+
+    def unknown(prompt: str | list[str], sampler: gen.samplers.Sampler | None, details: bool) -> None:
+        assert_type(gen.generate(model, prompt), str | list[str])
+        assert_type(gen.generate(model, "x", sampler=sampler), str | list[str])
+        result = gen.generate(model, prompt, sampler=sampler, details=details)
+        assert isinstance(result, Completion if details else str)
+
+    unknown("x", None, True)
+    unknown("x", greedy(), False)
 
 
 def test_unknown_arguments_are_pythons_own_error() -> None:
