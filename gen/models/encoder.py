@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gen.devices import Placement, resolve_device
 from gen.errors import ModelError
-from gen.models.loading import find_source, read_dtype
+from gen.models.checkpoints import check_folder, find_source
+from gen.models.loading import read_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,16 +44,18 @@ def load_encoder(
         ArgumentError: an unknown dtype.
     """
     target = resolve_device(device)
-    source = find_source(path_or_hub_id)
     weights_dtype = read_dtype(dtype)
+    source = find_source(path_or_hub_id, revision)
+    if source.folder:
+        check_folder(source.folder)
 
     from transformers import AutoModel, AutoTokenizer
 
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options = {"trust_remote_code": trust_remote_code, **source.options}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
         model, report = AutoModel.from_pretrained(
-            source,
+            source.name,
             dtype=weights_dtype,
             device_map={"": target},
             attn_implementation=attn_implementation,

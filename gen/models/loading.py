@@ -1,6 +1,5 @@
 """Loading models in Hugging Face format: which class, which device, and what is missing."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +7,14 @@ import torch
 
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError
+from gen.models.adapters import find_adapter
+from gen.models.checkpoints import check_folder, find_source
 from gen.models.transformers import TransformersModel
 from gen.models.vision import VisionModel, reads_images
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
-
-DEMO = Path(__file__).parent / "demo"
+    from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
 def load(
@@ -26,10 +26,12 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
+    quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
 ) -> TransformersModel:
     """Load a language model in Hugging Face format onto the device that is asked for.
 
-    A vision-language checkpoint is recognised by its config, and loaded with its processor.
+    A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
+    onto its base model, which its config names; that needs peft.
 
     Args:
         path_or_hub_id: a directory, a Hub id such as "organisation/name", or "demo", the small model of this package.
@@ -39,16 +41,23 @@ def load(
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
         attn_implementation: "sdpa" or "eager"; None is the model's own choice.
+        quantization_config: how to quantise the weights, as transformers.BitsAndBytesConfig(load_in_4bit=True); its
+            package is yours to install. None is the checkpoint's own way.
     Raises:
         DeviceError: the device does not exist.
-        ModelError: there is no such model, or it cannot be used (see `from_transformers`).
+        ModelError: there is no such model, its files are not whole or not in this format, or it cannot be used (see
+            `from_transformers`). A name that is no directory costs at most one request to the Hub, without retries.
         ArgumentError: arguments at odds with each other, or an unknown dtype.
     """
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
     target = resolve_device(device) if device_map is None else None
-    source = find_source(path_or_hub_id)
-    weights_dtype = torch.float32 if dtype is None and source == str(DEMO) else read_dtype(dtype)
+    weights_dtype = torch.float32 if dtype is None and path_or_hub_id == "demo" else read_dtype(dtype)
+    source = find_source(path_or_hub_id, revision)
+    adapter = find_adapter(source)
+    base = adapter.base if adapter else source
+    if base.folder:
+        check_folder(base.folder)
 
     from transformers import (
         AutoConfig,
@@ -59,25 +68,32 @@ def load(
     )
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options = {"trust_remote_code": trust_remote_code, **base.options}
+    quantization = {} if quantization_config is None else {"quantization_config": quantization_config}
     try:
-        vision = type(AutoConfig.from_pretrained(source, **options)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        tokenizer = (AutoProcessor if vision else AutoTokenizer).from_pretrained(source, **options)
+        vision = type(AutoConfig.from_pretrained(base.name, **options)) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        texts = adapter.tokenizer if adapter else base
+        tokenizer = (AutoProcessor if vision else AutoTokenizer).from_pretrained(
+            texts.name, trust_remote_code=trust_remote_code, **texts.options
+        )
         model, report = (AutoModelForImageTextToText if vision else AutoModelForCausalLM).from_pretrained(
-            source,
+            base.name,
             dtype=weights_dtype,
             device_map=device_map if target is None else {"": target},
             attn_implementation=attn_implementation,
             output_loading_info=True,
+            **quantization,
             **options,
         )
+        if (hook := getattr(model, "_hf_hook", None)) is not None:
+            hook.io_same_device = False  # leave sharded logits where the head is: sampling runs there
+        if adapter:
+            model = adapter.put_on(model, tokenizer)
     except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
         raise ModelError(f"cannot load {str(path_or_hub_id)!r}: {error}") from error
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
-        raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of a language model, such as {names}.")
-    if (hook := getattr(model, "_hf_hook", None)) is not None:
-        hook.io_same_device = False  # leave sharded logits where the head is: sampling runs there
+        raise ModelError(f"{base.name!r} lacks {len(missing)} weights of a language model, such as {names}.")
     return from_transformers(model.eval(), tokenizer)
 
 
@@ -113,25 +129,15 @@ def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
     Raises:
         ModelError: there is none.
     """
+    source = find_source(path_or_hub_id)
+
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(find_source(path_or_hub_id))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options)
     except Exception as error:  # as in load
         raise ModelError(f"cannot load the tokenizer of {str(path_or_hub_id)!r}: {error}") from error
     return tokenizer
-
-
-def find_source(path_or_hub_id: str | Path) -> str:
-    """A directory, or a name that the Hub may know."""
-    if path_or_hub_id == "demo":
-        return str(DEMO)
-    path = Path(path_or_hub_id).expanduser()
-    if path.is_dir():
-        return str(path)
-    if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
-        return path_or_hub_id
-    raise ModelError(f"no directory {str(path)!r}; give one, a Hub id as 'organisation/name', or 'demo'.")
 
 
 def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:

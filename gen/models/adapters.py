@@ -1,0 +1,70 @@
+"""PEFT adapters: a folder of a few weights, for a base model that it names."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gen.errors import ModelError
+from gen.models.checkpoints import ADAPTER, Source, find_source, has_weights, read_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter and its base model.
+
+    Attributes:
+        source: of the adapter.
+        base: of the model that it was trained on.
+    """
+
+    source: Source
+    base: Source
+
+    @property
+    def tokenizer(self) -> Source:
+        """The adapter's own where it has one: training may have added tokens."""
+        return self.source if self.source.find("tokenizer_config.json") else self.base
+
+    def put_on(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
+        """The base model with the adapter, as peft.AutoPeftModelForCausalLM makes it."""
+        from peft import PeftModel
+
+        if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
+            model.resize_token_embeddings(len(tokenizer))
+        options = self.source.options
+        # torch_device: where the file is read to; peft's own choice is the first CUDA device
+        adapted: PreTrainedModel = PeftModel.from_pretrained(model, self.source.name, torch_device="cpu", **options)
+        return adapted
+
+
+def find_adapter(source: Source) -> Adapter | None:
+    """The adapter that a checkpoint is, if it is one.
+
+    A directory that has a whole model and an adapter is no adapter here: transformers loads both from it.
+
+    Raises:
+        ModelError: its config cannot be read, peft is not installed, or the base model is not found.
+    """
+    path = source.find(ADAPTER)
+    if path is None:
+        return None
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise ModelError(f"{source.name!r} is a PEFT adapter, which needs peft: pip install peft ({error})") from error
+    if source.folder and has_weights(source.folder):
+        return None
+    config = read_json(path)
+    name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not name:
+        raise ModelError(f"{str(path)!r} names no base_model_name_or_path, so its base model is not known.")
+    try:
+        base = find_source(name, config.get("revision"))
+    except ModelError as error:
+        raise ModelError(
+            f"{source.name!r} is an adapter for the base model {name!r}, which is not found: {error} If it is "
+            "elsewhere, load it with transformers, put peft.PeftModel on it, and give that to gen.from_transformers."
+        ) from error
+    return Adapter(source=source, base=base)

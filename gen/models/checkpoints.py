@@ -1,0 +1,224 @@
+"""Finds a checkpoint's files, in a directory or on the Hub, and says what is wrong with them before any is loaded."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gen.errors import ModelError
+
+DEMO = Path(__file__).parent / "demo"
+ADAPTER = "adapter_config.json"  # what PEFT calls the config of an adapter
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)  # in the order in which transformers looks for them
+_EXLLAMA = {"exl2": (".q_weight", ".q_invperm"), "exl3": (".trellis",)}  # how their tensors' names end
+_LFS_POINTER = b"version https://git-lfs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a checkpoint's files are.
+
+    Attributes:
+        name: a directory, or a name on the Hub.
+        revision: of a name on the Hub the commit, where it is known, so that all files are of one.
+        cached: whether only what the local cache of the Hub has may be used.
+    """
+
+    name: str
+    revision: str | None = None
+    cached: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The directory, where it is one."""
+        return Path(self.name) if Path(self.name).is_dir() else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What transformers' from_pretrained is to be given."""
+        return {"revision": self.revision} | ({"local_files_only": True} if self.cached else {})
+
+    def find(self, file: str) -> Path | None:
+        """One of the files, downloaded if need be; None where there is none, or where only the cache may be used."""
+        if self.folder:
+            return self.folder / file if (self.folder / file).is_file() else None
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        known = try_to_load_from_cache(self.name, file, revision=self.revision) if self.revision else None
+        if known is not None:
+            return Path(known) if isinstance(known, str) else None  # else the cache knows that there is none
+        try:
+            return Path(hf_hub_download(self.name, file, **self.options))
+        except LocalEntryNotFoundError as error:
+            if self.cached:
+                return None
+            raise ModelError(f"cannot download {file} of {self.name!r}: {error}") from error
+        except EntryNotFoundError:
+            return None
+
+
+def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Source:
+    """A directory, or a model that the Hub or its local cache has.
+
+    Raises:
+        ModelError: none of them has it; the Hub is asked once, without retries.
+    """
+    if path_or_hub_id == "demo":
+        return Source(name=str(DEMO))
+    path = Path(path_or_hub_id).expanduser()
+    if path.is_dir():
+        return Source(name=str(path), revision=revision)
+    if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
+        return _ask_hub(path_or_hub_id, revision)
+    raise ModelError(f"no directory {str(path)!r}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def _ask_hub(name: str, revision: str | None) -> Source:
+    """Find a model; the first request is made once, where transformers tries six times with 23 s of pauses."""
+    from huggingface_hub import (
+        constants,
+        errors,
+        get_hf_file_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        try_to_load_from_cache,
+    )
+
+    hub, offline = constants.ENDPOINT, constants.HF_HUB_OFFLINE
+    try:
+        files = [try_to_load_from_cache(name, file, revision=revision) for file in ("config.json", ADAPTER)]
+        cached = next((Path(file).parent.name for file in files if isinstance(file, str)), None)
+        if offline:
+            failure: Exception = ConnectionError("HF_HUB_OFFLINE is set")
+        else:
+            get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision))
+            path = hf_hub_download(name, "config.json", revision=revision)  # notes the commit for offline use, too
+            return Source(name=name, revision=Path(path).parent.name)
+    except errors.HFValidationError as error:
+        raise ModelError(f"{name!r} is no directory and no Hub id: {error}") from error
+    except errors.GatedRepoError as error:
+        raise ModelError(f"{name!r} is gated: accept its terms at {hub}/{name}, then run `hf auth login`.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{name!r} is no directory, and {hub} has no such model, or none that you may read; check the path or the "
+            "name, or run `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{hub}/{name} has no revision {revision!r}.") from error
+    except errors.EntryNotFoundError:
+        return Source(name=name, revision=revision)  # it has no config.json; who needs that says so
+    except Exception as error:  # each HTTP client, proxy and socket has its own kinds
+        failure = error
+    if cached:
+        return Source(name=name, revision=cached, cached=True)
+    raise ModelError(
+        f"{name!r} is no directory, the local cache of the Hub does not have it, and {hub} cannot be asked "
+        f"({failure}); check the path or the connection."
+    ) from failure
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says.
+
+    Raises:
+        ModelError: it is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{str(path)!r} is no valid JSON file: {error}") from error
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a directory has weights of a whole model."""
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def check_folder(folder: Path) -> None:
+    """Look whether a directory is a whole checkpoint in Hugging Face format.
+
+    The headers of safetensors files are read, not their weights.
+
+    Raises:
+        ModelError: it lacks its config or weights, a file is cut short, or it is an EXL2 or EXL3 checkpoint.
+    """
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise ModelError(
+            f"{str(folder)!r} has no config.json, so it is no model in Hugging Face format: {_has(folder)}"
+        )
+    config = read_json(config_path)
+    if not isinstance(config, dict):
+        raise ModelError(f"{str(config_path)!r} must be a JSON object, got {type(config).__name__}.")
+    method = str((config.get("quantization_config") or {}).get("quant_method"))
+    if method in _EXLLAMA:
+        raise _exllama_error(folder, method)
+    for path in _weight_files(folder, config.get("transformers_weights")):
+        if path.suffix == ".safetensors":
+            _check_safetensors(path)
+
+
+def _weight_files(folder: Path, named: str | None) -> Iterator[Path]:
+    """The files that transformers would load."""
+    names = (named,) if named else _WEIGHTS
+    first = next((folder / name for name in names if (folder / name).is_file()), None)
+    if first is None:
+        raise ModelError(f"{str(folder)!r} has no weights: expected {' or '.join(names)}; {_has(folder)}")
+    if not first.name.endswith(".index.json"):
+        yield first
+        return
+    index = read_json(first)
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict):
+        raise ModelError(f"{str(first)!r} has no weight_map; download it again.")
+    paths = [folder / name for name in sorted(set(shards.values()))]
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise ModelError(
+            f"{str(folder)!r} lacks {len(missing)} of {len(paths)} files of weights that its index names, such as "
+            f"{missing[0]!r}; download them."
+        )
+    yield from paths
+
+
+def _check_safetensors(path: Path) -> None:
+    """Raise a ModelError unless the file is as long as its header says; see https://github.com/huggingface/safetensors."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if _LFS_POINTER.startswith(start) and start:
+            raise ModelError(f"{str(path)!r} is a pointer of Git LFS, not the weights; get them with `git lfs pull`.")
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > size - 8:
+            raise ModelError(f"{str(path)!r} has {size} bytes and ends within its header; download it again.")
+        try:
+            tensors = {name: entry for name, entry in json.loads(file.read(length)).items() if name != "__metadata__"}
+            expected = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+            raise ModelError(f"{str(path)!r} is no safetensors file: {error}") from error
+    if size != expected:
+        raise ModelError(f"{str(path)!r} has {size} bytes, its header says {expected}; download it again.")
+    for method, endings in _EXLLAMA.items():
+        if any(name.endswith(endings) for name in tensors):
+            raise _exllama_error(path.parent, method)
+
+
+def _exllama_error(folder: Path, method: str) -> ModelError:
+    return ModelError(
+        f"{str(folder)!r} is an {method.upper()} checkpoint, whose weights only ExLlama can read: gen cannot load "
+        "these yet. Give the model's original checkpoint, or one in GPTQ, AWQ or bitsandbytes format."
+    )
+
+
+def _has(folder: Path) -> str:
+    """What a folder has, in a few words."""
+    names = sorted(path.name for path in folder.iterdir())
+    return f"it has {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}." if names else "it is empty."
