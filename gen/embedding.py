@@ -1,8 +1,7 @@
 """Texts into vectors: batches of like length through an encoder, pooled and put back into order."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from tqdm import tqdm
 from gen.devices import to_device
 from gen.errors import ArgumentError, check_number
 from gen.models.encoder import Encoder
+from gen.models.sentence_folders import POOLINGS, Pooling, Recipe
 
 
 @torch.no_grad()
@@ -18,8 +18,9 @@ def embed(
     model: Encoder,
     texts: Sequence[str],
     *,
-    pooling: Literal["mean", "cls"] = "mean",
-    normalize: bool = True,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    prompt_name: str | None = None,
     batch_size: int = 32,
     truncate: bool = False,
     progress: bool = False,
@@ -31,37 +32,48 @@ def embed(
     Args:
         model: from `gen.load_encoder` or `gen.from_transformers_encoder`.
         texts: at least one, each with at least one token.
-        pooling: "mean" of the vectors of all tokens, special ones with them, or "cls" for that of the first token: as
-            the model was trained, which its card says (sentence-transformers keeps it in 1_Pooling/config.json).
-        normalize: whether to scale each vector to length 1, so that a dot product is the cosine.
+        pooling: how the vectors of all tokens, special ones with them, become one: "mean", "cls" (the first), "max"
+            (of each column), "lasttoken", "weightedmean" (by place) or "mean_sqrt_len_tokens" (the sum over the root
+            of their number). None is what the model's folder says, else the mean.
+        normalize: whether to scale each vector to length 1, so that a dot product is the cosine; None is what the
+            model's sentence-transformers folder says, else True.
+        prompt_name: which of the folder's prompts (`model.recipe.prompts`) goes before each text; None is the
+            folder's default, which mostly is none.
         batch_size: how many texts to run at once; texts of like length are run together.
         truncate: cut texts that are longer than the model's context; they are refused otherwise.
         progress: whether to show a progress bar on stderr.
     Returns:
-        (len(texts), hidden_size) float32 in the order of the texts, on the model's device.
+        (len(texts), width) float32 in the order of the texts, on the model's device; the width is the hidden_size,
+        or that of the folder's last layer.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
     Host sync: on CUDA one a batch, where transformers looks whether the mask has padding.
     """
-    rows = _read(model, texts, truncate=truncate)
-    if pooling not in ("mean", "cls"):
-        raise ArgumentError(f"pooling must be 'mean' or 'cls', got {pooling!r}")
+    _check(model, texts)
+    recipe, device = model.recipe, model.placement.input_device
+    poolings = _read_pooling(recipe, pooling)
     check_number("batch_size", batch_size, minimum=1, whole=True)
-    device = model.placement.input_device
-    result = torch.empty((len(rows), model.hidden_size), dtype=torch.float32, device=device)
+    prompt = _read_prompt(recipe, prompt_name)
+    skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
+    rows = _tokenize(model, texts, prompt, truncate=truncate)
+    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # a batch that is too large shows at once
+    done = []
     with tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress) as bar:
-        for batch in _batches(rows, batch_size):
-            token_ids, mask = (to_device(part, device) for part in model.pad([rows[number] for number in batch]))
-            vectors = _pool(model.encode(token_ids, mask).float(), mask, pooling)
-            if normalize:
-                vectors = torch.nn.functional.normalize(vectors, dim=-1)
-            result.index_copy_(0, to_device(torch.tensor(batch, device="cpu"), device), vectors)
+        for start in range(0, len(order), batch_size):
+            batch = [rows[number] for number in order[start : start + batch_size]]
+            token_ids, mask = (to_device(part, device) for part in model.pad(batch))
+            hidden = model.encode(token_ids, mask).float()
+            mask[:, :skip] = False
+            done.append(model.finish(torch.cat([_pool(hidden, mask, kind) for kind in poolings], -1)))
             bar.update(len(batch))
-    return result
+    places = torch.tensor(order, device="cpu").argsort()
+    vectors = torch.cat(done).index_select(0, to_device(places, device))
+    wanted = recipe.normalize if normalize is None else normalize
+    return torch.nn.functional.normalize(vectors, dim=-1) if wanted else vectors
 
 
-def _read(model: Encoder, texts: Sequence[str], *, truncate: bool) -> list[list[int]]:
-    """Each text's token ids, checked."""
+def _check(model: Encoder, texts: Sequence[str]) -> None:
+    """Raise an ArgumentError unless this is an encoder and a list of texts."""
     if not isinstance(model, Encoder):
         raise ArgumentError(
             f"embed takes an encoder, as from gen.load_encoder(path), got {type(model).__name__}: text models are for "
@@ -74,7 +86,15 @@ def _read(model: Encoder, texts: Sequence[str], *, truncate: bool) -> list[list[
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"text {number} must be a str, got {type(text).__name__}")
-    rows = model.tokenize(texts, truncate=truncate)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"text {number} is not valid Unicode: {error}; leave lone surrogates out.") from error
+
+
+def _tokenize(model: Encoder, texts: Sequence[str], prompt: str, *, truncate: bool) -> list[list[int]]:
+    """Each text's token ids with those of the prompt before it, checked."""
+    rows = model.tokenize([prompt + text for text in texts], truncate=truncate)
     for number, row in enumerate(rows):
         if not row:
             raise ArgumentError(f"text {number}, {texts[number]!r}, has no tokens and so no vector; leave it out.")
@@ -86,16 +106,37 @@ def _read(model: Encoder, texts: Sequence[str], *, truncate: bool) -> list[list[
     return rows
 
 
-def _batches(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """The rows' numbers, longest first, so that a batch that is too large for the memory shows at once."""
-    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+def _read_prompt(recipe: Recipe, name: str | None) -> str:
+    """The prompt of a name, "" where none is asked for."""
+    name = recipe.default_prompt_name if name is None else name
+    if name is None:
+        return ""
+    if name not in recipe.prompts:
+        known = ", ".join(map(repr, recipe.prompts)) or "none"
+        raise ArgumentError(f"prompt_name must be one of the model's prompts, which are {known}; got {name!r}")
+    return recipe.prompts[name]
 
 
-def _pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """One vector (rows, hidden) of those of all tokens (rows, width, hidden)."""
-    if pooling == "cls":
-        return hidden[:, 0]
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1)
+def _read_pooling(recipe: Recipe, pooling: Pooling | None) -> tuple[Pooling, ...]:
+    if pooling is None:
+        return recipe.pooling
+    if pooling not in POOLINGS:
+        raise ArgumentError(f"pooling must be one of {', '.join(map(repr, POOLINGS))}, got {pooling!r}")
+    if len(recipe.layers) and len(recipe.pooling) != 1:
+        raise ArgumentError(f"the model's layers take the poolings {', '.join(recipe.pooling)} together; leave it out.")
+    return (pooling,)
+
+
+def _pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """One vector (rows, hidden) of those of the tokens in the mask (rows, width) of (rows, width, hidden)."""
+    if pooling in ("cls", "lasttoken"):
+        last = mask.shape[1] - 1
+        column = mask.int().argmax(1) if pooling == "cls" else last - mask.flip(1).int().argmax(1)
+        return hidden.take_along_dim(column.view(-1, 1, 1), 1).squeeze(1)
+    if pooling == "max":
+        return hidden.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+    weights = mask.to(hidden.dtype)
+    if pooling == "weightedmean":
+        weights = weights * torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    total = weights.sum(1, keepdim=True).clamp(min=1e-9)
+    return (hidden * weights.unsqueeze(-1)).sum(1) / (total.sqrt() if pooling == "mean_sqrt_len_tokens" else total)

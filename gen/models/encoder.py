@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from gen.devices import Placement, resolve_device
 from gen.errors import ModelError
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.loading import read_dtype
+from gen.models.sentence_folders import Recipe, read_recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,7 +29,10 @@ def load_encoder(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
 ) -> "Encoder":
-    """Load an encoder model in Hugging Face format, as of sentence-transformers, for `gen.embed`.
+    """Load an encoder model in Hugging Face format for `gen.embed`.
+
+    Of a sentence-transformers folder all is honoured that decides what a vector is: the longest text, pooling, layers
+    after it, normalising, prompts and lower case.
 
     Args:
         path_or_hub_id: a directory or a Hub id such as "organisation/name".
@@ -40,21 +44,26 @@ def load_encoder(
         attn_implementation: "sdpa" or "eager"; None is the model's own choice.
     Raises:
         DeviceError: the device does not exist.
-        ModelError: there is no such model, or it is no encoder (see `from_transformers_encoder`).
+        ModelError: there is no such model, its files are not whole, it is no encoder (see
+            `from_transformers_encoder`), or its folder asks for what gen cannot do.
         ArgumentError: an unknown dtype.
     """
     target = resolve_device(device)
     weights_dtype = read_dtype(dtype)
     source = find_source(path_or_hub_id, revision)
+    recipe = read_recipe(source)
     if source.folder:
-        check_folder(source.folder)
+        check_folder(source.folder / recipe.subfolder)
 
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
-    options = {"trust_remote_code": trust_remote_code, **source.options}
+    options = {"trust_remote_code": trust_remote_code, "subfolder": recipe.subfolder, **source.options}
     try:
+        # of an encoder with a decoder, as T5, the encoder alone
+        known = type(AutoConfig.from_pretrained(source.name, **options)) in MODEL_FOR_TEXT_ENCODING_MAPPING
         tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
-        model, report = AutoModel.from_pretrained(
+        model, report = (AutoModelForTextEncoding if known else AutoModel).from_pretrained(
             source.name,
             dtype=weights_dtype,
             device_map={"": target},
@@ -68,7 +77,7 @@ def load_encoder(
     if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
         names = ", ".join(missing[:3])
         raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of an encoder, such as {names}.")
-    return Encoder(model.eval(), tokenizer)
+    return Encoder(model.eval(), tokenizer, recipe)
 
 
 def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "Encoder":
@@ -85,13 +94,17 @@ class Encoder:
 
     Attributes:
         hf_model: the transformers model itself.
+        recipe: how the vectors of tokens become a text's.
         placement: recorded at init; never asked for again.
-        hidden_size: the length of a vector.
+        hidden_size: the length of a token's vector.
         context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
     """
 
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+    def __init__(
+        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", recipe: Recipe | None = None
+    ) -> None:
         self.hf_model = model
+        self.recipe = recipe or Recipe()
         name = type(model).__name__
         if model.training:
             raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
@@ -113,10 +126,14 @@ class Encoder:
         self.placement = Placement(
             input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
         )
+        self._layers = self.recipe.layers.to(devices[0])
         self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep how they truncate, and are not for threads
+        if self.recipe.lower_case:
+            _lower_case_(self._tokenizer)
         self._lock = threading.Lock()
         self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
-        self.context_length: int = min(_positions(model), tokenizer.model_max_length, sys.maxsize)
+        longest = self.recipe.max_seq_length or tokenizer.model_max_length
+        self.context_length: int = min(_positions(model), longest, sys.maxsize)
         self.hidden_size: int = self._probe().shape[-1]
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[int]]:
@@ -129,6 +146,17 @@ class Encoder:
         with self._lock:
             encoded = self._tokenizer(list(texts), truncation=limit is not None, max_length=limit, verbose=False)
         return [[int(token_id) for token_id in token_ids] for token_ids in encoded["input_ids"]]
+
+    def prompt_length(self, prompt: str) -> int:
+        """How many tokens a prompt has before the text that follows it."""
+        [token_ids] = self.tokenize([prompt])
+        ended = bool(token_ids) and token_ids[-1] in self._tokenizer.all_special_ids
+        return len(token_ids) - ended
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """The recipe's layers on pooled vectors (rows, width), float32, on the input device."""
+        finished: Tensor = self._layers(vectors)
+        return finished
 
     def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Token ids (rows, width) int64 and their mask (rows, width) bool, on the CPU, padded on the right."""
@@ -160,13 +188,16 @@ class Encoder:
 
     @torch.no_grad()
     def _probe(self) -> Tensor:
-        """Run it twice on a few tokens: does it give a vector for each, which depends on the tokens after it?"""
+        """Run it twice on a few tokens: does it give a vector for each, which depends on the tokens after it?
+
+        A text model whose folder says that it embeds is taken at its word.
+        """
         name = type(self.hf_model).__name__
         token_ids = torch.ones((1, 4), dtype=torch.int64, device=self.placement.input_device)
         mask = torch.ones_like(token_ids, dtype=torch.bool)
         hidden = self.encode(token_ids, mask)
         token_ids[:, -1] = 2
-        if torch.equal(self.encode(token_ids, mask)[:, :-1], hidden[:, :-1]):
+        if not self.recipe.declared and torch.equal(self.encode(token_ids, mask)[:, :-1], hidden[:, :-1]):
             raise ModelError(
                 f"{name} is a text model: its vectors know nothing of the tokens after them. Generate with it, after "
                 "gen.load or gen.from_transformers; for embeddings load an encoder such as BERT."
@@ -180,3 +211,14 @@ def _positions(model: "PreTrainedModel") -> int:
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
     offset = getattr(table, "padding_idx", None)  # RoBERTa and its kin count from the id after the padding's
     return limit if offset is None else limit - offset - 1
+
+
+def _lower_case_(tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Make a fast tokenizer put texts into lower case first, if it does not."""
+    from tokenizers import normalizers
+
+    backend = tokenizer.backend_tokenizer
+    now: Any = backend.normalizer
+    steps = list(now) if isinstance(now, normalizers.Sequence) else [now] if now else []
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
