@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -218,7 +218,7 @@ def _lower_case_(tokenizer: "PreTrainedTokenizerBase") -> None:
     from tokenizers import normalizers
 
     backend = tokenizer.backend_tokenizer
-    now: Any = backend.normalizer
-    steps = list(now) if isinstance(now, normalizers.Sequence) else [now] if now else []
+    now = backend.normalizer
+    steps = list(cast(Any, now)) if isinstance(now, normalizers.Sequence) else [now] if now else []
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])

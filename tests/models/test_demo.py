@@ -8,7 +8,7 @@ import pytest
 
 import gen
 from gen.models.demo.corpus import HELD_OUT_NAMES, SEEN_NAMES
-from gen.models.loading import DEMO
+from gen.models.checkpoints import DEMO
 
 
 @pytest.fixture(scope="module")
