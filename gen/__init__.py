@@ -1,18 +1,23 @@
-"""Text and structured data from local language models, on exactly the device that was asked for."""
+"""Text and structured data from local language models, on exactly the device that was asked for.
+
+A name is imported at its first use: `import gen` takes milliseconds, and does not wait for torch.
+"""
 
 from importlib import import_module
-from types import ModuleType
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from gen import samplers
-from gen.decoding import generate, stream
-from gen.devices import Placement
-from gen.embedding import embed
-from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
-from gen.models.encoder import from_transformers_encoder, load_encoder
-from gen.models.exported import from_exported
-from gen.models.loading import from_transformers, load
-from gen.streaming import Stream
-from gen.texts import Completion
+if TYPE_CHECKING:
+    from gen import samplers, testing
+    from gen.decoding import generate, stream
+    from gen.devices import Placement
+    from gen.embedding import embed
+    from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
+    from gen.models.encoder import from_transformers_encoder, load_encoder
+    from gen.models.exported import from_exported
+    from gen.models.loading import from_transformers, load
+    from gen.streaming import Stream
+    from gen.texts import Completion
 
 __all__ = [
     "ArgumentError",
@@ -32,11 +37,32 @@ __all__ = [
     "load_encoder",
     "samplers",
     "stream",
+    "testing",
 ]
 
+_HOMES = {
+    "decoding": ["generate", "stream"],
+    "devices": ["Placement"],
+    "embedding": ["embed"],
+    "errors": ["ArgumentError", "DeviceError", "GenError", "ModelError", "SamplingError"],
+    "models.encoder": ["from_transformers_encoder", "load_encoder"],
+    "models.exported": ["from_exported"],
+    "models.loading": ["from_transformers", "load"],
+    "streaming": ["Stream"],
+    "texts": ["Completion"],
+}
 
-def __getattr__(name: str) -> ModuleType:
-    """`gen.testing` is imported at its first use."""
-    if name == "testing":
-        return import_module("gen.testing")
+
+def __getattr__(name: str) -> Any:
+    """A public name from its home, or a module of the package."""
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home:
+        value = globals()[name] = getattr(import_module(f"gen.{home}"), name)
+        return value
+    if not name.startswith("_") and find_spec(f"gen.{name}"):
+        return import_module(f"gen.{name}")
     raise AttributeError(f"module 'gen' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

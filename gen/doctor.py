@@ -14,10 +14,10 @@ from gen.decoding import generate
 from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
+from gen.models.base import Model
 from gen.models.encoder import Encoder, load_encoder
-from gen.models.exported import ExportedModel, from_exported
+from gen.models.exported import from_exported
 from gen.models.loading import load, load_tokenizer
-from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
@@ -48,14 +48,16 @@ class Diagnosis:
     Attributes:
         placement: the model's own record.
         virtual: how many virtual GPUs it ran on; 0 for real devices.
-        waits: for each sampler.
+        waits: for each sampler; none where no wait would show.
         problems: a sentence each; none if all is well.
+        notes: a sentence for each thing that could not be looked at.
     """
 
     placement: Placement
     virtual: int = 0
     waits: dict[str, Waits] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The same in types that JSON has."""
@@ -63,6 +65,7 @@ class Diagnosis:
         return {
             "clean": not self.problems,
             "problems": self.problems,
+            "notes": self.notes,
             "virtual_gpus": self.virtual,
             "placement": {
                 "input_device": str(placement.input_device),
@@ -92,6 +95,7 @@ class Diagnosis:
             f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
             for name, waits in self.waits.items()
         ]
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]
         return "\n".join(lines)
 
@@ -133,17 +137,18 @@ def diagnose(
         return examine(load(path_or_hub_id, device=device, device_map=device_map))
 
 
-def examine(model: TransformersModel | ExportedModel | Encoder) -> Diagnosis:
+def examine(model: Model | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
-    An encoder is run once, and its waits are not counted: it has no tokens to wait for.
-
-    Raises:
-        DeviceError: there is no CUDA device, real or virtual, on which a wait would show.
+    An encoder is run once, and its waits are not counted: it has no tokens to wait for. Nor are they where there is no
+    CUDA device, real or virtual. The weights of a model without a module `hf_model` or `module` are not looked at.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
-    module = model.module if isinstance(model, ExportedModel) else model.hf_model
-    diagnosis.problems += _misplaced_weights(module, model.placement)
+    module = getattr(model, "module", None) or getattr(model, "hf_model", None)
+    if isinstance(module, nn.Module):
+        diagnosis.problems += _misplaced_weights(module, model.placement)
+    else:
+        diagnosis.notes.append(f"{type(model).__name__} has no hf_model: its weights cannot be looked at")
     try:
         if isinstance(model, Encoder):
             embed(model, PROMPTS)
@@ -155,6 +160,11 @@ def examine(model: TransformersModel | ExportedModel | Encoder) -> Diagnosis:
             "multinomial, filtered": multinomial(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
             "beam search": beam_search(2),
         }
+        if not torch.cuda.is_available():
+            diagnosis.notes.append("without a CUDA device no host sync can show; virtual GPUs would show them")
+            for sampler in samplers.values():
+                _run(model, sampler, LONG)
+            return diagnosis
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
     except RuntimeError as error:  # CUDA's own kind of error, and that of virtual GPUs
@@ -224,7 +234,7 @@ def _device(value: object) -> torch.device | None:
 
 
 @torch.inference_mode()
-def _misplaced_state(model: TransformersModel | ExportedModel) -> list[str]:
+def _misplaced_state(model: Model) -> list[str]:
     """Run a prefill and a decode step by themselves, and look where their inputs, cache and logits are."""
     placement = model.placement
     token_ids = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
@@ -246,10 +256,14 @@ def _misplaced_state(model: TransformersModel | ExportedModel) -> list[str]:
     ]
 
 
-def _count(model: TransformersModel | ExportedModel, sampler: Sampler, new_tokens: int) -> SyncReport:
+def _count(model: Model, sampler: Sampler, new_tokens: int) -> SyncReport:
     with no_host_sync(count=True) as report:
-        generate(model, PROMPTS, sampler=sampler, max_new_tokens=new_tokens, seed=0, eos_token_id=[])
+        _run(model, sampler, new_tokens)
     return report
+
+
+def _run(model: Model, sampler: Sampler, new_tokens: int) -> None:
+    generate(model, PROMPTS, sampler=sampler, max_new_tokens=new_tokens, seed=0, eos_token_id=[])
 
 
 def _waits(short: SyncReport, long: SyncReport) -> Waits:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import gen
 from gen import cli, doctor
+from gen.devices import Placement
 from gen.doctor import diagnose, examine
 from gen.models.transformers import TransformersModel
 from gen.testing import virtual_gpus
-from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.programs import Everything, exported, program_of
 from tests.testing.test_transformers_on_virtual_gpus import split
 
@@ -193,6 +194,42 @@ def test_the_command_names_a_misplaced_buffer_and_exits_1(
     monkeypatch.setattr(doctor, "load", load)
     assert run("doctor", str(saved), "--devices", "2") == 1
     assert "PROBLEM: buffer model.rotary_emb.inv_freq" in capsys.readouterr().out
+
+
+def test_on_a_cpu_it_says_that_no_wait_can_show(saved: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run("doctor", str(saved), "--device", "cpu", "--devices", "0") == 0
+    out = capsys.readouterr().out
+    assert "placement   cpu (float32)" in out
+    assert "note: without a CUDA device no host sync can show" in out
+    assert "host syncs a token" not in out
+    assert out.endswith("no problems\n")
+    assert run("doctor", str(saved), "--device", "cpu", "--devices", "0", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["clean"], told["syncs"]) == (True, {})
+    assert "no host sync can show" in told["notes"][0]
+
+
+def test_on_a_cpu_a_model_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = gen.from_transformers(tiny_model(), byte_tokenizer())
+    monkeypatch.setattr(model.hf_model.lm_head, "weight", nn.Parameter(torch.zeros(300, 31)))
+    assert "it does not run" in examine(model).problems[-1]
+
+
+def test_a_model_of_another_library_is_examined() -> None:
+    with virtual_gpus(2):
+        diagnosis = examine(ScriptedModel("abc"))
+    assert diagnosis.problems == []
+    assert diagnosis.notes == ["ScriptedModel has no hf_model: its weights cannot be looked at"]
+    assert set(diagnosis.waits) == {"greedy", "multinomial", "multinomial, filtered", "beam search"}
+
+
+def test_a_model_of_another_library_with_logits_elsewhere_is_a_problem() -> None:
+    with virtual_gpus(2):
+        model = ScriptedModel("abc")
+        model.placement = Placement(input_device=torch.device("cpu"), logits_device=torch.device("cuda:1"))
+        assert "the logits (1, 259) float32 is on cpu, expected cuda:1" in examine(model).problems[0]
 
 
 def test_a_device_that_does_not_exist_is_refused(saved: Path, capsys: Capture) -> None:

@@ -1,8 +1,15 @@
 """What `import gen` brings along, and what it leaves alone."""
 
+import ast
 import json
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import gen
 
 PROGRAM = """
 import json, sys
@@ -27,3 +34,20 @@ def test_importing_gen_loads_no_model_library_and_changes_no_state_of_torch() ->
     assert "gen" in report["modules"]
     heavy = {"transformers", "accelerate", "triton", "exllamav2", "exllamav3", "tokenizers", "typer", "huggingface_hub"}
     assert not heavy & set(report["modules"])
+
+
+def test_importing_gen_does_not_wait_for_torch() -> None:
+    program = "import sys, gen, gen.errors, gen.cli; print('torch' in sys.modules, 'typer' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "False False\n"
+
+
+def test_names_are_imported_from_where_the_type_checker_finds_them() -> None:
+    [block] = [node for node in ast.parse(Path(gen.__file__).read_text()).body if isinstance(node, ast.If)]
+    imports = {name.name: node.module for node in block.body for name in node.names}  # type: ignore[attr-defined]
+    assert sorted(imports) == sorted(gen.__all__) == dir(gen)
+    for name, module in imports.items():
+        assert getattr(gen, name) is getattr(import_module(module), name)
+    assert gen.devices.resolve_device("cpu").type == "cpu"  # a module of the package
+    with pytest.raises(AttributeError, match="module 'gen' has no attribute 'lod'"):
+        gen.lod  # noqa: B018

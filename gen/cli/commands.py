@@ -1,0 +1,253 @@
+"""The commands: `gen generate`, `stream` and `doctor`. Texts go to stdout, progress and errors to stderr."""
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tqdm import tqdm
+
+import gen
+from gen.cli import options
+from gen.cli.inputs import Given, read_prompts
+from gen.cli.options import Grouped, read_sampler, read_stops
+from gen.errors import GenError
+
+app = typer.Typer(
+    help="Generate text with local language models.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"gen {version('gen-torch')}, torch {version('torch')}, transformers {version('transformers')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and exit.")
+    ] = False,
+) -> None:
+    """Generate text with local language models."""
+
+
+@app.command("generate", cls=Grouped)
+def generate_command(
+    prompts: options.Prompts = None,
+    *,
+    file: options.File = None,
+    image: options.Image = None,
+    chat: options.Chat = False,
+    model: options.ModelName = "demo",
+    device: options.Device = None,
+    dtype: options.DType = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    min_new_tokens: options.MinNewTokens = None,
+    stop: options.Stop = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    samples: options.Samples = 1,
+    greedy: options.Greedy = False,
+    beams: options.Beams = None,
+    length_penalty: options.LengthPenalty = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
+    bad_word: options.BadWord = None,
+    as_json: options.AsJson = False,
+    batch_size: options.BatchSize = 8,
+) -> None:
+    """Continue each prompt; texts come in the order of the prompts.
+
+    A prompt that fails is named on stderr; the others go on, and the exit code is 1. Without options of sampling,
+    search or penalties, tokens are chosen as the checkpoint recommends.
+    """
+    sampler = read_sampler(
+        samples=samples,
+        greedy=greedy,
+        beams=beams,
+        length_penalty=length_penalty,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        min_new_tokens=min_new_tokens,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        bad_words=bad_word,
+    )
+    stops = read_stops(stop)
+    given = read_prompts(prompts, file)
+    run = partial(
+        gen.generate,
+        _load(model, device, dtype),
+        sampler=sampler,
+        stop=stops,
+        seed=seed,
+        chat=chat,
+        details=True,
+        num_return_sequences=samples if beams else 1,
+    )
+    # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
+    # a chat has a place for each image, a plain prompt would need one for them
+    run("x", images=image if chat else None, max_new_tokens=0)
+    failed = False
+    with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
+        for first in range(0, len(given), batch_size):
+            batch = given[first : first + batch_size]
+            for one, result in _attempt(partial(run, max_new_tokens=max_new_tokens), batch, image or []):
+                if isinstance(result, Exception):
+                    failed = True
+                    message = re.sub(r"^prompt 0\b", "the prompt", str(result))
+                    tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
+                    continue
+                for completion in result if isinstance(result, list) else [result]:
+                    _say(_as_json(one, completion) if as_json else completion.text, end="\n")
+            progress.update(len(batch))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("stream", cls=Grouped)
+def stream_command(
+    prompt: options.OnePrompt = None,
+    *,
+    image: options.Image = None,
+    chat: options.Chat = False,
+    model: options.ModelName = "demo",
+    device: options.Device = None,
+    dtype: options.DType = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    min_new_tokens: options.MinNewTokens = None,
+    stop: options.Stop = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    greedy: options.Greedy = False,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
+    bad_word: options.BadWord = None,
+) -> None:
+    """Continue one prompt and print the text while it grows; options are those of `gen generate`."""
+    sampler = read_sampler(
+        greedy=greedy,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        min_new_tokens=min_new_tokens,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        bad_words=bad_word,
+    )
+    stops = read_stops(stop)
+    [given] = read_prompts([prompt] if prompt is not None else None, None)
+    pieces = gen.stream(
+        _load(model, device, dtype),
+        given.text,
+        images=image,
+        sampler=sampler,
+        max_new_tokens=max_new_tokens,
+        stop=stops,
+        seed=seed,
+        chat=chat,
+    )
+    for piece in pieces:
+        _say(piece)
+    _say("\n")
+
+
+@app.command("doctor")
+def doctor_command(
+    model: Annotated[str, typer.Argument(help='A directory, a Hub id, "demo", or an exported program.')] = "demo",
+    *,
+    device: Annotated[str | None, typer.Option(help='As "cuda:1"; default: the last virtual one.')] = None,
+    device_map: Annotated[str | None, typer.Option(help='"auto" spreads the model over the devices.')] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=0, help="How many virtual GPUs; 0: real ones. Default: 2 where there are none.")
+    ] = None,
+    encoder: Annotated[bool, typer.Option("--encoder", help="The model embeds, it does not generate.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Of an exported program: a directory or Hub id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The diagnosis as a JSON object.")] = False,
+) -> None:
+    """Look where a model's parts are, and where the host waits for each token; exit code 1 if anything is amiss."""
+    from gen.doctor import diagnose
+
+    _keep_stderr_tidy()
+    diagnosis = diagnose(
+        model, device=device, device_map=device_map, virtual=devices, encoder=encoder, tokenizer=tokenizer
+    )
+    _say(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis), end="\n")
+    if diagnosis.problems:
+        raise typer.Exit(1)
+
+
+def _load(model: str, device: str | None, dtype: str | None) -> Any:
+    _keep_stderr_tidy()
+    return gen.load(model, device=device, dtype=dtype)
+
+
+def _keep_stderr_tidy() -> None:
+    """Where stderr is a file or a pipe, leave out the progress bars of loading."""
+    if not sys.stderr.isatty():
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+
+
+def _attempt(
+    run: Callable[..., Any], batch: Sequence[Given], images: Sequence[Path]
+) -> list[tuple[Given, Any | Exception]]:
+    """Each prompt with its result, or with the error that it fails with alone; a batch that fails is halved."""
+    from torch import OutOfMemoryError
+
+    try:
+        pictures = [images] * len(batch) if images else None
+        return list(zip(batch, run([one.text for one in batch], images=pictures), strict=True))
+    except (GenError, OutOfMemoryError) as error:
+        if len(batch) == 1:
+            return [(batch[0], error)]
+    half = len(batch) // 2
+    return _attempt(run, batch[:half], images) + _attempt(run, batch[half:], images)
+
+
+def _as_json(one: Given, completion: "gen.Completion") -> str:
+    """A line of JSON, which has no infinite numbers: they are null."""
+    return json.dumps({"prompt": one.text, **{name: _finite(value) for name, value in asdict(completion).items()}})
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _say(text: str, end: str = "") -> None:
+    """Print at once; where the reader has gone, as `head` does, stop without a word."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
+        raise typer.Exit from None

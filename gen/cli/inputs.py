@@ -1,0 +1,82 @@
+"""Where the command line's prompts come from: its arguments, the lines of a file, or stdin."""
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gen.errors import ArgumentError
+
+_LINE_END = r"\r\n|\r|\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A prompt.
+
+    Attributes:
+        text: the prompt itself.
+        where: what messages call it, as "prompts.txt, line 7".
+    """
+
+    text: str
+    where: str
+
+
+def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
+    """The prompts from one place. Of a file, "-" is stdin, blank lines are left out and named on stderr.
+
+    Raises:
+        ArgumentError: there are two places, one that cannot be read, or no prompt in it.
+    """
+    if prompts and file:
+        raise ArgumentError("give prompts as arguments or with --file, not both.")
+    if prompts:
+        for number, text in enumerate(prompts, 1):
+            _check_unicode(text, f"prompt {number}")
+        return [Given(text=text, where=f"prompt {number}") for number, text in enumerate(prompts, 1)]
+    name = "stdin" if file is None or str(file) == "-" else str(file)
+    text = _read(file, name)
+    if file is None:
+        return [Given(text=re.sub(f"({_LINE_END})\\Z", "", text), where=name)]
+    lines = re.split(_LINE_END, text)
+    if not lines[-1]:
+        lines.pop()  # what is after the last line's end
+    given = [Given(text=line, where=f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    blank = [str(number) for number, line in enumerate(lines, 1) if not line.strip()]
+    if not given:
+        raise ArgumentError(f"{name} has no prompts; write one a line.")
+    if blank:
+        shown = ", ".join(blank[:5]) + (f" and {len(blank) - 5} more" if len(blank) > 5 else "")
+        print(f"gen: {name}: left out blank lines: {shown}", file=sys.stderr)
+    return given
+
+
+def _read(file: Path | None, name: str) -> str:
+    """All of a file or of stdin, without the mark that Windows puts before UTF-8."""
+    try:
+        if name == "stdin":
+            if sys.stdin.isatty():
+                print("gen: reading stdin; end with Ctrl-D", file=sys.stderr)
+            data = sys.stdin.buffer.read()
+        else:
+            assert file is not None  # else its name were stdin; tells mypy
+            data = file.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"cannot read the prompts: {error}") from error
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = len(re.split(_LINE_END.encode(), data[: error.start]))
+        raise ArgumentError(
+            f"{name}, line {line}: byte 0x{data[error.start]:02x} is not valid UTF-8 ({error.reason}); give UTF-8."
+        ) from error
+
+
+def _check_unicode(text: str, name: str) -> None:
+    """Raise an ArgumentError if the shell gave bytes that are no UTF-8, which Python has as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{name} is not valid UTF-8, from character {error.start + 1} on.") from error

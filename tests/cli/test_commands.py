@@ -1,0 +1,260 @@
+"""The commands: what goes to stdout and stderr, prompts that fail among others, exit codes."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen import cli
+from gen.models.transformers import TransformersModel
+from tests.helpers import ScriptedModel
+from tests.vision_helpers import picture, tiny_processor, tiny_vision_model
+
+Capture = pytest.CaptureFixture[str]
+real_load = gen.load
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(list(arguments))
+    return int(exit_.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def demo() -> TransformersModel:
+    return real_load("demo", device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _load_once(demo: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        gen, "load", lambda name, device=None, dtype=None: demo if name == "demo" else real_load(name, device=device)
+    )
+
+
+def write(path: Path, lines: list[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def test_generate_prints_the_text_that_the_library_gives(demo: TransformersModel, capsys: Capture) -> None:
+    options = ["--max-new-tokens", "24", "--temperature", "0.8", "--top-k", "40", "--seed", "7"]
+    assert run("generate", "Once upon a time", "--model", "demo", "--device", "cpu", *options) == 0
+    sampler = gen.samplers.multinomial(temperature=0.8, top_k=40)
+    expected = gen.generate(demo, "Once upon a time", sampler=sampler, max_new_tokens=24, seed=7)
+    assert capsys.readouterr().out == f"{expected}\n"
+    assert run("stream", "Once upon a time", *options) == 0
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "sampler"),
+    [
+        ([], None),
+        (["--greedy"], gen.samplers.greedy()),
+        (["--repetition-penalty", "1.5"], gen.samplers.multinomial(repetition_penalty=1.5)),
+        (["--greedy", "--no-repeat-ngram-size", "2"], gen.samplers.greedy(no_repeat_ngram_size=2)),
+        (["--greedy", "--bad-word", "e", "--bad-word", "a"], gen.samplers.greedy(bad_words=["e", "a"])),
+    ],
+)
+def test_options_ask_for_a_sampler(options: list[str], sampler: Any, demo: TransformersModel, capsys: Capture) -> None:
+    expected = gen.generate(demo, "One day", sampler=sampler, max_new_tokens=16, seed=3)
+    for command in ("generate", "stream"):
+        assert run(command, "One day", "--seed", "3", "--max-new-tokens", "16", *options) == 0
+        assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_beams_give_the_likeliest_texts(demo: TransformersModel, capsys: Capture) -> None:
+    sampler = gen.samplers.beam_search(3, length_penalty=0.5)
+    expected = gen.generate(demo, "One day", sampler=sampler, max_new_tokens=8, num_return_sequences=2)
+    options = ["--beams", "3", "--length-penalty", "0.5", "--samples", "2", "--max-new-tokens", "8", "--json"]
+    assert run("generate", "One day", *options) == 0
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == list(expected)
+
+
+def test_a_stop_string_with_an_escape_ends_the_text(capsys: Capture) -> None:
+    assert run("generate", "Describe Ada as JSON.\n", "--greedy", "--stop", r"\u0022age") == 0
+    out = capsys.readouterr().out
+    assert out.startswith('{"name":')
+    assert "age" not in out
+
+
+def test_images_go_with_each_prompt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    monkeypatch.setattr(gen, "load", lambda *arguments, **options: model)
+    pictures = [picture(1), picture(2)]
+    paths = [str(tmp_path / f"{number}.png") for number in range(2)]
+    for image, path in zip(pictures, paths, strict=True):
+        image.save(path)
+    options = ["--greedy", "--max-new-tokens", "6", "--image", paths[0], "--image", paths[1]]
+    settings: Any = {"sampler": gen.samplers.greedy(), "max_new_tokens": 6}
+    for prompts, chat in ((["What is this?", "Why?"], True), (["<image> or <image>?", "<image><image>"], False)):
+        expected = gen.generate(model, prompts, images=[pictures] * 2, chat=chat, **settings)
+        flags = [*options, "--chat"] if chat else options
+        assert run("generate", *prompts, *flags, "--json") == 0
+        assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == expected
+        assert run("stream", prompts[0], *flags) == 0
+        assert capsys.readouterr().out == f"{expected[0]}\n"
+    assert run("generate", "x", "--chat", "--image", str(tmp_path / "none.png")) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_json_is_an_object_a_line_for_each_text(capsys: Capture) -> None:
+    assert run("generate", "One", "Two", "--samples", "2", "--json", "--seed", "1", "--max-new-tokens", "4") == 0
+    captured = capsys.readouterr()
+    lines = [json.loads(line) for line in captured.out.splitlines()]
+    assert [line["prompt"] for line in lines] == ["One", "One", "Two", "Two"]
+    assert {"text", "value", "token_ids", "logprobs", "score", "finish_reason", "seed"} < set(lines[0])
+    assert "2/2" in captured.err  # the progress bar
+
+
+@pytest.mark.parametrize("text", ['a "quote"\n\x00 \x85\u2028', "\U0001f600 \ud800"])
+def test_json_is_valid_for_every_text_and_number(text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    completion = gen.Completion(
+        text=text,
+        value=text,
+        token_ids=[1],
+        logprobs=[float("nan"), -0.5],
+        score=-float("inf"),
+        finish_reason="eos",
+        seed=1,
+    )
+    monkeypatch.setattr(gen, "generate", lambda model, prompt, **options: [completion])
+    assert run("generate", "One", "--json") == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert out.count("\n") == 1
+    line = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (line["text"], line["logprobs"], line["score"]) == (text, [None, -0.5], None)
+
+
+def test_prompts_come_from_a_file_or_stdin(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--json", "--seed", "1", "--max-new-tokens", "2"]
+    file = write(tmp_path / "prompts.txt", ["One day", "", "Two", "Über"])
+    assert run("generate", "--file", file, "--batch-size", "2", *options) == 0
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["One day", "Two", "Über"]
+    assert "left out blank lines: 2" in err
+    assert "3/3" in err
+    for command, prompts in ((["generate"], ["One\nday"]), (["generate", "--file", "-"], ["One", "day"])):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One\nday\n")))
+        assert run(*command, *options) == 0
+        assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == prompts
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_a_prompt_that_fails_does_not_lose_the_others(
+    batch_size: int, tmp_path: Path, capsys: Capture, demo: TransformersModel
+) -> None:
+    long = "word " * demo.context_length
+    lines = ["One", "Two", long, "", "Three", "Four", long, "Five"]
+    options = ["--seed", "1", "--max-new-tokens", "4", "--json", "--batch-size", str(batch_size)]
+    file = write(tmp_path / "prompts.txt", lines)
+    assert run("generate", "--file", file, *options) == 1
+    out, err = capsys.readouterr()
+    good = ["One", "Two", "Three", "Four", "Five"]
+    assert [json.loads(line)["prompt"] for line in out.splitlines()] == good
+    assert [json.loads(line)["text"] for line in out.splitlines()] == gen.generate(
+        demo, good, sampler=None, max_new_tokens=4, seed=1
+    )
+    assert f"gen: {file}, line 3: the prompt has " in err
+    assert f"gen: {file}, line 7: the prompt has " in err
+    assert err.count("Shorten the prompt") == 2
+    assert "7/7" in err
+    assert run("generate", long, *options) == 1
+    assert "gen: prompt 1: the prompt has " in capsys.readouterr().err
+
+
+def test_a_row_without_a_token_left_loses_its_prompt_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(ScriptedModel):
+        """A prompt with a "!" has no token left after two."""
+
+        def prefill(self, token_ids: torch.Tensor, attention_mask: torch.Tensor, new_tokens: int) -> Any:
+            logits, state = super().prefill(token_ids, attention_mask, new_tokens)
+            dead = (token_ids == ord("!")).any(1)
+            step = state.decode_step
+
+            def decode_step(token_ids: torch.Tensor) -> torch.Tensor:
+                return step(token_ids).masked_fill(dead.unsqueeze(1), -torch.inf)
+
+            monkeypatch.setattr(state, "decode_step", decode_step)
+            return logits, state
+
+    monkeypatch.setattr(gen, "load", lambda *arguments, **options: Dying("abc"))
+    assert run("generate", "One", "Two!", "Three", "--greedy") == 1
+    out, err = capsys.readouterr()
+    assert out == "abc\nabc\n"
+    assert "gen: prompt 2: " in err
+    assert "no token was left" in err
+
+
+def test_memory_that_runs_out_for_a_batch_costs_a_smaller_one(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate: Any = gen.generate
+
+    def small(model: Any, prompt: Any, **options: Any) -> Any:
+        if len(prompt) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return generate(model, prompt, **options)
+
+    monkeypatch.setattr(gen, "generate", small)
+    assert run("generate", "One", "Two", "Three", "--max-new-tokens", "2", "--greedy") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["generate", "x", "--no-such-option"], 2, "No such option"),
+        (["generate", "x", "--max-new-tokens", "many"], 2, "valid integer"),
+        (["generate", "x", "--max-new-tokens", "-1"], 2, "--max-new-tokens"),
+        (["generate", "x", "--seed", "-1"], 2, "--seed"),
+        (["generate", "x", "--top-p", "3"], 2, "gen: top_p must be a number above 0 and at most 1, got 3.0"),
+        (["generate", "x", "--stop", ""], 2, "gen: stop takes strings of at least one character"),
+        (["generate", "x", "--stop", r"\d"], 2, r"gen: --stop '\\d' has a backslash before 'd'"),
+        (["generate", "x", "--file", "y"], 2, "not both"),
+        (["generate", "--file", "no/such/file"], 2, "gen: cannot read the prompts"),
+        (["generate", "a", "b", "--beams", "2", "--samples", "3"], 2, "gen: num_return_sequences must be"),
+        (["generate", "x", "--model", "./no/such/model"], 1, "gen: no directory 'no/such/model'"),
+        (["stream", "x", "y"], 2, "unexpected extra argument"),
+    ],
+)
+def test_failures_go_to_stderr_with_their_exit_code(
+    arguments: list[str], code: int, message: str, capsys: Capture
+) -> None:
+    assert run(*arguments) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("gen: ") <= 1
+    assert captured.out == ""
+
+
+def test_what_no_prompt_can_run_with_is_said_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gen, "load", lambda *arguments, **options: ScriptedModel("abc"))
+    assert run("generate", "One", "Two", "--chat") == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("gen: this tokenizer has no chat template")
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_help_shows_options_in_groups(capsys: Capture) -> None:
+    assert run("generate", "--help") == 0
+    out = capsys.readouterr().out
+    groups = ["Arguments:", "Prompts:", "Model:", "Length:", "Sampling:", "Search:", "Penalties:", "Output:"]
+    assert [line for line in out.splitlines() if line in groups] == groups
+
+
+def test_loading_leaves_a_stderr_that_is_no_terminal_tidy(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import logging
+
+    monkeypatch.setattr(gen, "load", real_load)
+    logging.enable_progress_bar()
+    try:
+        assert run("generate", "One", "--max-new-tokens", "1", "--greedy", "--device", "cpu") == 0
+    finally:
+        logging.enable_progress_bar()
+    assert capsys.readouterr().err == ""

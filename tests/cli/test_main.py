@@ -1,0 +1,113 @@
+"""How the command line ends: Ctrl-C at any moment, a reader that goes away, one program under two names."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+import gen
+from gen import cli
+
+ROOT = Path(__file__).parents[2]
+PAUSE = 'import signal; print("waiting", flush=True); signal.pause()\n'
+DRIVER = """
+import signal, sys, gen
+from gen.cli import main
+def pause(*arguments, **settings):
+    print("waiting", flush=True)
+    signal.pause()
+def pieces(*arguments, **settings):
+    yield "waiting\\n"
+    signal.pause()
+moment, command = sys.argv.pop(1), sys.argv[1]
+gen.load = lambda *arguments, **settings: None
+setattr(gen, moment, pieces if moment == "stream" else pause)
+main()
+"""
+
+
+def interrupt(arguments: list[str], path: Path | None = None) -> tuple[int, str]:
+    """Exit code and stderr of a program that gets Ctrl-C as soon as it prints a line."""
+    search = os.pathsep.join(map(str, [*([path] if path else []), ROOT]))
+    program = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": search},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as in a terminal
+    )
+    assert isinstance(program.stdout, IO | io.TextIOBase)
+    assert program.stdout.readline() == "waiting\n"
+    program.send_signal(signal.SIGINT)
+    _, stderr = program.communicate()
+    return program.returncode, stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "tqdm", "torch"])
+@pytest.mark.parametrize("program", [["-m", "gen"], ["-c", "from gen.cli import main; main()"]])
+def test_ctrl_c_while_a_library_is_imported(module: str, program: list[str], tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text(PAUSE)
+    assert interrupt([*program, "generate", "x"], tmp_path) == (130, "")
+
+
+@pytest.mark.parametrize("moment", ["load", "generate", "stream"])
+def test_ctrl_c_while_a_command_runs(moment: str) -> None:
+    command = "stream" if moment == "stream" else "generate"
+    assert interrupt(["-c", DRIVER, moment, command, "x"]) == (130, "")
+
+
+@pytest.mark.parametrize("moment", ["load", "generate"])
+def test_an_interrupt_in_a_program_that_calls_main_exits_with_130(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gen, "load", lambda *arguments, **options: None)
+    monkeypatch.setattr(gen, moment, interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["generate", "x"])
+    assert end.value.code == 130
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word() -> None:
+    command = [sys.executable, "-m", "gen", "generate", "--file", "-", "--batch-size", "1", "--max-new-tokens", "2"]
+    program = subprocess.Popen(
+        [*command, "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert program.stdin and program.stdout and program.stderr  # tells mypy
+    program.stdin.write("One\n" * 200)
+    program.stdin.close()
+    assert json.loads(program.stdout.readline())["prompt"] == "One"
+    program.stdout.close()
+    stderr = program.stderr.read()
+    program.stderr.close()
+    assert program.wait() == 0
+    assert "Error" not in stderr
+    assert "200/200" not in stderr
+
+
+def test_what_an_encoding_lacks_is_escaped() -> None:
+    code = "import gen.cli, gen; gen.load = lambda *a, **k: None; gen.stream = lambda *a, **k: 'ü€'; gen.cli.main()"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "stream", "x"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert run.stdout == b"\xfc\\u20ac\n"
+
+
+def test_the_module_and_the_command_are_one_program() -> None:
+    module = subprocess.run([sys.executable, "-m", "gen", "--help"], capture_output=True, text=True, check=True)
+    assert "generate" in module.stdout
+    assert "stream" in module.stdout
+    version = subprocess.run([sys.executable, "-m", "gen", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("gen 0.1.0, torch 2.")

@@ -1,0 +1,105 @@
+"""Options of the command line: which sampler they ask for, and escapes in stop strings."""
+
+from typing import Any
+
+import pytest
+
+import gen
+from gen.cli.options import read_sampler, read_stops
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Processors
+
+
+def test_no_option_leaves_the_choice_to_the_checkpoint() -> None:
+    assert read_sampler() is None
+    assert read_sampler(temperature=None, repetition_penalty=None, bad_words=None) is None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.1}, {"samples": 2}]
+)
+def test_options_of_sampling_draw(settings: Any) -> None:
+    sampler = read_sampler(**settings)
+    assert isinstance(sampler, MultinomialSampler)
+    assert {name: getattr(sampler, name) for name in settings} == settings
+    assert sampler.processors is None
+
+
+PENALTIES: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.5},
+    {"presence_penalty": 1.0},
+    {"frequency_penalty": -1.0},
+    {"no_repeat_ngram_size": 2},
+    {"min_new_tokens": 5},
+    {"bad_words": ["no"]},
+]
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (MultinomialSampler, {}),
+        (MultinomialSampler, {"temperature": 0.5, "samples": 2}),
+        (GreedySampler, {"greedy": True}),
+        (BeamSearchSampler, {"beams": 3, "length_penalty": 0.5}),
+    ],
+)
+def test_penalties_go_with_every_sampler(kind: type, settings: Any, penalty: Any) -> None:
+    sampler = read_sampler(**settings, **penalty)
+    assert sampler is not None
+    assert isinstance(sampler, kind)
+    assert sampler.processors == Processors(**penalty)
+
+
+def test_beams() -> None:
+    sampler = read_sampler(beams=3, length_penalty=0.5)
+    assert isinstance(sampler, BeamSearchSampler)
+    assert (sampler.samples, sampler.length_penalty) == (3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beams": 2, "top_k": 3}, "--beams looks for the likeliest text, --top-k asks for another"),
+        ({"beams": 2, "greedy": True}, "--beams looks for the likeliest text, --greedy asks for another"),
+        ({"greedy": True, "temperature": 0.5}, "--greedy makes one text, without chance; leave --temperature out"),
+        ({"greedy": True, "samples": 2}, "leave --samples out"),
+        ({"length_penalty": 2.0}, "--length-penalty is for beams; give --beams too"),
+        ({"top_p": 3.0}, "top_p must be a number above 0 and at most 1, got 3.0"),
+    ],
+)
+def test_options_at_odds_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        read_sampler(**settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (r"\n\n", "\n\n"),
+        (r"a\tb\r", "a\tb\r"),
+        (r"C:\\n", r"C:\n"),
+        (r"\u00fc\u2026.", "ü…."),
+        (r"\ud83d\ude00", "😀"),
+        ("\n", "\n"),
+        ("plain", "plain"),
+    ],
+)
+def test_stop_strings_have_escapes(given: str, meant: str) -> None:
+    assert read_stops([given]) == [meant]
+    assert read_stops(None) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (r"\d", r"has a backslash before 'd'; write \\n, "),
+        ("end\\", "has a backslash before ''"),
+        (r"\u12", "has a backslash before 'u'"),
+        (r"\ud83d", "has half of a pair of surrogates"),
+        ("", "stop takes strings of at least one character"),
+    ],
+)
+def test_a_wrong_escape_is_refused(given: str, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        read_stops([given])
