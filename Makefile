@@ -1,14 +1,22 @@
 # make demo and make test are all that a new checkout needs: python3 (3.11 or later), pip, make and git.
 PYTHON ?= python3
 RUN := .venv/bin/python
+# Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
+TORCH_INDEX ?=
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check resolve lowest bench clean
+
+# $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
+define install
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(1)
+	$(if $(TORCH_INDEX),$(1)/bin/pip install --quiet --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
+	$(1)/bin/pip install --quiet --constraint $(2) --editable '.[dev]' $(3)
+	touch $(1)/.installed
+endef
 
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
-	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	$(call install,.venv,constraints.txt)
 
 demo: .venv/.installed
 	$(RUN) examples/demo.py
@@ -16,14 +24,30 @@ demo: .venv/.installed
 test: .venv/.installed
 	$(RUN) -m pytest -q
 
-check: .venv/.installed
+check: .venv/.installed resolve
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest -q
 
+# Every extra resolves from the public registry alone, to the pins of constraints.txt.
+resolve: .venv/.installed
+	$(RUN) .ci/resolve.py
+
+# The tests of the adapters on the lowest transformers and accelerate that pyproject.toml allows; torch as pinned.
+LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
+
+.venv-lowest/.installed: pyproject.toml constraints.txt
+	mkdir -p .venv-lowest
+	grep -vE '^(transformers|accelerate|huggingface_hub)==' constraints.txt > .venv-lowest/constraints.txt
+	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
+
+lowest: .venv-lowest/.installed
+	.venv-lowest/bin/python -m pytest -q tests/models tests/test_decoding.py tests/test_embedding.py tests/test_images.py \
+		tests/test_beams.py tests/testing/test_transformers_on_virtual_gpus.py
+
 bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache
