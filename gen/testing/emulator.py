@@ -1,23 +1,17 @@
 """`virtual_gpus`: torch with GPUs that hold real values on the CPU."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
-from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._ops import OpOverload
-from torch.utils._device import _device_constructors
 
-from gen.errors import ArgumentError, DeviceError
-from gen.testing import cuda_api, direct_ops, factories, machine, transfers
+from gen.errors import ArgumentError
+from gen.testing import machine
 from gen.testing.cpu_sites import forget
-from gen.testing.device_names import Device, index_is_cuda
-from gen.testing.generators import VirtualGenerator
 from gen.testing.native_functions import without_device_check
+from gen.testing.torch_parts import check_torch
 
 
 @contextmanager
@@ -33,12 +27,16 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
         gpus: how many devices, 1 to 64.
     Raises:
         ArgumentError: `gpus` is no such number.
-        DeviceError: a block is open already, here or in another thread.
+        DeviceError: a block is open already, here or in another thread; or this torch lacks a private part that
+            virtual GPUs rest on, see `gen.testing.torch_parts`.
     """
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
+    check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
-    _device_constructors()  # remembers torch's own functions, as long as they are in their places
+    from gen.testing.generators import VirtualGenerator
+    from gen.testing.substitutes import put, substitutes
+
     active = machine.Machine(gpus=gpus)
     machine.start(active)
     with ExitStack() as undo:
@@ -48,83 +46,12 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
         undo.callback(_forget_answers)
-        for owner, name, value in _substitutes():
-            undo.callback(_put(owner, name, value))
+        for owner, name, value in substitutes():
+            undo.callback(put(owner, name, value))
         _forget_answers()
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         undo.callback(_restore_default_device, default)
         yield
-
-
-def _substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module or class, name, value)."""
-    wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
-        (torch, factories.FILLED, factories.filled),
-        (torch, factories.DRAWN, factories.drawn),
-        (torch, factories.LIKE, factories.like),
-        (torch, factories.COPIED, factories.copied),
-        (Tensor, factories.NEW, factories.like),
-        (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
-        (Tensor, _DRAWING_METHODS, factories.with_generator_check),
-    ]
-    wrapped = [
-        (owner, name, wrap(getattr(owner, name)))
-        for owner, names, wrap in wraps
-        for name in names
-        if hasattr(owner, name)
-    ]
-    methods: list[tuple[object, str, object]] = [
-        *((Tensor, name, method) for name, method in transfers.METHODS.items()),
-        (Tensor, "new_tensor", factories.new_tensor),
-        (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
-        (torch, "Generator", VirtualGenerator),
-        (torch, "compile", _not_compiled),
-        (torch.export, "export", _no_export),
-        (torch, "load", transfers.load(torch.load)),
-        (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
-        (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
-    ]
-    if not index_is_cuda():
-        methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *cuda_api.substitutes()]
-
-
-_DRAWING_METHODS = (
-    "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
-    "random_", "uniform_",
-)  # fmt: skip
-
-
-def _not_compiled(model: Any = None, **options: object) -> Any:
-    """torch.compile that leaves everything as it is: what it would generate runs on real devices only."""
-    return (lambda function: function) if model is None else model
-
-
-def _no_export(*args: object, **kwargs: object) -> Any:
-    raise DeviceError(
-        "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
-    )
-
-
-def _put(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute; return what sets it back, or takes it away if it was inherited.
-
-    What is imported in the block may keep a function for good, so that it must do as before when the block has ended.
-    """
-    inherited = name not in vars(owner)
-    before = vars(owner).get(name)
-    if isinstance(value, FunctionType):
-        value = _while_active(value, getattr(owner, name, value))
-    setattr(owner, name, value)
-    return (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, before))
-
-
-def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def substitute(*args: Any, **kwargs: Any) -> Any:
-        return (original if machine.active_machine() is None else function)(*args, **kwargs)
-
-    return substitute
 
 
 def _restore_default_device(before: Any) -> None:

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from gen.errors import DeviceError
+from gen.testing.torch_parts import lacking
 
 
 @cache
@@ -20,10 +20,10 @@ def without_device_check() -> frozenset[str]:
     try:
         import torchgen  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DeviceError("virtual GPUs need torchgen, which torch's wheels contain; this torch lacks it.") from error
+        raise lacking("torchgen, which torch's wheels contain") from error
     path = Path(torchgen.__path__[0], "packaged", "ATen", "native", "native_functions.yaml")
     if not path.is_file():
-        raise DeviceError(f"virtual GPUs need torch's own operator table, which is not at {path}.")
+        raise lacking(f"the table of its operators at {path}")
     names = set()
     name = ""
     for line in path.read_text().splitlines():

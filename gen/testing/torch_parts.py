@@ -1,0 +1,50 @@
+"""The private parts of torch that virtual GPUs rest on, and the error where a torch lacks one.
+
+Private parts may change with any version of torch. All that gen.testing uses are named here, and looked for before
+anything that needs them is imported. A newer torch that still has them is taken.
+"""
+
+from pkgutil import resolve_name
+
+import torch
+
+from gen.errors import DeviceError
+
+TRIED_TORCH = "2.13"  # the newest version that the tests were run with
+
+PARTS = (
+    "torch:_C.DisableTorchFunctionSubclass",
+    "torch:_C._DisableTorchDispatch",
+    "torch:_C._disabled_torch_function_impl",
+    "torch:_C._dispatch_has_kernel_for_dispatch_key",
+    "torch:_C._get_function_stack_at",
+    "torch:_C._len_torch_function_stack",
+    "torch:_C._swap_tensor_impl",
+    "torch:_GLOBAL_DEVICE_CONTEXT",
+    "torch:Tensor._make_subclass",
+    "torch:default_generator._cdata",
+    "torch:ops.aten.add.Tensor._op",
+    "torch:ops.aten.add.Tensor._schema",
+    "torch._ops:OpOverload.__call__",
+    "torch._ops:OpOverload.decompose",
+    "torch.utils._device:DeviceContext",
+    "torch.utils._device:_device_constructors",
+    "torch.utils._pytree:tree_map_only",
+)
+
+
+def check_torch() -> None:
+    """Raise a DeviceError if this torch lacks a part that virtual GPUs need."""
+    for part in PARTS:
+        try:
+            resolve_name(part)
+        except (ImportError, AttributeError) as error:
+            raise lacking(part.replace(":", ".")) from error
+
+
+def lacking(part: str) -> DeviceError:
+    """The error for a torch without `part`."""
+    return DeviceError(
+        f"virtual GPUs rest on private parts of torch and were tried up to torch {TRIED_TORCH}; this torch, "
+        f"{torch.__version__}, lacks {part}. Install torch {TRIED_TORCH}, or test on real CUDA devices."
+    )
