@@ -5,16 +5,18 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 
+from gen.arguments import LARGEST, check_flag, read_whole
 from gen.beams import beam_search
 from gen.devices import to_device
-from gen.errors import ArgumentError, check_number
+from gen.errors import ArgumentError
 from gen.harvest import Harvest
 from gen.images import ImageLike, read_images
 from gen.models.base import Model, RecommendsSampler
 from gen.prefill import prefill
 from gen.processing import Processing
-from gen.prompts import AnyPrompt, Prompt, Prompts, Request, is_batch, read_request
+from gen.prompts import AnyPrompt, Prompt, Prompts, Request, read_request, split_prompts
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
+from gen.samplers.base import check_sampled, read_sampler
 from gen.samplers.random import row_keys
 from gen.streaming import Stream
 from gen.texts import Completion, GrowingText
@@ -138,13 +140,13 @@ def generate(
         ModelError: the checkpoint recommends what no sampler takes.
     Host sync: none a token on CUDA; tokens are read one step late.
     """
-    batch = is_batch(prompt)
-    prompts: Any = prompt if batch else [prompt]
-    sampler = _read_sampler(model, sampler)
+    prompts, batch = split_prompts(prompt)
+    sampler = _choose_sampler(model, sampler)
+    check_flag("details", details)
     search = isinstance(sampler, BeamSearchSampler)
-    if search:
-        check_number("num_return_sequences", num_return_sequences, minimum=1, maximum=sampler.samples, whole=True)
-    elif num_return_sequences != 1:
+    most = sampler.samples if search else LARGEST
+    returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
+    if returned != 1 and not search:
         raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
     request = read_request(
         model,
@@ -160,8 +162,8 @@ def generate(
         template_kwargs=chat_template_kwargs,
     )
     if isinstance(sampler, BeamSearchSampler):
-        groups = [group[:num_return_sequences] for group in _search(model, sampler, request)]
-        several = num_return_sequences > 1
+        groups = [group[:returned] for group in _search(model, sampler, request)]
+        several = returned > 1
     else:
         groups = _sample(model, sampler, request)
         several = sampler.samples > 1
@@ -192,14 +194,15 @@ def stream(
     Returns:
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
     """
-    if is_batch(prompt):
+    prompts, batch = split_prompts(prompt)
+    if batch:
         raise ArgumentError("stream takes one prompt; use generate for a list.")
-    sampler = _read_sampler(model, sampler)
+    sampler = _choose_sampler(model, sampler)
     if sampler.samples != 1:
         raise ArgumentError(f"stream makes one text, the sampler makes {sampler.samples} a prompt; use generate.")
     request = read_request(
         model,
-        [prompt],
+        prompts,
         texts=1,
         max_new_tokens=max_new_tokens,
         images=read_images(images, None),
@@ -214,12 +217,10 @@ def stream(
     return Stream(_decode(model, sampler, request, [text]), text)
 
 
-def _read_sampler(model: Model, sampler: Sampler | None) -> Sampler:
+def _choose_sampler(model: Model, sampler: Sampler | None) -> Sampler:
     if sampler is None:
         return model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
-    if isinstance(sampler, type) or not hasattr(sampler, "step"):
-        raise ArgumentError(f"sampler must be a sampler such as gen.samplers.greedy(), got {sampler!r}")
-    return sampler
+    return read_sampler(sampler)
 
 
 def _sample(model: Model, sampler: Sampler, request: Request) -> list[list[Completion]]:
@@ -282,7 +283,10 @@ def decode_steps(model: Model, sampler: Sampler, request: Request) -> Iterator[t
         logits = logits[:, :vocabulary]
         if processing:
             logits = processing(logits)
-        token_ids, _, logprobs = sampler.step(logits, start, keys[step])
+        sampled = sampler.step(logits, start, keys[step])
+        if step == 0:
+            check_sampled(sampler, sampled, logits)
+        token_ids, _, logprobs = sampled
         if processing:
             processing.append_(token_ids)
         harvest.push(step, token_ids.squeeze(1), logprobs)

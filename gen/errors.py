@@ -1,9 +1,10 @@
-"""The errors that gen raises, and checks of arguments: each says what was expected, what came and what to do."""
+"""The errors that gen raises, and what their messages are made of: checks of numbers and names, values in short."""
 
 import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
+from reprlib import Repr
 
 
 class GenError(Exception):
@@ -23,7 +24,34 @@ class ModelError(GenError, RuntimeError):
 
 
 class SamplingError(GenError, RuntimeError):
-    """Nothing was left to sample: every token of a row had probability zero."""
+    """Nothing was left to sample: every token of a row had probability zero. Or a sampler chose what is no token."""
+
+
+class _Short(Repr):
+    """Leaves out what is long; tensors and arrays are told by their shape and type, also within lists."""
+
+    def __init__(self, longest: int) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = longest
+        self.maxlevel = 3
+
+    def repr_instance(self, x: object, level: int) -> str:
+        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+        if shape and dtype is not None and not isinstance(x, type):
+            return f"{type(x).__name__} {tuple(shape)} {str(dtype).removeprefix('torch.')}"
+        if isinstance(x, bytes | bytearray):
+            return f"{x[:20]!r}{'...' if len(x) > 20 else ''}"
+        text = str(super().repr_instance(x, level))
+        return text if "\n" not in text else f"<{type(x).__name__}>"
+
+
+def show(value: object, longest: int = 80) -> str:
+    """A user's value as an error quotes it: its repr on one line, shortened to `longest` characters."""
+    try:
+        text = " ".join(_Short(longest).repr(value).split())
+    except Exception:  # numbers of thousands of digits, and classes whose repr or shape fails
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) -> None:
@@ -31,7 +59,7 @@ def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) 
     for name in unknown:
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"{function} takes {', '.join(known) or 'no arguments'}, got {name!r}{hint}")
+        raise ArgumentError(f"{function} takes {', '.join(known) or 'no arguments'}, got {show(name)}{hint}")
 
 
 def check_number(
@@ -44,10 +72,24 @@ def check_number(
     whole: bool = False,
 ) -> None:
     """Raise an ArgumentError unless value is a finite number, not a bool, in minimum..maximum and above `above`."""
-    right_type = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-    if right_type and math.isfinite(value) and minimum <= value <= maximum and value > above:  # type: ignore[arg-type, operator]
-        return
+    if not isinstance(value, bool) and isinstance(value, Integral if whole else Real):
+        number: float = value  # type: ignore[assignment]
+        if (whole or _finite(number)) and minimum <= number <= maximum and number > above:
+            return
+    raise ArgumentError(f"{name} must be {in_words(minimum, above, maximum, whole=whole)}, got {show(value)}")
+
+
+def in_words(
+    minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf, *, whole: bool = False
+) -> str:
+    """What numbers are wanted, as "a whole number at least 1"."""
     bounds = {"at least": minimum, "above": above, "at most": maximum}
-    wanted = [f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)]
-    kind = "a whole number" if whole else "a number"
-    raise ArgumentError(f"{name} must be {kind} {' and '.join(wanted)}".rstrip() + f", got {value!r}")
+    wanted = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound not in (-math.inf, math.inf))
+    return f"{'a whole number' if whole else 'a number'} {wanted}".rstrip()
+
+
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number or fraction that no float can hold
+        return False

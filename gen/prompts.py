@@ -1,10 +1,12 @@
 """What the user asked for, checked and turned into rows: prompts as token ids, a seed and a limit for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from gen.errors import ArgumentError, check_number
+from gen.arguments import Array, as_lists, check_flag, check_text, is_whole, read_token_ids, read_whole
+from gen.errors import ArgumentError, show
 from gen.images import take_images
 from gen.models.base import ImageReader, Inputs, Model
 from gen.samplers.processors import Processors
@@ -15,7 +17,7 @@ from gen.tokenizers import Message
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Prompt = str | Sequence[int] | Sequence[Message]
+Prompt = str | Sequence[int] | Sequence[Message] | Array
 AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)
 Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # no Sequence, which a str would be too
 
@@ -73,26 +75,30 @@ class Request:
         return max(row.limit for row in self.rows)
 
 
-def is_batch(prompt: Prompt | Sequence[Prompt]) -> bool:
-    """Whether this is a list of prompts; a list of token ids or of messages is one prompt.
+def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+    """Each prompt of a call, and whether they came as a list; a list of token ids or of messages is one prompt.
+
+    Arrays and tensors become lists here: (length,) is one prompt, (prompts, length) is a list of them. Host sync: one
+    for each that is on a device.
 
     Raises:
         ArgumentError: it is no prompt at all, or an empty list.
     """
-    if isinstance(prompt, str):
-        return False
-    if not isinstance(prompt, Sequence):
-        raise ArgumentError(
-            f"a prompt is a text, a list of messages or of token ids, or a list of those; got {prompt!r}"
-        )
-    if not prompt:
+    given = as_lists(prompt)
+    if isinstance(given, str):
+        return [given], False
+    if not _is_list(given):
+        raise _no_prompt(given)
+    if not given:
         raise ArgumentError("the list of prompts is empty; give at least one prompt.")
-    return not isinstance(prompt[0], int | Mapping)
+    if isinstance(given[0], Mapping) or is_whole(given[0]):
+        return [given], False
+    return [as_lists(one) for one in given], True
 
 
 def messages_of(prompt: Prompt) -> list[Message]:
-    """The messages of a conversation; none where the prompt is a text or token ids."""
-    if isinstance(prompt, str) or not isinstance(prompt, Sequence):
+    """The messages of a conversation; none where the prompt is something else."""
+    if not _is_list(prompt):
         return []
     messages = [part for part in prompt if isinstance(part, Mapping)]
     return messages if len(messages) == len(prompt) else []
@@ -113,13 +119,56 @@ def read_prompt(
         return tokenizer.encode_chat(messages, template_kwargs)
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
-    if not isinstance(prompt, Sequence):
-        raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
-    token_ids = [part for part in prompt if isinstance(part, int) and not isinstance(part, bool)]
-    if not token_ids or len(token_ids) != len(prompt):
-        raise ArgumentError(f"a prompt is a text, a list of messages or a list of token ids; got {prompt!r}")
-    check_token_ids(model, "the prompt", token_ids)
-    return token_ids
+    if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
+        raise _no_prompt(prompt)
+    return read_token_ids("the prompt", prompt, vocabulary(model))
+
+
+def vocabulary(model: Model) -> int:
+    """How many ids are tokens: logits beyond the tokenizer's ids are masked."""
+    return min(model.vocab_size, model.tokenizer.vocab_size)
+
+
+def _check_texts(prompt: Prompt) -> None:
+    """Raise an ArgumentError for a lone surrogate in a prompt's text, or in one of its messages."""
+    if isinstance(prompt, str):
+        check_text("the text", prompt)
+    for number, message in enumerate(messages_of(prompt)):
+        for text in _texts(message):
+            check_text(f"message {number}", text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts of a message: its content, or those of the content's parts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
+
+
+def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray | memoryview)
+
+
+def _no_prompt(given: object) -> ArgumentError:
+    """The error for what is no prompt, with what to do about it."""
+    hint = ""
+    if given is None:
+        hint = '; give "" to start from the bos token'
+    elif isinstance(given, bytes | bytearray | memoryview):
+        hint = "; decode bytes first, as prompt.decode()"
+    elif isinstance(given, Mapping):
+        hint = '; give its "input_ids"' if "input_ids" in given else "; put a single message into a list: [message]"
+    elif isinstance(given, PathLike):
+        hint = "; read a file first, as path.read_text()"
+    elif hasattr(given, "dtype"):
+        hint = "; an array or tensor has whole numbers, and one or two dimensions"
+    elif isinstance(given, Iterable) and not isinstance(given, Sequence):
+        hint = "; make a list of it, as list(prompts)"
+    return ArgumentError(
+        f"a prompt is a text, a list of messages or of token ids, or a list of those; got {show(given)}{hint}."
+    )
 
 
 def read_illustrated(
@@ -149,14 +198,6 @@ def read_illustrated(
     return read_prompt(model, prompt, chat=chat), {}
 
 
-def check_token_ids(model: Model, name: str, token_ids: Sequence[int]) -> None:
-    """Raise an ArgumentError unless all ids are tokens of the model's tokenizer."""
-    known = min(model.vocab_size, model.tokenizer.vocab_size)
-    for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < known:
-            raise ArgumentError(f"{name} has the token id {token_id!r}; the vocabulary is 0 to {known - 1}.")
-
-
 def read_request(
     model: Model,
     prompts: Sequence[Prompt],
@@ -178,29 +219,34 @@ def read_request(
     """
     if not hasattr(model, "prefill"):
         hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+        if hasattr(model, "config"):
+            hint = "; give gen.from_transformers(model, tokenizer)"
         raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
-    check_number("max_new_tokens", max_new_tokens, minimum=0, whole=True)
+    check_flag("chat", chat)
+    max_new_tokens = read_whole("max_new_tokens", max_new_tokens)
     eos_token_ids = model.eos_token_ids
     if eos_token_id is not None:
-        eos_token_ids = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
-        check_token_ids(model, "eos_token_id", eos_token_ids)
+        eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
+    stops = read_stops(stop)
+    bad_words = _read_bad_words(model, processors) if processors else []
     rows = []
     given = zip(prompts, images, _read_seeds(seed, len(prompts)), strict=True)
     for number, (prompt, pictures, prompt_seed) in enumerate(given):
         inputs: Inputs = {}
         _check_template_kwargs(number, prompt, chat, template_kwargs)
         prompt, pictures = _place_images(number, prompt, pictures)
-        if isinstance(model, ImageReader):
-            try:
+        try:
+            _check_texts(prompt)
+            if isinstance(model, ImageReader):
                 token_ids, inputs = read_illustrated(
                     model, prompt, pictures, chat=chat, template_kwargs=template_kwargs
                 )
-            except ArgumentError as error:
-                raise ArgumentError(f"prompt {number}: {error}") from error
-        elif pictures:
-            raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
-        else:
-            token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
+            elif pictures:
+                raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
+            else:
+                token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
+        except ArgumentError as error:
+            raise ArgumentError(f"prompt {number}: {error}") from error
         room = model.context_length - len(token_ids)
         if room < min(1, max_new_tokens):
             raise ArgumentError(
@@ -212,13 +258,12 @@ def read_request(
             Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit, inputs=inputs)
             for n in range(texts)
         ]
-    stops = read_stops(stop)
     return Request(
         rows=rows,
         texts=texts,
         stops=stops,
         eos_token_ids=eos_token_ids,
-        bad_words=_read_bad_words(model, processors) if processors else [],
+        bad_words=bad_words,
         hidden=model.tokenizer.hidden_in(stops),
     )
 
@@ -229,7 +274,7 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
         return
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ArgumentError(
-            f'chat_template_kwargs must be a mapping of names, as {{"enable_thinking": False}}, got {given!r}'
+            f'chat_template_kwargs must be a mapping of names, as {{"enable_thinking": False}}, got {show(given)}'
         )
     if given and not messages_of(prompt) and not (chat and isinstance(prompt, str)):
         raise ArgumentError(
@@ -251,14 +296,14 @@ def _place_images(number: int, prompt: Prompt, images: Sequence["Image"]) -> tup
 
 def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
     """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
-    check_token_ids(model, "logit_bias", list(processors.logit_bias or ()))
+    # a sampler knows no vocabulary, so that ids are checked here
+    read_token_ids("logit_bias", list(processors.logit_bias or ()), vocabulary(model))
     sequences: list[list[int]] = []
     for word in processors.bad_words:
         if isinstance(word, str):
             sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
         else:
-            check_token_ids(model, "bad_words", word)
-            sequences.append(list(word))
+            sequences.append(read_token_ids("bad_words", word, vocabulary(model)))
     return [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))]
 
 
@@ -266,12 +311,9 @@ def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
     """One seed a prompt."""
     if seed is None:
         return [draw_seed() for _ in range(prompts)]
-    if isinstance(seed, Sequence) and not isinstance(seed, str):
-        if len(seed) != prompts:
-            raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(seed)}")
-        seeds = list(seed)
-    else:
-        seeds = [seed] * prompts
-    for value in seeds:
-        check_number("seed", value, minimum=0, maximum=2**63 - 1, whole=True)
-    return [int(value) for value in seeds]
+    given = as_lists(seed)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        return [read_whole("seed", given)] * prompts
+    if len(given) != prompts:
+        raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(given)}")
+    return [read_whole("seed", value) for value in given]

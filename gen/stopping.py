@@ -1,9 +1,10 @@
 """Stop strings, found in text that arrives in pieces."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import compress
 
-from gen.errors import ArgumentError
+from gen.arguments import check_text
+from gen.errors import ArgumentError, show
 
 
 class StopStrings:
@@ -58,10 +59,14 @@ def read_stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """The stop strings as a tuple.
 
     Raises:
-        ArgumentError: one is empty, or not a string.
+        ArgumentError: one is empty, not a string, or has a lone surrogate.
     """
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    for text in stops:
+    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(given, Sequence | Set) or isinstance(given, bytes | bytearray | memoryview):
+        raise ArgumentError(f"stop must be a string or a list of strings, got {show(stop)}")
+    stops = tuple(given)
+    for number, text in enumerate(stops):
         if not isinstance(text, str) or not text:
-            raise ArgumentError(f"stop takes strings of at least one character, got {text!r}")
+            raise ArgumentError(f"stop takes strings of at least one character, got {show(text)}")
+        check_text(f"stop string {number}", text)
     return stops

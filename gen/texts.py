@@ -43,6 +43,7 @@ class GrowingText:
         self._row = row
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
+        self._vocab_size = tokenizer.vocab_size
         self._detokenizer = Detokenizer(tokenizer, row.prompt_ids)
         self._stops = StopStrings(request.stops)
         self._hidden = request.hidden
@@ -55,6 +56,10 @@ class GrowingText:
         if logprob == -float("inf"):
             raise SamplingError(
                 f"no token was left to choose after {len(self._token_ids)} new ones: every logit is -inf or NaN."
+            )
+        if not 0 <= token_id < self._vocab_size:
+            raise SamplingError(
+                f"the sampler chose the token {token_id}; the vocabulary is 0 to {self._vocab_size - 1}."
             )
         piece = hidden = ""
         if token_id in self._eos_token_ids:

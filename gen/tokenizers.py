@@ -6,6 +6,7 @@ from inspect import signature
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from gen.arguments import check_text
 from gen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Tokenizer:
         return text
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        check_text("the text", text)  # whatever a chat template has put together
         # verbose=False: a prompt longer than the context is the decode loop's error, not the tokenizer's warning
         with self._encoding:
             encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)

@@ -1,11 +1,11 @@
 """What a sampler is: a step on the device, and the call that Outlines' loops make."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, check_number, show
 from gen.samplers.processors import Processors
 
 Sampled = tuple[Tensor, Tensor, Tensor]
@@ -35,6 +35,49 @@ class Sampler(Protocol):
             next_token_ids (rows, 1) int64; ancestors (rows,) int64, the row that each result continues; weights
             (rows,), the log-probability with the new token. A row with nothing left gives token 0 and weight -inf.
         """
+
+
+def read_sampler(sampler: object) -> Sampler:
+    """A sampler that the loop can use.
+
+    Raises:
+        ArgumentError: it lacks a part of the protocol, or is a class.
+    """
+    if isinstance(sampler, type) or not callable(getattr(sampler, "step", None)):
+        raise ArgumentError(f"sampler must be a sampler such as gen.samplers.greedy(), got {show(sampler)}")
+    name = type(sampler).__name__
+    for attribute in ("samples", "processors"):
+        if not hasattr(sampler, attribute):
+            raise ArgumentError(f"the sampler {name} has no {attribute}; see gen.samplers.Sampler for what one has.")
+    known: Sampler = sampler  # type: ignore[assignment]
+    check_number(f"{name}.samples", known.samples, minimum=1, whole=True)
+    if not isinstance(known.processors, Processors | None):
+        raise ArgumentError(
+            f"{name}.processors must be a gen.samplers.Processors or None, got {show(known.processors)}"
+        )
+    return known
+
+
+def check_sampled(sampler: Sampler, sampled: object, logits: Tensor) -> None:
+    """Raise an ArgumentError unless a sampler's results are what `Sampler.step` promises; nothing is read of them.
+
+    Args:
+        sampled: what `sampler.step` gave.
+        logits: (rows, vocab), what it was given.
+    """
+    rows, device = len(logits), logits.device
+    wanted = f"next_token_ids ({rows}, 1) int64, ancestors ({rows},) int64, weights ({rows},) floating, on {device}"
+    results: list[Any] = list(sampled) if isinstance(sampled, tuple | list) else [sampled]
+    if [_place(one) for one in results] == [((rows, 1), device), ((rows,), device), ((rows,), device)]:
+        token_ids, ancestors, weights = results
+        if token_ids.dtype == ancestors.dtype == torch.int64 and weights.is_floating_point():
+            return
+    got = ", ".join(f"{show(one)}{f' on {one.device}' if isinstance(one, Tensor) else ''}" for one in results[:4])
+    raise ArgumentError(f"{type(sampler).__name__}.step must give {wanted}; it gave {len(results)} results: {got}")
+
+
+def _place(value: object) -> tuple[tuple[int, ...], torch.device] | None:
+    return (tuple(value.shape), value.device) if isinstance(value, Tensor) else None
 
 
 def step_with_generator(

@@ -13,7 +13,10 @@ from typing import Self, TypedDict
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number, refuse_unknown
+from gen.arguments import as_lists, check_text, is_whole, read_whole
+from gen.errors import ArgumentError, check_number, refuse_unknown, show
+
+LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 class ProcessorSettings(TypedDict, total=False):
@@ -54,16 +57,13 @@ class Processors:
     no_repeat_ngram_size: int = 0
 
     def __post_init__(self) -> None:
-        check_number("repetition_penalty", self.repetition_penalty, above=0)
-        check_number("presence_penalty", self.presence_penalty)
-        check_number("frequency_penalty", self.frequency_penalty)
+        check_number("repetition_penalty", self.repetition_penalty, above=0, maximum=LARGEST_FLOAT)
+        check_number("presence_penalty", self.presence_penalty, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
+        check_number("frequency_penalty", self.frequency_penalty, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
         check_number("min_new_tokens", self.min_new_tokens, minimum=0, whole=True)
         check_number("no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, whole=True)
-        for token_id, bias in (self.logit_bias or {}).items():
-            check_number("a token id of logit_bias", token_id, minimum=0, whole=True)
-            check_number("a bias of logit_bias", bias)
-        if isinstance(self.bad_words, str) or not all(self.bad_words):
-            raise ArgumentError(f"bad_words takes a list of texts or of lists of token ids, got {self.bad_words!r}")
+        object.__setattr__(self, "logit_bias", _read_bias(self.logit_bias))
+        object.__setattr__(self, "bad_words", _read_words(self.bad_words))
 
     @classmethod
     def read(cls, function: str, settings: Mapping[str, object], own: Sequence[str]) -> Self | None:
@@ -78,6 +78,32 @@ class Processors:
         names = [field.name for field in fields(cls)]
         refuse_unknown(function, [name for name in settings if name not in names], [*own, *names])
         return cls(**settings) if settings else None  # type: ignore[arg-type]
+
+
+def _read_bias(given: object) -> dict[int, float]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"logit_bias must be a dict of token ids and biases, as {{13: -5.0}}, got {show(given)}")
+    for bias in given.values():
+        check_number("a bias of logit_bias", bias, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
+    return {read_whole("a token id of logit_bias", key): float(bias) for key, bias in given.items()}
+
+
+def _read_words(given: object) -> tuple[str | tuple[int, ...], ...]:
+    wanted = "bad_words takes a list of texts or of lists of token ids"
+    if not isinstance(given, Sequence | None) or isinstance(given, str | bytes | bytearray | memoryview):
+        raise ArgumentError(f"{wanted}, got {show(given)}")
+    words: list[str | tuple[int, ...]] = []
+    for number, word in enumerate(map(as_lists, given or ())):
+        if isinstance(word, str) and word:
+            check_text(f"bad word {number}", word)
+            words.append(word)
+        elif isinstance(word, list | tuple) and word and all(map(is_whole, word)):
+            words.append(tuple(read_whole(f"a token id of bad word {number}", token_id) for token_id in word))
+        else:
+            raise ArgumentError(f"{wanted}, got {show(word)} as bad word {number}")
+    return tuple(words)
 
 
 def add_bias(logits: Tensor, bias: Tensor) -> Tensor:

@@ -1,0 +1,113 @@
+"""Arguments read and checked: whole numbers of any library, arrays and tensors as lists, token ids, texts, flags."""
+
+import math
+import operator
+from collections.abc import Sequence, Set
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gen.errors import ArgumentError, in_words, show
+
+LARGEST = 2**63 - 1  # of int64
+
+
+class Array(Protocol):
+    """A tensor, or an array of numpy or another library."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def tolist(self) -> Any: ...
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number: of Python, of numpy or a tensor of one; True and False are none."""
+    if type(value) is int:
+        return True
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return False
+    if hasattr(value, "shape") and len(value.shape):
+        return False
+    return not hasattr(value, "dtype") or _of_whole_numbers(value)
+
+
+def read_whole(name: str, value: object, *, minimum: int = 0, maximum: int = LARGEST) -> int:
+    """A whole number as an int. Host sync: one for a tensor on a device.
+
+    Raises:
+        ArgumentError: it is none, or not in minimum..maximum.
+    """
+    number = as_lists(value)
+    if type(number) is int and minimum <= number <= maximum:
+        return number
+    upper = math.inf if maximum == LARGEST else maximum
+    too_large = " and below 2**63" if type(number) is int and number > LARGEST else ""
+    raise ArgumentError(f"{name} must be {in_words(minimum, maximum=upper, whole=True)}{too_large}, got {show(value)}")
+
+
+def as_lists(value: object) -> Any:
+    """Whole numbers of any library as int, arrays and tensors of them as lists; all else as it is.
+
+    Host sync: one for a tensor on a device.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, str | bytes | type) or (not is_whole(value) and not hasattr(value, "tolist")):
+        return value
+    if is_whole(value) and not isinstance(value, Tensor):
+        return operator.index(value)  # type: ignore[arg-type]
+    if not _of_whole_numbers(value):
+        return value
+    try:
+        return value.tolist()  # type: ignore[attr-defined]
+    except RuntimeError:  # a tensor without values, as on the meta device
+        return value
+
+
+def read_token_ids(name: str, value: object, known: int) -> list[int]:
+    """A token id, or several, as int.
+
+    Args:
+        known: the size of the vocabulary.
+    Raises:
+        ArgumentError: something else, or an id outside of the vocabulary.
+    """
+    given = as_lists(value)
+    given = [given] if is_whole(given) else given
+    if not isinstance(given, Sequence | Set) or isinstance(given, str | bytes | bytearray | memoryview):
+        raise ArgumentError(f"{name} must be a token id or a list of token ids, got {show(value)}")
+    token_ids = [as_lists(token_id) for token_id in given]
+    for token_id in token_ids:
+        if not is_whole(token_id) or not 0 <= token_id < known:
+            raise ArgumentError(f"{name} has the token id {show(token_id)}; the vocabulary is 0 to {known - 1}.")
+    return token_ids
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise an ArgumentError if a text has a lone surrogate, which no tokenizer takes.
+
+    Args:
+        name: what the error calls the text, as "prompt 3".
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(
+            f"{name} has a lone surrogate \\u{ord(text[error.start]):04x} at character {error.start}; it is half of a "
+            "character, or a byte that was not UTF-8. Read the text anew, or repair it with "
+            "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')."
+        ) from error
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise an ArgumentError unless value is True or False: "no" would count as True."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False, got {show(value)}")
+
+
+def _of_whole_numbers(array: Any) -> bool:
+    if isinstance(array, Tensor):
+        return not (array.is_floating_point() or array.is_complex() or array.dtype == torch.bool)
+    return getattr(getattr(array, "dtype", None), "kind", None) in ("i", "u")
