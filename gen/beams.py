@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.harvest import Harvest
+from gen.isolation import isolated
 from gen.models.base import Model
 from gen.prefill import prefill
 from gen.processing import Processing
@@ -73,6 +74,7 @@ class _Finished:
         self.done = self.done | (full & hopeless) | finished | (self._limits <= step + 1) | best_running.isneginf()
 
 
+@isolated
 @torch.inference_mode()
 def beam_search(model: Model, sampler: BeamSearchSampler, request: Request) -> list[list[Hypothesis]]:
     """Each prompt's finished hypotheses, best first; the same as transformers' beam search finds.

@@ -11,6 +11,7 @@ from gen.devices import to_device
 from gen.errors import ArgumentError
 from gen.harvest import Harvest
 from gen.images import ImageLike, read_images
+from gen.isolation import isolated
 from gen.models.base import Model, RecommendsSampler
 from gen.prefill import prefill
 from gen.processing import Processing
@@ -256,6 +257,7 @@ def _decode(model: Model, sampler: Sampler, request: Request, texts: Sequence[Gr
             return
 
 
+@isolated
 @torch.inference_mode()
 def decode_steps(model: Model, sampler: Sampler, request: Request) -> Iterator[tuple[list[int], list[float]]]:
     """The loop itself: prefill, then one decode step at a time, all state on the logits device.

@@ -9,10 +9,12 @@ from tqdm import tqdm
 
 from gen.devices import to_device
 from gen.errors import ArgumentError, check_number
+from gen.isolation import isolated
 from gen.models.encoder import Encoder
 from gen.models.sentence_folders import POOLINGS, Pooling, Recipe
 
 
+@isolated
 @torch.no_grad()
 def embed(
     model: Encoder,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from gen.arguments import Array, as_lists, check_flag, check_text, is_whole, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
 from gen.images import take_images
+from gen.isolation import isolated
 from gen.models.base import ImageReader, Inputs, Model
 from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
@@ -198,6 +199,7 @@ def read_illustrated(
     return read_prompt(model, prompt, chat=chat), {}
 
 
+@isolated
 def read_request(
     model: Model,
     prompts: Sequence[Prompt],

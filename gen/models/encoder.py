@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gen.devices import Placement, resolve_device
 from gen.errors import ModelError
+from gen.isolation import isolated
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.loading import read_dtype
 from gen.models.sentence_folders import Recipe, read_recipe
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+@isolated
+@torch.inference_mode(False)
 def load_encoder(
     path_or_hub_id: str | Path,
     *,
@@ -80,6 +83,7 @@ def load_encoder(
     return Encoder(model.eval(), tokenizer, recipe)
 
 
+@isolated
 def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "Encoder":
     """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
 

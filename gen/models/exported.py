@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from gen.devices import Placement, resolve_device, to_device
 from gen.errors import ArgumentError, ModelError, check_number
+from gen.isolation import isolated
 from gen.models.program_inputs import ProgramInputs
 from gen.models.relocating import relocate, run_on
 from gen.tokenizers import Tokenizer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+@isolated
 def from_exported(
     path_or_program: "str | PathLike[str] | ExportedProgram",
     tokenizer: "PreTrainedTokenizerBase",

@@ -7,6 +7,7 @@ import torch
 
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError
+from gen.isolation import isolated
 from gen.models.adapters import find_adapter
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.transformers import TransformersModel
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
+@isolated
+@torch.inference_mode(False)
 def load(
     path_or_hub_id: str | Path,
     *,
@@ -97,6 +100,7 @@ def load(
     return from_transformers(model.eval(), tokenizer)
 
 
+@isolated
 def from_transformers(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
 ) -> TransformersModel:
