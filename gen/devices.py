@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index
 
 import torch
 from torch import Tensor
 
-from gen.errors import DeviceError
+from gen.errors import DeviceError, show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class Placement:
     offloaded: bool = False
     has_cache: bool = True
 
+    def __post_init__(self) -> None:
+        refuse_mps(*self.devices)
+
     @property
     def devices(self) -> tuple[torch.device, ...]:
         """Every device that the model uses, each once, in the order of the data."""
@@ -44,12 +48,8 @@ class Placement:
 
 
 def available_devices() -> list[torch.device]:
-    """The devices of this machine that `resolve_device` accepts: cpu, then every CUDA device, then mps."""
-    devices = [torch.device("cpu")]
-    devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append(torch.device("mps", 0))
-    return devices
+    """The devices of this machine that `resolve_device` accepts: cpu, then every CUDA device."""
+    return [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
 
 
 def resolve_device(device: str | int | torch.device | None = None) -> torch.device:
@@ -62,23 +62,35 @@ def resolve_device(device: str | int | torch.device | None = None) -> torch.devi
         device: a name such as "cuda:1", an index of a CUDA device, a torch.device, or None for the caller's current
             CUDA device where there is one and else the CPU.
     Raises:
-        DeviceError: the name cannot be read, or the device does not exist on this machine.
+        DeviceError: the name cannot be read, the device does not exist on this machine, or it is mps.
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     exists = ", ".join(map(str, available_devices()))
     try:
-        wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise DeviceError(f"{device!r} names no device; this machine has {exists}.") from error
+        if isinstance(device, bool):
+            raise TypeError("a bool is no index")
+        wanted = torch.device("cuda", index(device)) if hasattr(device, "__index__") else torch.device(device)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise DeviceError(f"{show(device)} names no device; this machine has {exists}.") from error
     if wanted.type == "cpu":
         return torch.device("cpu")
+    refuse_mps(wanted)
     if wanted.index is None:
         current = torch.cuda.current_device() if wanted.type == "cuda" and torch.cuda.is_available() else 0
         wanted = torch.device(wanted.type, current)
     if wanted not in available_devices():
         raise DeviceError(f"device {wanted} does not exist; this machine has {exists}.")
     return wanted
+
+
+def refuse_mps(*devices: torch.device) -> None:
+    """Raise a DeviceError if one of the devices is mps."""
+    if any(device.type == "mps" for device in devices):
+        raise DeviceError(
+            "gen does not run on mps, which has no float64: the samplers draw in it. Use device='cpu', or move a model "
+            "that is loaded already: model.to('cpu')."
+        )
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gen.arguments import check_flag, check_text, read_whole
 from gen.devices import to_device
-from gen.errors import ArgumentError, check_number
+from gen.errors import ArgumentError, show
 from gen.isolation import isolated
 from gen.models.encoder import Encoder
 from gen.models.sentence_folders import POOLINGS, Pooling, Recipe
@@ -52,9 +53,13 @@ def embed(
     Host sync: on CUDA one a batch, where transformers looks whether the mask has padding.
     """
     _check(model, texts)
+    for name, flag in (("truncate", truncate), ("progress", progress)):
+        check_flag(name, flag)
+    if normalize is not None:
+        check_flag("normalize", normalize)
     recipe, device = model.recipe, model.placement.input_device
     poolings = _read_pooling(recipe, pooling)
-    check_number("batch_size", batch_size, minimum=1, whole=True)
+    batch_size = read_whole("batch_size", batch_size, minimum=1)
     prompt = _read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
     rows = _tokenize(model, texts, prompt, truncate=truncate)
@@ -81,17 +86,15 @@ def _check(model: Encoder, texts: Sequence[str]) -> None:
             f"embed takes an encoder, as from gen.load_encoder(path), got {type(model).__name__}: text models are for "
             "gen.generate."
         )
-    if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise ArgumentError(f"texts must be a list of texts, got {type(texts).__name__}; give [text] for one.")
+    if isinstance(texts, str | bytes | bytearray | memoryview) or not isinstance(texts, Sequence):
+        hint = "; give [text] for one." if isinstance(texts, str) else "; make a list of them."
+        raise ArgumentError(f"texts must be a list of texts, got {type(texts).__name__}{hint}")
     if not texts:
         raise ArgumentError("texts is empty; give at least one text.")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"text {number} must be a str, got {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ArgumentError(f"text {number} is not valid Unicode: {error}; leave lone surrogates out.") from error
+        check_text(f"text {number}", text)
 
 
 def _tokenize(model: Encoder, texts: Sequence[str], prompt: str, *, truncate: bool) -> list[list[int]]:
@@ -99,7 +102,7 @@ def _tokenize(model: Encoder, texts: Sequence[str], prompt: str, *, truncate: bo
     rows = model.tokenize([prompt + text for text in texts], truncate=truncate)
     for number, row in enumerate(rows):
         if not row:
-            raise ArgumentError(f"text {number}, {texts[number]!r}, has no tokens and so no vector; leave it out.")
+            raise ArgumentError(f"text {number}, {show(texts[number])}, has no tokens and so no vector; leave it out.")
         if len(row) > model.context_length:
             raise ArgumentError(
                 f"text {number} has {len(row)} tokens, the encoder's context is {model.context_length}: split it, or "
@@ -113,17 +116,17 @@ def _read_prompt(recipe: Recipe, name: str | None) -> str:
     name = recipe.default_prompt_name if name is None else name
     if name is None:
         return ""
-    if name not in recipe.prompts:
+    if not isinstance(name, str) or name not in recipe.prompts:
         known = ", ".join(map(repr, recipe.prompts)) or "none"
-        raise ArgumentError(f"prompt_name must be one of the model's prompts, which are {known}; got {name!r}")
+        raise ArgumentError(f"prompt_name must be one of the model's prompts, which are {known}; got {show(name)}")
     return recipe.prompts[name]
 
 
 def _read_pooling(recipe: Recipe, pooling: Pooling | None) -> tuple[Pooling, ...]:
     if pooling is None:
         return recipe.pooling
-    if pooling not in POOLINGS:
-        raise ArgumentError(f"pooling must be one of {', '.join(map(repr, POOLINGS))}, got {pooling!r}")
+    if not isinstance(pooling, str) or pooling not in POOLINGS:
+        raise ArgumentError(f"pooling must be one of {', '.join(map(repr, POOLINGS))}, got {show(pooling)}")
     if len(recipe.layers) and len(recipe.pooling) != 1:
         raise ArgumentError(f"the model's layers take the poolings {', '.join(recipe.pooling)} together; leave it out.")
     return (pooling,)

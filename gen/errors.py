@@ -54,6 +54,11 @@ def show(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
+def show_path(path: object) -> str:
+    """A path as an error quotes it, of at most 200 characters."""
+    return show(str(path), 200)
+
+
 def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) -> None:
     """Raise an ArgumentError that names the nearest known argument, if there is an unknown one."""
     for name in unknown:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.tokenizers import Message
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def read_images(
     if images is None:
         return [[] for _ in range(prompts or 1)]
     if not _is_list(images):
-        raise ArgumentError(f"images must be a list, as images=[image], got {_describe(images)}")
+        raise ArgumentError(f"images must be a list, as images=[image], got {show(images)}")
     if prompts is None:
         return [[read_image(image, f"image {number}") for number, image in enumerate(images)]]
     if len(images) != prompts or not all(map(_is_list, images)):
-        given = ", ".join(map(_describe, images))
+        given = ", ".join(map(show, images[:9]))
         raise ArgumentError(
             f"images must be {prompts} lists, one for each prompt, as images=[[image], []]; got [{given}]"
         )
@@ -90,18 +90,21 @@ def read_image(image: object, name: str) -> "Image":
         picture = image
     elif isinstance(image, numpy.ndarray):
         if image.dtype != numpy.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise ArgumentError(f"{name} must be {_KINDS}, got {_describe(image)}")
+            raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
         picture = Image.fromarray(image)
     elif isinstance(image, str | Path):
-        path = _read_path(image, name)
+        refusals = (OSError, ValueError, RuntimeError, SyntaxError, Image.DecompressionBombError)  # of PIL and Path
         try:
-            with Image.open(path) as opened:
+            with Image.open(_read_path(image, name)) as opened:
                 opened.load()
                 picture = opened
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # PIL's ways to say no
-            raise ArgumentError(f"{name}: cannot read {str(path)!r}: {error}; give {_KINDS}.") from error
+        except ArgumentError:
+            raise
+        except refusals as error:
+            reason = show(str(error), 120)
+            raise ArgumentError(f"{name}: cannot read {show_path(image)}: {reason}; give {_KINDS}.") from error
     else:
-        raise ArgumentError(f"{name} must be {_KINDS}, got {_describe(image)}")
+        raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
     return ImageOps.exif_transpose(picture).convert("RGB")
 
 
@@ -117,12 +120,3 @@ def _read_path(image: str | Path, name: str) -> Path:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple)
-
-
-def _describe(value: object) -> str:
-    """What an error says of a value that may be large."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{type(value).__name__} {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_describe, value))}]"
-    return repr(value) if isinstance(value, str | Path | int | float) else type(value).__name__

@@ -60,7 +60,7 @@ class Processing:
         for sequence in self._bad:
             logits = ban_sequence(logits, self._seen, self._position, sequence)
         if asked.min_new_tokens and len(self._eos):
-            logits = ban_until(logits, self._eos, self._position >= self._width + asked.min_new_tokens)
+            logits = ban_until(logits, self._eos, self._position - self._width >= asked.min_new_tokens)
         return logits
 
     def append_(self, token_ids: Tensor) -> None:

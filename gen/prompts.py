@@ -301,7 +301,7 @@ def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
     # a sampler knows no vocabulary, so that ids are checked here
     read_token_ids("logit_bias", list(processors.logit_bias or ()), vocabulary(model))
     sequences: list[list[int]] = []
-    for word in processors.bad_words:
+    for word in processors.bad_words or ():
         if isinstance(word, str):
             sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
         else:

@@ -4,10 +4,11 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from gen.errors import ModelError
+from gen.errors import ArgumentError, ModelError, show, show_path
 
 DEMO = Path(__file__).parent / "demo"
 ADAPTER = "adapter_config.json"  # what PEFT calls the config of an adapter
@@ -70,16 +71,39 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
     """A directory, or a model that the Hub or its local cache has.
 
     Raises:
+        ArgumentError: something else than a path or a name.
         ModelError: none of them has it; the Hub is asked once, without retries.
     """
+    if not isinstance(path_or_hub_id, str | Path) or not str(path_or_hub_id):
+        hint = "; to use a model that is loaded already: gen.from_transformers(model, tokenizer)"
+        raise ArgumentError(
+            f"give a directory, a Hub id as 'organisation/name', or 'demo', got {show(path_or_hub_id)}"
+            f"{hint if hasattr(path_or_hub_id, 'config') else ''}"
+        )
+    if not isinstance(revision, str | None):
+        raise ArgumentError(f"revision must be the name of a branch, tag or commit, got {show(revision)}")
     if path_or_hub_id == "demo":
         return Source(name=str(DEMO))
-    path = Path(path_or_hub_id).expanduser()
+    path = find_path(path_or_hub_id)
     if path.is_dir():
         return Source(name=str(path), revision=revision)
     if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
         return _ask_hub(path_or_hub_id, revision)
-    raise ModelError(f"no directory {str(path)!r}; give one, a Hub id as 'organisation/name', or 'demo'.")
+    raise ModelError(f"no directory {show_path(path)}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def find_path(path: str | PathLike[str]) -> Path:
+    """A path with the home directory in the place of "~".
+
+    Raises:
+        ModelError: there can be no such file.
+    """
+    try:
+        found = Path(path).expanduser()
+        found.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of nobody
+        raise ModelError(f"cannot look at {show_path(path)}: {show(str(error))}") from error
+    return found
 
 
 def _ask_hub(name: str, revision: str | None) -> Source:
@@ -135,7 +159,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ModelError(f"{str(path)!r} is no valid JSON file: {error}") from error
+        raise ModelError(f"{show_path(path)} is no valid JSON file: {error}") from error
 
 
 def has_weights(folder: Path) -> bool:
@@ -154,11 +178,11 @@ def check_folder(folder: Path) -> None:
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise ModelError(
-            f"{str(folder)!r} has no config.json, so it is no model in Hugging Face format: {_has(folder)}"
+            f"{show_path(folder)} has no config.json, so it is no model in Hugging Face format: {_has(folder)}"
         )
     config = read_json(config_path)
     if not isinstance(config, dict):
-        raise ModelError(f"{str(config_path)!r} must be a JSON object, got {type(config).__name__}.")
+        raise ModelError(f"{show_path(config_path)} must be a JSON object, got {type(config).__name__}.")
     method = str((config.get("quantization_config") or {}).get("quant_method"))
     if method in _EXLLAMA:
         raise _exllama_error(folder, method)
@@ -172,18 +196,18 @@ def _weight_files(folder: Path, named: str | None) -> Iterator[Path]:
     names = (named,) if named else _WEIGHTS
     first = next((folder / name for name in names if (folder / name).is_file()), None)
     if first is None:
-        raise ModelError(f"{str(folder)!r} has no weights: expected {' or '.join(names)}; {_has(folder)}")
+        raise ModelError(f"{show_path(folder)} has no weights: expected {' or '.join(names)}; {_has(folder)}")
     if not first.name.endswith(".index.json"):
         yield first
         return
     index = read_json(first)
     shards = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(shards, dict):
-        raise ModelError(f"{str(first)!r} has no weight_map; download it again.")
+        raise ModelError(f"{show_path(first)} has no weight_map; download it again.")
     paths = [folder / name for name in sorted(set(shards.values()))]
     if missing := [path.name for path in paths if not path.is_file()]:
         raise ModelError(
-            f"{str(folder)!r} lacks {len(missing)} of {len(paths)} files of weights that its index names, such as "
+            f"{show_path(folder)} lacks {len(missing)} of {len(paths)} files of weights that its index names, such as "
             f"{missing[0]!r}; download them."
         )
     yield from paths
@@ -195,17 +219,19 @@ def _check_safetensors(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(8)
         if _LFS_POINTER.startswith(start) and start:
-            raise ModelError(f"{str(path)!r} is a pointer of Git LFS, not the weights; get them with `git lfs pull`.")
+            raise ModelError(
+                f"{show_path(path)} is a pointer of Git LFS, not the weights; get them with `git lfs pull`."
+            )
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > size - 8:
-            raise ModelError(f"{str(path)!r} has {size} bytes and ends within its header; download it again.")
+            raise ModelError(f"{show_path(path)} has {size} bytes and ends within its header; download it again.")
         try:
             tensors = {name: entry for name, entry in json.loads(file.read(length)).items() if name != "__metadata__"}
             expected = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
         except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-            raise ModelError(f"{str(path)!r} is no safetensors file: {error}") from error
+            raise ModelError(f"{show_path(path)} is no safetensors file: {error}") from error
     if size != expected:
-        raise ModelError(f"{str(path)!r} has {size} bytes, its header says {expected}; download it again.")
+        raise ModelError(f"{show_path(path)} has {size} bytes, its header says {expected}; download it again.")
     for method, endings in _EXLLAMA.items():
         if any(name.endswith(endings) for name in tensors):
             raise _exllama_error(path.parent, method)
@@ -213,7 +239,7 @@ def _check_safetensors(path: Path) -> None:
 
 def _exllama_error(folder: Path, method: str) -> ModelError:
     return ModelError(
-        f"{str(folder)!r} is an {method.upper()} checkpoint, whose weights only ExLlama can read: gen cannot load "
+        f"{show_path(folder)} is an {method.upper()} checkpoint, whose weights only ExLlama can read: gen cannot load "
         "these yet. Give the model's original checkpoint, or one in GPTQ, AWQ or bitsandbytes format."
     )
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from gen.arguments import check_flag
 from gen.devices import Placement, resolve_device
-from gen.errors import ModelError
+from gen.errors import ModelError, show_path
 from gen.isolation import isolated
 from gen.models.checkpoints import check_folder, find_source
+from gen.models.checks import check_model, check_tokenizer
 from gen.models.loading import read_dtype
 from gen.models.sentence_folders import Recipe, read_recipe
 
@@ -51,6 +53,7 @@ def load_encoder(
             `from_transformers_encoder`), or its folder asks for what gen cannot do.
         ArgumentError: an unknown dtype.
     """
+    check_flag("trust_remote_code", trust_remote_code)
     target = resolve_device(device)
     weights_dtype = read_dtype(dtype)
     source = find_source(path_or_hub_id, revision)
@@ -75,11 +78,11 @@ def load_encoder(
             **options,
         )
     except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
-        raise ModelError(f"cannot load {str(path_or_hub_id)!r}: {error}") from error
+        raise ModelError(f"cannot load {show_path(path_or_hub_id)}: {error}") from error
     # checkpoints of other heads lack BERT's pooler, whose result is not used
     if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
         names = ", ".join(missing[:3])
-        raise ModelError(f"{str(path_or_hub_id)!r} lacks {len(missing)} weights of an encoder, such as {names}.")
+        raise ModelError(f"{show_path(path_or_hub_id)} lacks {len(missing)} weights of an encoder, such as {names}.")
     return Encoder(model.eval(), tokenizer, recipe)
 
 
@@ -88,8 +91,11 @@ def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTo
     """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
 
     Raises:
+        ArgumentError: something else came as a model or tokenizer.
         ModelError: it is no encoder without a head, is in training mode, or is on several devices.
     """
+    check_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
+    check_tokenizer("from_transformers_encoder", tokenizer)
     return Encoder(model, tokenizer)
 
 

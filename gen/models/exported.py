@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, resolve_device, to_device
-from gen.errors import ArgumentError, ModelError, check_number
+from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
+from gen.models.checkpoints import find_path
+from gen.models.checks import check_tokenizer
 from gen.models.program_inputs import ProgramInputs
 from gen.models.relocating import relocate, run_on
 from gen.tokenizers import Tokenizer
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 
 @isolated
+@torch.inference_mode(False)
 def from_exported(
     path_or_program: "str | PathLike[str] | ExportedProgram",
     tokenizer: "PreTrainedTokenizerBase",
@@ -54,24 +58,20 @@ def from_exported(
     from torch.export import ExportedProgram
 
     target = resolve_device(device)
+    check_tokenizer("from_exported", tokenizer)
     if isinstance(path_or_program, str | PathLike):
-        program = _read(Path(path_or_program).expanduser())
+        program = _read(find_path(path_or_program))
     elif isinstance(path_or_program, ExportedProgram):
         program = path_or_program
     else:
         raise ArgumentError(
             "from_exported takes a file of torch.export.save or a program of torch.export.export, got "
-            f"{type(path_or_program).__name__}; for a transformers model use gen.from_transformers."
-        )
-    if not hasattr(tokenizer, "get_vocab"):
-        raise ArgumentError(
-            "tokenizer must be a tokenizer of transformers, as from AutoTokenizer.from_pretrained, got "
-            f"{type(tokenizer).__name__}"
+            f"{show(path_or_program)}; for a transformers model use gen.from_transformers."
         )
     if eos_token_id is None:
         eos_token_id = [] if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-    eos_token_ids = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id)
-    return ExportedModel(program, tokenizer, target, eos_token_ids, context_length)
+    eos_token_ids = read_token_ids("eos_token_id", eos_token_id, Tokenizer(tokenizer).vocab_size)
+    return ExportedModel(program, tokenizer, target, tuple(eos_token_ids), context_length)
 
 
 class ExportedModel:
@@ -95,8 +95,7 @@ class ExportedModel:
         widths = self._inputs.widths
         longest = widths.high
         if context_length is not None:
-            check_number("context_length", context_length, minimum=2, maximum=longest, whole=True)
-            longest = context_length
+            longest = read_whole("context_length", context_length, minimum=2, maximum=longest)
         self.context_length: int = longest
         self.module = relocate(program, device)
         logits = self._probe(device)
@@ -215,13 +214,13 @@ def _read(path: Path) -> "ExportedProgram":
         ModelError: there is no such file, or it cannot be read.
     """
     if not path.is_file():
-        raise ModelError(f"no file {str(path)!r}; save a program with torch.export.save(program, path).")
+        raise ModelError(f"no file {show_path(path)}; save a program with torch.export.save(program, path).")
     import transformers.modeling_outputs  # noqa: F401 - a program may give one, which must be known before it is read
 
     try:
         return torch.export.load(path)
     except Exception as error:  # archives, pickles and schemas fail with errors of every kind
         raise ModelError(
-            f"cannot read {str(path)!r} as a program of torch.export.save: {error}. Weights saved from a GPU need that "
-            "GPU when they are read: export on the CPU, gen moves the program."
+            f"cannot read {show_path(path)} as a program of torch.export.save: {error}. Weights saved from a GPU need "
+            "that GPU when they are read: export on the CPU, gen moves the program."
         ) from error

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gen.arguments import check_flag
 from gen.devices import resolve_device
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
 from gen.models.adapters import find_adapter
 from gen.models.checkpoints import check_folder, find_source
+from gen.models.checks import check_model, check_tokenizer
 from gen.models.transformers import TransformersModel
 from gen.models.vision import VisionModel, reads_images
 
@@ -54,6 +56,7 @@ def load(
     """
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
+    check_flag("trust_remote_code", trust_remote_code)
     target = resolve_device(device) if device_map is None else None
     weights_dtype = torch.float32 if dtype is None and path_or_hub_id == "demo" else read_dtype(dtype)
     source = find_source(path_or_hub_id, revision)
@@ -93,10 +96,10 @@ def load(
         if adapter:
             model = adapter.put_on(model, tokenizer)
     except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
-        raise ModelError(f"cannot load {str(path_or_hub_id)!r}: {error}") from error
+        raise ModelError(f"cannot load {show_path(path_or_hub_id)}: {error}") from error
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
-        raise ModelError(f"{base.name!r} lacks {len(missing)} weights of a language model, such as {names}.")
+        raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     return from_transformers(model.eval(), tokenizer)
 
 
@@ -110,9 +113,12 @@ def from_transformers(
         model: a decoder language model, or a vision-language model.
         tokenizer: the model's own; for a vision-language model its processor.
     Raises:
+        ArgumentError: something else came as a model or tokenizer.
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, or its
             tokenizer or processor does not fit.
     """
+    check_model("from_transformers", model, tokenizer, load="gen.load")
+    check_tokenizer("from_transformers", tokenizer, processor=True)
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__
     if not reads_images(model):
@@ -140,7 +146,7 @@ def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.name, **source.options)
     except Exception as error:  # as in load
-        raise ModelError(f"cannot load the tokenizer of {str(path_or_hub_id)!r}: {error}") from error
+        raise ModelError(f"cannot load the tokenizer of {show_path(path_or_hub_id)}: {error}") from error
     return tokenizer
 
 
@@ -150,5 +156,5 @@ def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
     if dtype is None:
         return "auto"
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ArgumentError(f"dtype must be a floating type such as 'float32' or 'bfloat16', got {dtype!r}")
+        raise ArgumentError(f"dtype must be a floating type such as 'float32' or 'bfloat16', got {show(dtype)}")
     return found

@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number
+from gen.errors import ArgumentError, check_number, show
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.paths import path_of
 from gen.samplers.processors import Processors, ProcessorSettings
@@ -43,8 +43,8 @@ class BeamSearchSampler:
         self.processors = Processors.read("BeamSearchSampler", settings, own)
         check_number("beams", beams, minimum=1, whole=True)
         check_number("length_penalty", length_penalty)
-        if early_stopping not in (True, False, "never"):
-            raise ArgumentError(f'early_stopping must be True, False or "never", got {early_stopping!r}')
+        if not isinstance(early_stopping, bool) and not (isinstance(early_stopping, str) and early_stopping == "never"):
+            raise ArgumentError(f'early_stopping must be True, False or "never", got {show(early_stopping)}')
         self.samples = beams
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping

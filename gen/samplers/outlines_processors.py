@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, show
 from gen.samplers.cuts import is_kept
 from gen.samplers.parameters import Parameters
 from gen.samplers.paths import path_of
@@ -25,7 +25,7 @@ def keep_top_k_logits(k: int) -> LogitsProcessor:
         ArgumentError: k is not a whole number above 0.
     """
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise ArgumentError(f"`k` must be a strictly positive integer, got {k!r}")
+        raise ArgumentError(f"`k` must be a strictly positive integer, got {show(k)}")
     return keep(Parameters(top_k=k))
 
 
@@ -37,7 +37,7 @@ def keep_top_p_logits(p: float) -> LogitsProcessor:
     Returns, Raises: as `keep_top_k_logits`.
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
-        raise ArgumentError(f"`p` must be a floating point number between 0 (excluded) and 1 (included), got {p!r}")
+        raise ArgumentError(f"`p` must be a floating point number between 0 (excluded) and 1 (included), got {show(p)}")
     return keep(Parameters(top_p=p))
 
 
@@ -52,7 +52,7 @@ def rescale_logits(temperature: float) -> LogitsProcessor:
         ArgumentError: it is not a float, or not above 0.
     """
     if not isinstance(temperature, float) or not temperature >= 0:
-        raise ArgumentError(f"`temperature` must be a strictly positive floating point number, got {temperature!r}")
+        raise ArgumentError(f"`temperature` must be a strictly positive floating point number, got {show(temperature)}")
     if temperature == 0:
         raise ArgumentError("Please use the greedy sampler instead of setting the temperature to 0.")
     return lambda logits: logits / temperature

@@ -27,7 +27,7 @@ class ProcessorSettings(TypedDict, total=False):
     frequency_penalty: float
     logit_bias: Mapping[int, float]
     min_new_tokens: int
-    bad_words: Sequence[str | Sequence[int]]
+    bad_words: Sequence[str | Sequence[int]] | None
     no_repeat_ngram_size: int
 
 
@@ -53,7 +53,7 @@ class Processors:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
     min_new_tokens: int = 0
-    bad_words: Sequence[str | Sequence[int]] = ()
+    bad_words: Sequence[str | Sequence[int]] | None = None
     no_repeat_ngram_size: int = 0
 
     def __post_init__(self) -> None:

@@ -1,0 +1,219 @@
+"""Settings of torch around a call: texts, vectors and models are what they are without, and the settings stay."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.isolation import isolated
+from gen.samplers import beam_search, greedy, multinomial
+from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.programs import exported
+
+
+@contextmanager
+def setting(change: Callable[[Any], object], value: object, before: object) -> Iterator[None]:
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "autocast bfloat16": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast float16": lambda: torch.autocast("cpu", torch.float16),
+    "default dtype float64": lambda: setting(torch.set_default_dtype, torch.float64, torch.float32),
+    "default dtype bfloat16": lambda: setting(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "default device meta": lambda: setting(torch.set_default_device, "meta", None),
+    "device meta": lambda: torch.device("meta"),
+    "inference mode": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "enable grad": torch.enable_grad,
+    "deterministic": lambda: setting(torch.use_deterministic_algorithms, True, False),
+}
+PROMPTS = ["abc", "de fghi"]
+PROCESSED = multinomial(
+    temperature=0.8, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.3, no_repeat_ngram_size=2, bad_words=["a"]
+)
+"""Every processor of `multinomial` at once."""
+
+
+class Made:
+    """Models that are made before any setting."""
+
+    def __init__(self, folder: Path) -> None:
+        self.text: Any = gen.from_transformers(tiny_model(), byte_tokenizer())
+        self.encoder: Any = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+        self.program = exported()
+        self.exported: Any = gen.from_exported(self.program, byte_tokenizer(), device="cpu")
+        self.folder = folder
+        tiny_encoder().save_pretrained(folder)
+        encoder_tokenizer().save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return Made(tmp_path_factory.mktemp("encoder"))
+
+
+def texts(model: Any, sampler: Any = None, count: int = 10) -> Any:
+    return gen.generate(model, PROMPTS, sampler=sampler, seed=1, max_new_tokens=count, details=True)
+
+
+CALLS: dict[str, Callable[[Made], Any]] = {
+    "generate": lambda made: texts(made.text),
+    "with processors": lambda made: texts(made.text, PROCESSED),
+    "greedy": lambda made: texts(made.text, greedy(logit_bias={97: 1.0})),
+    "beams": lambda made: texts(made.text, beam_search(3, repetition_penalty=1.2)),
+    "stream": lambda made: list(gen.stream(made.text, "abc", seed=1, max_new_tokens=10)),
+    "exported": lambda made: texts(made.exported, count=4),
+    "embed": lambda made: gen.embed(made.encoder, ["a cat", "the red moon"]).tolist(),
+    "from_transformers": lambda made: texts(gen.from_transformers(made.text.hf_model, byte_tokenizer()), count=4),
+    "from_exported": lambda made: texts(gen.from_exported(made.program, byte_tokenizer(), device="cpu"), count=4),
+    "from_transformers_encoder": lambda made: gen.embed(
+        gen.from_transformers_encoder(made.encoder.hf_model, encoder_tokenizer()), ["a cat"]
+    ).tolist(),
+    "load": lambda made: texts(gen.load("demo", device="cpu"), count=4),
+    "load_encoder": lambda made: gen.embed(gen.load_encoder(made.folder, device="cpu"), ["a cat"]).tolist(),
+}
+
+
+@pytest.fixture(scope="module")
+def expected(made: Made) -> dict[str, Any]:
+    return {name: call(made) for name, call in CALLS.items()}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_setting_of_torch_changes_a_result(made: Made, expected: dict[str, Any], name: str, call: str) -> None:
+    with SETTINGS[name]():
+        result = CALLS[call](made)
+    assert result == expected[call]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_stream_may_start_under_one_setting_and_go_on_under_another(made: Made, name: str) -> None:
+    plain = list(gen.stream(made.text, "abc", seed=1, max_new_tokens=10))
+    with SETTINGS[name]():
+        stream = iter(gen.stream(made.text, "abc", seed=1, max_new_tokens=10))
+        pieces = [next(stream)]
+    pieces += [next(stream)]
+    with SETTINGS[name]():
+        pieces += stream
+    assert pieces == plain
+
+
+def state() -> tuple[Any, ...]:
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_device(),
+        torch.get_default_dtype(),
+        torch.is_inference_mode_enabled(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.ones(1).dtype,
+    )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_the_callers_between_the_pieces_and_after_a_stream_that_is_given_up(made: Made, name: str) -> None:
+    with SETTINGS[name]():
+        before = state()
+        stream: Any = gen.stream(made.text, "abc", seed=1, max_new_tokens=10)
+        next(stream)
+        assert state() == before
+        stream.close()
+        assert state() == before
+
+
+def test_a_loaded_model_can_be_trained_though_it_was_loaded_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = gen.load("demo", device="cpu")
+    assert not any(parameter.is_inference() for parameter in model.hf_model.parameters())
+    model.hf_model(input_ids=torch.tensor([[1, 2]])).logits.sum().backward()
+
+
+class Interrupting:
+    """A sampler that takes the first token until it raises."""
+
+    samples, processors = 1, None
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+        self._steps = 0
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+        self._steps += 1
+        if self._steps == 3:
+            raise self._error
+        return greedy().step(logits, weights, keys)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("mine"), SystemExit(3)], ids=repr)
+def test_what_a_sampler_raises_comes_through_and_leaves_the_model_and_the_settings(
+    made: Made, expected: dict[str, Any], error: BaseException
+) -> None:
+    with torch.autocast("cpu"):
+        before = state()
+        with pytest.raises(type(error)) as caught:
+            texts(made.text, Interrupting(error))
+        assert caught.value is error
+        assert state() == before
+        stream = iter(gen.stream(made.text, "abc", sampler=Interrupting(error)))
+        assert next(stream)
+        with pytest.raises(type(error)):
+            list(stream)
+        assert state() == before
+    assert texts(made.text) == expected["generate"]
+
+
+def test_an_interrupt_within_the_model_or_the_tokenizer_leaves_both_usable(
+    made: Made, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    hook = made.text.hf_model.get_output_embeddings().register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        texts(made.text)
+    hook.remove()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(made.text.tokenizer._tokenizer), "__call__", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            texts(made.text)
+    assert texts(made.text) == expected["generate"]
+
+
+def test_a_consumer_that_fails_or_stops_leaves_the_model_usable(made: Made, expected: dict[str, Any]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        for _ in gen.stream(made.text, "abc", seed=1, max_new_tokens=10):
+            raise ZeroDivisionError
+    for _ in gen.stream(made.text, "abc", seed=1, max_new_tokens=10):
+        break
+    next(iter(gen.stream(made.text, "abc", seed=1, max_new_tokens=10)))  # never closed
+    assert texts(made.text) == expected["generate"]
+
+
+def test_isolated_functions_keep_their_names_results_and_errors() -> None:
+    @isolated
+    def root(number: float) -> float:
+        """The square root."""
+        return math.sqrt(number)
+
+    @isolated
+    def roots(*numbers: float) -> Iterator[float]:
+        for number in numbers:
+            yield math.sqrt(number)
+
+    assert (root.__name__, root.__doc__, root(4), [*roots(4, 9)]) == ("root", "The square root.", 2, [2, 3])
+    with pytest.raises(ValueError):
+        root(-1)
+    with pytest.raises(ValueError):
+        [*roots(4, -1)]
