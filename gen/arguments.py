@@ -26,7 +26,7 @@ def is_whole(value: object) -> bool:
     """Whether this is a whole number: of Python, of numpy or a tensor of one; True and False are none."""
     if type(value) is int:
         return True
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool | type) or not hasattr(value, "__index__"):
         return False
     if hasattr(value, "shape") and len(value.shape):
         return False

@@ -1,9 +1,10 @@
 """The errors that gen raises, and what their messages are made of: checks of numbers and names, values in short."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from reprlib import Repr
 
 
@@ -48,7 +49,7 @@ class _Short(Repr):
 def show(value: object, longest: int = 80) -> str:
     """A user's value as an error quotes it: its repr on one line, shortened to `longest` characters."""
     try:
-        text = " ".join(_Short(longest).repr(value).split())
+        text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(_Short(longest).repr(value).split()))
     except Exception:  # numbers of thousands of digits, and classes whose repr or shape fails
         text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
@@ -76,8 +77,12 @@ def check_number(
     maximum: float = math.inf,
     whole: bool = False,
 ) -> None:
-    """Raise an ArgumentError unless value is a finite number, not a bool, in minimum..maximum and above `above`."""
-    if not isinstance(value, bool) and isinstance(value, Integral if whole else Real):
+    """Raise an ArgumentError unless value is a finite number in minimum..maximum and above `above`.
+
+    Numbers are those of Python and numpy, without bool and Fraction, which torch does not take.
+    """
+    real = isinstance(value, Real) and not isinstance(value, Rational)
+    if (isinstance(value, Integral) and not isinstance(value, bool)) or (real and not whole):
         number: float = value  # type: ignore[assignment]
         if (whole or _finite(number)) and minimum <= number <= maximum and number > above:
             return

@@ -38,9 +38,8 @@ def read_images(
     if prompts is None:
         return [[read_image(image, f"image {number}") for number, image in enumerate(images)]]
     if len(images) != prompts or not all(map(_is_list, images)):
-        given = ", ".join(map(show, images[:9]))
         raise ArgumentError(
-            f"images must be {prompts} lists, one for each prompt, as images=[[image], []]; got [{given}]"
+            f"images must be {prompts} lists, one for each prompt, as images=[[image], []]; got {show(images)}"
         )
     lists: Any = images
     return [

@@ -219,7 +219,8 @@ def read_request(
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
-    if not hasattr(model, "prefill"):
+    needed = ("prefill", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
+    if not all(hasattr(model, name) for name in needed):
         hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
         if hasattr(model, "config"):
             hint = "; give gen.from_transformers(model, tokenizer)"

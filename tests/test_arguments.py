@@ -181,6 +181,7 @@ def test_lists_of_several_kinds_are_refused(mixed: Any) -> None:
 
 
 BROKEN = "ab\ud800c"
+PARTS: Any = {"role": "user", "content": [{"type": "text", "text": BROKEN}]}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ BROKEN = "ab\ud800c"
         (lambda m: gen.generate(m, BROKEN, chat=True), r"prompt 0: the text has a lone surrogate"),
         (lambda m: gen.generate(m, [{"role": "user", "content": BROKEN}]), "prompt 0: message 0 has a lone surrogate"),
         (
-            lambda m: gen.generate(m, [[MESSAGE], [MESSAGE, {"role": "user", "content": [{"text": BROKEN}]}]]),
+            lambda m: gen.generate(m, [[MESSAGE], [MESSAGE, PARTS]]),
             "prompt 1: message 1 has a lone surrogate .* at character 2",
         ),
         (lambda m: gen.generate(m, "x", stop=BROKEN), "stop string 0 has a lone surrogate"),

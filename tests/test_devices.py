@@ -5,7 +5,8 @@ import threading
 import pytest
 import torch
 
-from gen.devices import available_devices, check_same_device, resolve_device
+import gen
+from gen.devices import Placement, available_devices, check_same_device, resolve_device
 from gen.errors import DeviceError
 
 
@@ -13,7 +14,7 @@ def test_a_device_is_resolved_from_a_name_an_index_or_a_device() -> None:
     assert (
         resolve_device("cpu") == resolve_device(torch.device("cpu")) == resolve_device("cpu:0") == torch.device("cpu")
     )
-    assert resolve_device(None) == next(device for device in reversed(available_devices()) if device.type != "mps")
+    assert resolve_device(None) == available_devices()[-1]
 
 
 @pytest.mark.parametrize("device", ["cuda:64", 64, torch.device("cuda:64")])
@@ -22,10 +23,24 @@ def test_a_device_that_does_not_exist_is_refused_with_those_that_do(device: str 
         resolve_device(device)
 
 
-@pytest.mark.parametrize("device", ["gpu", "", -3, 1.5])
+@pytest.mark.parametrize("device", ["gpu", "", -3, 1.5, True, 2**70, []])
 def test_what_names_no_device_is_refused(device: str) -> None:
     with pytest.raises(DeviceError, match="this machine has cpu"):
         resolve_device(device)
+
+
+def test_mps_is_refused_though_the_machine_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert torch.device("mps", 0) not in available_devices()
+    for device in ("mps", "mps:0", torch.device("mps")):
+        with pytest.raises(DeviceError, match=r"gen does not run on mps, .* Use device='cpu'"):
+            resolve_device(device)
+        with pytest.raises(DeviceError, match="gen does not run on mps"):
+            gen.load("demo", device=device)
+    cpu, mps = torch.device("cpu"), torch.device("mps")  # a model that is there already
+    for devices in ((cpu, mps, ()), (mps, cpu, ()), (cpu, cpu, (cpu, mps))):
+        with pytest.raises(DeviceError, match="gen does not run on mps"):
+            Placement(input_device=devices[0], logits_device=devices[1], layer_devices=devices[2])
 
 
 def test_resolving_works_in_any_thread() -> None:

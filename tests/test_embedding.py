@@ -185,3 +185,33 @@ def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
     model = gen.load_encoder(Path(package.__file__).parent / "model", device="cpu")
     similarity = gen.embed(model, list(NEAREST)) @ gen.embed(model, SENTENCES).T
     assert similarity.argmax(1).tolist() == list(NEAREST.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": b"a cat"}, "texts must be a list of texts, got bytes"),
+        ({"texts": (text for text in TEXTS)}, "texts must be a list of texts, got generator; make a list of them"),
+        ({"texts": None}, "texts must be a list of texts, got NoneType"),
+        ({"texts": ["a", b"cat"]}, "text 1 must be a str, got bytes"),
+        ({"texts": ["a", "c\ud800at"]}, r"text 1 has a lone surrogate \\ud800 at character 1"),
+        ({"pooling": torch.tensor([1, 2])}, r"pooling must be 'mean' or 'cls', got Tensor \(2,\) int64"),
+        ({"pooling": ["mean"]}, "pooling must be 'mean' or 'cls'"),
+        ({"normalize": "no"}, "normalize must be True or False, got 'no'"),
+        ({"truncate": None}, "truncate must be True or False, got None"),
+        ({"progress": "yes"}, "progress must be True or False, got 'yes'"),
+        ({"batch_size": 2.0}, "batch_size must be a whole number at least 1, got 2.0"),
+        ({"batch_size": torch.tensor([1, 2])}, "batch_size must be a whole number at least 1, got Tensor"),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_wrong_kind_are_refused(arguments: dict[str, Any], message: str) -> None:
+    encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.embed(encoder, **({"texts": TEXTS} | arguments))
+
+
+def test_a_batch_size_may_be_of_any_library() -> None:
+    encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    size: Any = torch.tensor(2)
+    torch.testing.assert_close(gen.embed(encoder, TEXTS, batch_size=size), gen.embed(encoder, TEXTS))

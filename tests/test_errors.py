@@ -28,6 +28,7 @@ class Unprintable:
         (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), "<Sequential>"),
         (10**5000, "<int>"),
         (torch.float32, "torch.float32"),
+        (object(), "<object object>"),
         (Path("a"), "PosixPath('a')"),
     ],
     ids=show,

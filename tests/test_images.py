@@ -66,7 +66,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
         with pytest.raises(gen.ArgumentError, match=r"image 0 must be a PIL image, a uint8 array \(height, width, 3\)"):
             gen.generate(model, "<image>", images=[image])
     single: Any = picture(1)
-    with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got Image"):
+    with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got <PIL.Image.Image"):
         gen.generate(model, "<image>", images=single)
     with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[Image\]"):
         gen.generate(model, ["<image>", "a"], images=[picture(1)])

@@ -77,7 +77,7 @@ def test_stop_strings_span_characters_that_span_tokens() -> None:
     assert matcher.found
 
 
-@pytest.mark.parametrize("stop", ["", ["a", ""], [3]])
+@pytest.mark.parametrize("stop", ["", ["a", ""], [3], [None], [b"x"]])
 def test_empty_stop_strings_are_refused(stop: str | list[str]) -> None:
     with pytest.raises(ArgumentError, match="stop takes strings of at least one character, got"):
         read_stops(stop)

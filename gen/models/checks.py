@@ -33,7 +33,7 @@ def check_model(function: str, model: object, tokenizer: object, *, load: str) -
         hint = "; for a program of torch.export use gen.from_exported"
     elif isinstance(getattr(model, "model", None), nn.Module):
         hint = f"; of a pipeline give its parts: {function}(pipeline.model, pipeline.tokenizer)"
-    raise ArgumentError(f"{function} takes a loaded model of transformers, got {_kind(model)}{hint}.")
+    raise ArgumentError(f"{function} takes a loaded model of transformers, got {kind_of(model)}{hint}.")
 
 
 def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False) -> None:
@@ -54,9 +54,9 @@ def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False
         hint = f"; the model comes first: {function}(model, tokenizer)"
     elif of_processor:
         hint = "; give processor.tokenizer"
-    raise ArgumentError(f"{function} takes the model's tokenizer, of transformers, got {_kind(tokenizer)}{hint}.")
+    raise ArgumentError(f"{function} takes the model's tokenizer, of transformers, got {kind_of(tokenizer)}{hint}.")
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """A value by its type, unless it is short."""
     return show(value) if isinstance(value, str | int | float | PathLike | type | None) else type(value).__name__

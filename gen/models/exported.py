@@ -11,10 +11,10 @@ from torch.nn.functional import pad
 
 from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, resolve_device, to_device
-from gen.errors import ArgumentError, ModelError, show, show_path
+from gen.errors import ArgumentError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.checkpoints import find_path
-from gen.models.checks import check_tokenizer
+from gen.models.checks import check_tokenizer, kind_of
 from gen.models.program_inputs import ProgramInputs
 from gen.models.relocating import relocate, run_on
 from gen.tokenizers import Tokenizer
@@ -66,7 +66,7 @@ def from_exported(
     else:
         raise ArgumentError(
             "from_exported takes a file of torch.export.save or a program of torch.export.export, got "
-            f"{show(path_or_program)}; for a transformers model use gen.from_transformers."
+            f"{kind_of(path_or_program)}; for a transformers model use gen.from_transformers."
         )
     if eos_token_id is None:
         eos_token_id = [] if tokenizer.eos_token_id is None else tokenizer.eos_token_id

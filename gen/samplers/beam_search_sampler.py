@@ -42,11 +42,11 @@ class BeamSearchSampler:
         own = ["beams", "length_penalty", "early_stopping"]
         self.processors = Processors.read("BeamSearchSampler", settings, own)
         check_number("beams", beams, minimum=1, whole=True)
-        check_number("length_penalty", length_penalty)
+        check_number("length_penalty", length_penalty, minimum=-50, maximum=50)  # lengths to this power are floats
         if not isinstance(early_stopping, bool) and not (isinstance(early_stopping, str) and early_stopping == "never"):
             raise ArgumentError(f'early_stopping must be True, False or "never", got {show(early_stopping)}')
         self.samples = beams
-        self.length_penalty = length_penalty
+        self.length_penalty = float(length_penalty)
         self.early_stopping = early_stopping
 
     @torch.no_grad()

@@ -58,8 +58,10 @@ class Processors:
 
     def __post_init__(self) -> None:
         check_number("repetition_penalty", self.repetition_penalty, above=0, maximum=LARGEST_FLOAT)
-        check_number("presence_penalty", self.presence_penalty, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
-        check_number("frequency_penalty", self.frequency_penalty, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
+        for name in ("presence_penalty", "frequency_penalty"):
+            check_number(name, getattr(self, name), minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            object.__setattr__(self, name, float(getattr(self, name)))
         check_number("min_new_tokens", self.min_new_tokens, minimum=0, whole=True)
         check_number("no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, whole=True)
         object.__setattr__(self, "logit_bias", _read_bias(self.logit_bias))
