@@ -42,14 +42,16 @@ class _Short(Repr):
             return f"{type(x).__name__} {tuple(shape)} {str(dtype).removeprefix('torch.')}"
         if isinstance(x, bytes | bytearray):
             return f"{x[:20]!r}{'...' if len(x) > 20 else ''}"
-        text = str(super().repr_instance(x, level))
-        return text if "\n" not in text else f"<{type(x).__name__}>"
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(x))
+        half = (self.maxother - 3) // 2
+        short = text if len(text) <= self.maxother else f"{text[:half]}...{text[-half:]}"
+        return short if "\n" not in text else f"<{type(x).__name__}>"
 
 
 def show(value: object, longest: int = 80) -> str:
     """A user's value as an error quotes it: its repr on one line, shortened to `longest` characters."""
     try:
-        text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(_Short(longest).repr(value).split()))
+        text = " ".join(_Short(longest).repr(value).split())
     except Exception:  # numbers of thousands of digits, and classes whose repr or shape fails
         text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -68,7 +68,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
     single: Any = picture(1)
     with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got <PIL.Image.Image"):
         gen.generate(model, "<image>", images=single)
-    with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[Image\]"):
+    with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[<PIL.Image.Image"):
         gen.generate(model, ["<image>", "a"], images=[picture(1)])
     with pytest.raises(gen.ArgumentError, match="a prompt of token ids takes no images"):
         gen.generate(model, [1, 2], images=[picture(1)])

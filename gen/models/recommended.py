@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gen.errors import ArgumentError, ModelError
+from gen.errors import ArgumentError, ModelError, show
 from gen.samplers import GreedySampler, MultinomialSampler, Sampler
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_
     elif known := {token_id: bias for [token_id], bias in biases.items() if token_id < vocab_size}:
         processors["logit_bias"] = known
     if unknown := _set(settings, left_out):
-        named = ", ".join(f"{name}={settings[name]!r}" for name in unknown)
+        named = ", ".join(f"{name}={show(settings[name])}" for name in unknown)
         _log.warning("left out of the checkpoint's recommended sampler, since gen has no such setting: %s", named)
     cuts = {name: settings[name] for name in _CUTS if settings.get(name) is not None}
     if cuts.get("top_k") == 0:  # how transformers writes that it is off

@@ -129,7 +129,7 @@ def test_what_changes_nothing_is_not_in_the_log(settings: Any, caplog: pytest.Lo
 
 def test_bans_of_ids_that_cannot_come_and_of_the_eos_mean_nothing() -> None:
     sampler = sampler_of(bad_words_ids=[[EOS], [65, 400], [66]], suppress_tokens=[259, 3], sequence_bias=[[[300], 1.0]])
-    assert sampler.processors.bad_words == [[3], [66]]
+    assert sampler.processors.bad_words == ((3,), (66,))
     assert not sampler.processors.logit_bias
     model = adapter(eos_token_id=[EOS, OTHER_EOS], bad_words_ids=[[OTHER_EOS]], suppress_tokens=[300])
     assert gen.generate(model, "x", max_new_tokens=2, details=True).token_ids
