@@ -114,7 +114,8 @@ def generate(
     Args:
         model: from `gen.load` and its kin.
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
-            any of these. An empty text starts from the bos token.
+            any of these. An empty text starts from the bos token. Token ids may be an array or a tensor too, (length,)
+            for a prompt or (prompts, length) for a list, whole numbers everywhere numpy's or a tensor's.
         images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
             a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
             be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
@@ -139,7 +140,8 @@ def generate(
         ArgumentError: an argument cannot be used; nothing has run.
         SamplingError: a row had no token left to choose.
         ModelError: the checkpoint recommends what no sampler takes.
-    Host sync: none a token on CUDA; tokens are read one step late.
+    What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
+    Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """
     prompts, batch = split_prompts(prompt)
     sampler = _choose_sampler(model, sampler)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
 from gen.isolation import isolated
-from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers import beam_search, greedy, multinomial, paths, torch_path
+from gen.samplers.cuts import running_sum
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.programs import exported
 
@@ -217,3 +219,44 @@ def test_isolated_functions_keep_their_names_results_and_errors() -> None:
         root(-1)
     with pytest.raises(ValueError):
         [*roots(4, -1)]
+
+
+class OnlyDeterministic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses on the CPU too what torch refuses on CUDA in its deterministic mode; see use_deterministic_algorithms."""
+
+    NAMES = ("put", "histc", "bincount", "median", "kthvalue", "scatter_reduce", "nll_loss", "grid_sampler")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__.rstrip("_")
+        floating = any(isinstance(one, Tensor) and one.is_floating_point() for one in args)
+        assert name not in self.NAMES and not (name in ("cumsum", "cumprod") and floating), func
+        return func(*args, **(kwargs or {}))
+
+
+SAMPLERS = [
+    PROCESSED,
+    multinomial(top_k=5, top_p=0.7),
+    multinomial(top_p=0.7),
+    multinomial(min_p=0.1, temperature=0.5),
+    greedy(),
+    beam_search(3),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=range(len(SAMPLERS)))
+def test_the_path_for_cuda_has_a_deterministic_kernel_for_every_step(
+    made: Made, sampler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "cpu_path", torch_path)
+    expected = texts(made.text, sampler)
+    with SETTINGS["deterministic"](), OnlyDeterministic():  # type: ignore[no-untyped-call]
+        result = texts(made.text, sampler)
+    assert [one.token_ids for one in result] == [one.token_ids for one in expected]
+
+
+def test_running_sums_by_doubling_are_sums() -> None:
+    for length in (1, 2, 3, 127, 128, 129):
+        mass = torch.rand((2, length), dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+        with SETTINGS["deterministic"]():
+            found = running_sum(mass)
+        torch.testing.assert_close(found, torch.from_numpy(mass.numpy().cumsum(-1)), rtol=1e-14, atol=0)

@@ -76,11 +76,25 @@ def nucleus_in_head(head: Tensor, mass: Tensor, goal: Tensor) -> tuple[Cut, Tens
         The cut, and (rows, 1) bool: whether the head's own mass reaches the goal. Where it does not, the cut is at the
         head's last value, and right only if what is left of the mass is that of tokens equal to it.
     """
-    reached = mass.cumsum(-1)
+    reached = running_sum(mass)
     last = (reached < goal).sum(-1, keepdim=True).clamp_(max=head.shape[1] - 1)
     threshold = head.gather(-1, last)
     above = (mass * (head > threshold)).sum(-1, keepdim=True)
     return Cut(threshold, tie_quota(goal - above, mass.gather(-1, last))), reached[:, -1:] >= goal
+
+
+def running_sum(mass: Tensor) -> Tensor:
+    """The cumulative sum of each row (rows, n).
+
+    In torch's deterministic mode by doubling: on CUDA there is no cumsum of floating numbers then.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        return mass.cumsum(-1)
+    step = 1
+    while step < mass.shape[1]:
+        mass = mass + torch.nn.functional.pad(mass[:, :-step], (step, 0))
+        step *= 2
+    return mass
 
 
 def tie_quota(missing: Tensor, mass: Tensor) -> Tensor:
