@@ -114,8 +114,9 @@ def generate(
     Args:
         model: from `gen.load` and its kin.
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
-            any of these. An empty text starts from the bos token. Token ids may be an array or a tensor too, (length,)
-            for a prompt or (prompts, length) for a list, whole numbers everywhere numpy's or a tensor's.
+            any of these. An empty text starts from the bos token. Token ids may also be an array or a tensor,
+            (length,) for one prompt or (prompts, length) for a list. Where a whole number is wanted, one of numpy or a
+            tensor of one will do.
         images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
             a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
             be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
