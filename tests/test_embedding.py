@@ -117,7 +117,7 @@ def test_arguments_that_cannot_be_used_are_refused() -> None:
         embed(model, ["a"], pooling="median")
     with pytest.raises(gen.ArgumentError, match="prompt_name must be one of the model's prompts, which are none"):
         embed(model, ["a"], prompt_name="query")
-    with pytest.raises(gen.ArgumentError, match="text 1 is not valid Unicode"):
+    with pytest.raises(gen.ArgumentError, match="text 1 has a lone surrogate"):
         embed(model, ["a", "\ud800"])
     with pytest.raises(gen.ArgumentError, match="batch_size must be a whole number at least 1, got 0"):
         embed(model, ["a"], batch_size=0)
@@ -195,9 +195,10 @@ def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
         ({"texts": None}, "texts must be a list of texts, got NoneType"),
         ({"texts": ["a", b"cat"]}, "text 1 must be a str, got bytes"),
         ({"texts": ["a", "c\ud800at"]}, r"text 1 has a lone surrogate \\ud800 at character 1"),
-        ({"pooling": torch.tensor([1, 2])}, r"pooling must be 'mean' or 'cls', got Tensor \(2,\) int64"),
-        ({"pooling": ["mean"]}, "pooling must be 'mean' or 'cls'"),
+        ({"pooling": torch.tensor([1, 2])}, r"pooling must be one of .*, got Tensor \(2,\) int64"),
+        ({"pooling": ["mean"]}, "pooling must be one of .*"),
         ({"normalize": "no"}, "normalize must be True or False, got 'no'"),
+        ({"prompt_name": ["query"]}, r"prompt_name must be one of the model's prompts, .*; got \['query'\]"),
         ({"truncate": None}, "truncate must be True or False, got None"),
         ({"progress": "yes"}, "progress must be True or False, got 'yes'"),
         ({"batch_size": 2.0}, "batch_size must be a whole number at least 1, got 2.0"),

@@ -10,7 +10,7 @@ from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
 from gen.models.adapters import find_adapter
-from gen.models.checkpoints import check_folder, find_source
+from gen.models.checkpoints import DEMO, check_folder, find_source
 from gen.models.checks import check_model, check_tokenizer
 from gen.models.transformers import TransformersModel
 from gen.models.vision import VisionModel, reads_images
@@ -58,8 +58,10 @@ def load(
         raise ArgumentError("give device for one device or device_map for several, not both.")
     check_flag("trust_remote_code", trust_remote_code)
     target = resolve_device(device) if device_map is None else None
-    weights_dtype = torch.float32 if dtype is None and path_or_hub_id == "demo" else read_dtype(dtype)
+    weights_dtype = read_dtype(dtype)
     source = find_source(path_or_hub_id, revision)
+    if dtype is None and source.name == str(DEMO):
+        weights_dtype = torch.float32
     adapter = find_adapter(source)
     base = adapter.base if adapter else source
     if base.folder:
