@@ -1,18 +1,23 @@
 """Beam search: the most likely continuations of all beams of a prompt."""
 
 import math
-from typing import Literal, Unpack
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number, show
+from gen.arguments import read_whole
+from gen.errors import ArgumentError, show
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.paths import path_of
-from gen.samplers.processors import Processors, ProcessorSettings
+from gen.samplers.processors import Processors
+from gen.samplers.settings import immutable, read_number
 
 
-class BeamSearchSampler:
+@immutable("beam_search")
+@dataclass(frozen=True, eq=False, repr=False)
+class BeamSearchSampler(Processors):
     """Keeps each prompt's most likely sequences; no randomness.
 
     The rows of a prompt stand side by side, `beams` of them. Order: the softmax of each row, its weight added, the best
@@ -22,32 +27,37 @@ class BeamSearchSampler:
 
     Args:
         beams: sequences kept for each prompt; at least 1.
-        length_penalty: a finished text's score is its log-probability / length ** length_penalty.
+        length_penalty: a finished text's score is its log-probability / length ** length_penalty; -50 to 50, so that
+            no text is too long for it.
         early_stopping: when a prompt is done: True as soon as it has `beams` finished texts, False when the best beam
             cannot improve on them at its present length, "never" when it cannot at any length.
-        settings: see `gen.samplers.Processors`.
+        Those of `gen.samplers.Processors` too.
+    Attributes:
+        samples: the number of beams.
     Raises:
-        ArgumentError: a value out of range, or an unknown name.
+        ArgumentError: a value out of range, or an unknown name; the attempt to set an attribute; at a step, rows that
+            are not a multiple of the beams.
     Source: transformers' names and rules; Wu et al. 2016, arXiv:1609.08144, for length penalties.
     """
 
-    def __init__(
-        self,
-        beams: int = 1,
-        *,
-        length_penalty: float = 1.0,
-        early_stopping: bool | Literal["never"] = False,
-        **settings: Unpack[ProcessorSettings],
-    ) -> None:
-        own = ["beams", "length_penalty", "early_stopping"]
-        self.processors = Processors.read("BeamSearchSampler", settings, own)
-        check_number("beams", beams, minimum=1, whole=True)
-        check_number("length_penalty", length_penalty, minimum=-50, maximum=50)  # lengths to this power are floats
-        if not isinstance(early_stopping, bool) and not (isinstance(early_stopping, str) and early_stopping == "never"):
-            raise ArgumentError(f'early_stopping must be True, False or "never", got {show(early_stopping)}')
-        self.samples = beams
-        self.length_penalty = float(length_penalty)
-        self.early_stopping = early_stopping
+    beams: int = 1
+    _: KW_ONLY
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beams", read_whole("beams", self.beams, minimum=1))
+        penalty = read_number("length_penalty", self.length_penalty, minimum=-50, maximum=50)
+        object.__setattr__(self, "length_penalty", penalty)
+        if not isinstance(self.early_stopping, bool) and not (
+            isinstance(self.early_stopping, str) and self.early_stopping == "never"
+        ):
+            raise ArgumentError(f'early_stopping must be True, False or "never", got {show(self.early_stopping)}')
+
+    @property
+    def samples(self) -> int:
+        return self.beams
 
     @torch.no_grad()
     def candidates(self, logits: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,8 +71,13 @@ class BeamSearchSampler:
             token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
             (prompts, count). Host sync: none on CUDA.
         """
+        path = path_of(logits)
+        if len(logits) % self.beams:
+            raise ArgumentError(
+                f"logits must have a multiple of {self.beams} rows, one for each beam, got {len(logits)}"
+            )
         each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
-        logprobs, token_ids = path_of(logits).likeliest(logits, each)
+        logprobs, token_ids = path.likeliest(logits, each)
         total = (logprobs + weights.unsqueeze(1)).view(-1, self.samples * each)
         best, index = total.topk(min(count, total.shape[1]))
         token_ids = token_ids.view(-1, self.samples * each).gather(-1, index).masked_fill_(best.isneginf(), 0)

@@ -41,7 +41,7 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
         (rows, n, 128), float32; -inf past the end of the vocabulary. Host sync: none.
     """
     rows, vocab = values.shape
-    if vocab < BLOCK:
+    if vocab < BLOCK or rows == 0:
         return _end(values).repeat(1, blocks.shape[1], 1)
     if values.stride(1) != 1:
         values = values.contiguous()

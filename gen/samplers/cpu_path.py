@@ -21,6 +21,7 @@ from gen.samplers.cuts import (
     tighter,
     within,
 )
+from gen.samplers.logits import native
 from gen.samplers.parameters import RowParameters
 from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_candidates, run_tokens
 
@@ -100,7 +101,9 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         inside = take_blocks(logits, block).squeeze(1)
         before = (ties.cumsum(-1) - ties).gather(-1, slot)
     token_ids, weight = run_tokens(inside, top, temperature, cut, before, block, keys)
-    return token_ids, log_probability(weight, mass).squeeze(-1)
+    logprobs = log_probability(weight, mass)
+    # where a cut reaches few blocks, those that stand in for a dead row's may be any
+    return token_ids.masked_fill_(logprobs.isneginf(), 0), logprobs.squeeze(-1)
 
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
@@ -110,8 +113,7 @@ def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
 
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The logits without NaN and +inf, the maxima of their blocks, and the rows' maxima (rows, 1) in float32."""
-    if logits.dtype == torch.float64:
-        logits = logits.float()
+    logits = native(logits)
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
     if not math.isfinite(top.sum()):

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gen.samplers.logits import native
+
 Setting = float | Tensor  # one number for all rows, or (rows, 1) on the logits' device
 
 ALL = 2**62
@@ -45,7 +47,7 @@ def mass_of(values: Tensor, top: Tensor, temperature: Setting | None, out: Tenso
     As a power of two: on some CPUs torch's exp2 takes a third of the time of its exp.
     """
     scale: Setting = LOG2_E if temperature is None else LOG2_E / temperature
-    scale = scale.clamp_(max=_LARGEST).unsqueeze(-1) if isinstance(scale, Tensor) else min(scale, _LARGEST)
+    scale = scale.unsqueeze(-1) if isinstance(scale, Tensor) else scale
     return torch.sub(values, top.unsqueeze(-1), out=out).mul_(scale).exp2_()
 
 
@@ -127,9 +129,10 @@ def within(nucleus: Cut, cut: Cut | None, top_p: Setting) -> Cut:
 
 def is_kept(logits: Tensor, cut: Cut | None) -> Tensor:
     """Which tokens a cut keeps: (rows, vocab), bool; never one of -inf or NaN."""
+    logits = native(logits)
     alive = logits > -math.inf
     if cut is None:
         return alive
-    numbers = logits.float().clamp(max=torch.finfo(torch.float32).max)
+    numbers = logits.float().clamp(max=_LARGEST)
     tie = numbers == cut.threshold
     return alive & ((numbers > cut.threshold) | (tie & (tie.cumsum(-1) <= cut.quota)))

@@ -1,29 +1,32 @@
 """The most likely token."""
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.paths import path_of
-from gen.samplers.processors import Processors, ProcessorSettings
+from gen.samplers.processors import Processors
+from gen.samplers.settings import immutable
 
 
-class GreedySampler:
+@immutable("greedy")
+@dataclass(frozen=True, eq=False, repr=False)
+class GreedySampler(Processors):
     """Takes each row's most likely token.
 
     Order: none; it has no parameters. Ties: the lowest index. The weight grows by the token's log-probability under
     the softmax of the logits. Device: that of the logits. Host sync: none on CUDA. Source: as transformers' greedy
     search; the maximum is looked for in blocks of 128 first.
 
-    Args:
-        settings: see `gen.samplers.Processors`.
+    Args: those of `gen.samplers.Processors`.
+    Raises:
+        ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
     """
 
-    def __init__(self, **settings: Unpack[ProcessorSettings]) -> None:
-        self.processors = Processors.read("GreedySampler", settings, [])
-        self.samples = 1
+    samples: ClassVar[int] = 1
 
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:

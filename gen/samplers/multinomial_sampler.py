@@ -1,21 +1,22 @@
 """Draws from the softmax of the logits, after temperature, top-k, top-p and min-p."""
 
-import math
-from typing import Unpack
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from torch import Tensor
 
-from gen.errors import check_number
+from gen.arguments import read_whole
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.cuts import is_kept
-from gen.samplers.outlines_processors import processors_of
+from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
 from gen.samplers.paths import path_of
-from gen.samplers.processors import Processors, ProcessorSettings
+from gen.samplers.processors import Processors
+from gen.samplers.settings import immutable
 
 
-class MultinomialSampler:
+@immutable("multinomial")
+@dataclass(frozen=True, eq=False, repr=False)
+class MultinomialSampler(Processors):
     """Draws each row's token at random, by a key of its own.
 
     Order: temperature, top-k, top-p, min-p, each reading what the one before it left (as transformers has it). Ties:
@@ -32,33 +33,39 @@ class MultinomialSampler:
         min_p: keep tokens at least this many times as likely as the best; 0 to 1.
         temperature: divides the logits; at least 0.
         top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value,
-        whose range the host does not check; see `gen.samplers.parameters.Parameters`.
-        settings: see `gen.samplers.Processors`.
+        whose range the host does not check; see `gen.samplers.parameters.Parameters`. They are copied.
+        Those of `gen.samplers.Processors` too.
     Attributes:
         samples, top_k, top_p, min_p, temperature: as they were given.
-        logits_processors: functions of logits that, one after the other, lead to what is drawn from. They are there to
-            be read, as in Outlines; a step does not run them.
     Raises:
-        ArgumentError: a value out of range, or an unknown name; at a step, a tensor of another number of rows.
+        ArgumentError: a value out of range, or an unknown name; the attempt to set an attribute; at a step, a tensor
+            of another number of rows.
     """
 
-    def __init__(
-        self,
-        samples: int = 1,
-        *,
-        top_k: int | Tensor | None = None,
-        top_p: float | Tensor | None = None,
-        min_p: float | Tensor | None = None,
-        temperature: float | Tensor | None = None,
-        **settings: Unpack[ProcessorSettings],
-    ) -> None:
-        own = ["samples", "top_k", "top_p", "min_p", "temperature"]
-        self.processors = Processors.read("MultinomialSampler", settings, own)
-        check_number("samples", samples, minimum=1, whole=True)
-        self.samples = samples
-        self.top_k, self.top_p, self.min_p, self.temperature = top_k, top_p, min_p, temperature
-        self.parameters = Parameters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-        self.logits_processors = processors_of(self.parameters)
+    samples: int = 1
+    _: KW_ONLY
+    temperature: float | Tensor | None = None
+    top_k: int | Tensor | None = None
+    top_p: float | Tensor | None = None
+    min_p: float | Tensor | None = None
+    parameters: Parameters = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "samples", read_whole("samples", self.samples, minimum=1))
+        given = {name: getattr(self, name) for name in ("top_k", "top_p", "min_p", "temperature")}
+        copies = {name: v.detach().clone() if isinstance(v, Tensor) else v for name, v in given.items()}
+        object.__setattr__(self, "parameters", Parameters(**copies))
+        for name in given:
+            object.__setattr__(self, name, getattr(self.parameters, name))
+
+    @property
+    def logits_processors(self) -> list[LogitsProcessor]:
+        """Functions of logits that, one after the other, lead to what is drawn from.
+
+        They are there to be read, as in Outlines; a step does not run them.
+        """
+        return processors_of(self.parameters)
 
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
@@ -74,15 +81,18 @@ class MultinomialSampler:
                 best, best_logprobs = path.most_likely(logits)
                 token_ids = torch.where(parameters.cold, best, token_ids)
                 logprobs = torch.where(parameters.cold.squeeze(1), best_logprobs, logprobs)
+            if parameters.unusable is not None:
+                token_ids = token_ids.masked_fill(parameters.unusable, 0)
+                logprobs = logprobs.masked_fill(parameters.unusable.squeeze(1), -torch.inf)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
     @torch.no_grad()
     def warp(self, logits: Tensor) -> Tensor:
-        """The tempered logits that `step` draws from, -inf where a token is dropped: (rows, vocab), float32."""
-        parameters = self.parameters.for_rows(logits)
-        kept = is_kept(logits, path_of(logits).find_cut(logits, parameters))
-        values = logits.float() if parameters.temperature is None else logits.float() / parameters.temperature
-        return values.masked_fill(~kept, -math.inf)
+        """The logits that `step` draws from, -inf where a token is dropped: (rows, vocab), float32.
+
+        With a temperature they are relative to the row's best one, which is 0.
+        """
+        return warp(self.parameters, logits)
 
     def __call__(
         self, next_token_logits: Tensor, sequence_weights: Tensor, rng: torch.Generator | None = None

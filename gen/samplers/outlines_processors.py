@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, show
-from gen.samplers.cuts import is_kept
+from gen.samplers.cuts import is_kept, log_weight
+from gen.samplers.logits import native
 from gen.samplers.parameters import Parameters
 from gen.samplers.paths import path_of
 
@@ -26,7 +29,7 @@ def keep_top_k_logits(k: int) -> LogitsProcessor:
     """
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         raise ArgumentError(f"`k` must be a strictly positive integer, got {show(k)}")
-    return keep(Parameters(top_k=k))
+    return partial(_process, Parameters(top_k=k))
 
 
 def keep_top_p_logits(p: float) -> LogitsProcessor:
@@ -38,7 +41,7 @@ def keep_top_p_logits(p: float) -> LogitsProcessor:
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
         raise ArgumentError(f"`p` must be a floating point number between 0 (excluded) and 1 (included), got {show(p)}")
-    return keep(Parameters(top_p=p))
+    return partial(_process, Parameters(top_p=p))
 
 
 def rescale_logits(temperature: float) -> LogitsProcessor:
@@ -47,41 +50,56 @@ def rescale_logits(temperature: float) -> LogitsProcessor:
     Args:
         temperature: a float above 0; samplers take integers and 0 too.
     Returns:
-        A function of logits that returns new ones, of the same type and device.
+        A function of logits that returns new ones, of the same type and device, beyond which a quotient is infinite.
     Raises:
         ArgumentError: it is not a float, or not above 0.
     """
-    if not isinstance(temperature, float) or not temperature >= 0:
+    if not isinstance(temperature, float) or not 0 <= temperature < math.inf:
         raise ArgumentError(f"`temperature` must be a strictly positive floating point number, got {show(temperature)}")
     if temperature == 0:
         raise ArgumentError("Please use the greedy sampler instead of setting the temperature to 0.")
-    return lambda logits: logits / temperature
+    return partial(_divide, temperature)
 
 
 def processors_of(parameters: Parameters) -> list[LogitsProcessor]:
     """Processors that, each on what the one before it gave, lead to what a sampler draws from; none for temperature 0.
 
-    The first divides by the temperature, if there is one; one other masks, if there is anything that does.
+    The first tempers, if there is a temperature; one other masks, if there is anything that does. They can be pickled.
     """
-    temperature = parameters.temperature
-    if not isinstance(temperature, Tensor) and temperature == 0:
+    if not isinstance(parameters.temperature, Tensor) and parameters.temperature == 0:
         return []
+    tempering = Parameters(temperature=parameters.temperature)
     masking = Parameters(top_k=parameters.top_k, top_p=parameters.top_p, min_p=parameters.min_p)
-    processors = [] if temperature is None else [temper(temperature)]
-    return processors + ([keep(masking)] if any(value is not None for value in vars(masking).values()) else [])
+    return [
+        partial(_process, one) for one in (tempering, masking) if any(value is not None for value in vars(one).values())
+    ]
 
 
-def temper(temperature: float | Tensor) -> LogitsProcessor:
-    """Divide by a temperature, which may be a tensor (rows,)."""
-    divisor = temperature.unsqueeze(1) if isinstance(temperature, Tensor) else temperature
-    return lambda logits: (logits / divisor).to(logits.dtype)
+def warp(parameters: Parameters, logits: Tensor) -> Tensor:
+    """The logits that are drawn from, with -inf for what is dropped: (rows, vocab), float32.
+
+    With a temperature they are relative to the row's best one, which is 0, so that none is beyond float32. Host sync:
+    none on CUDA.
+    """
+    path, rows = path_of(logits), parameters.for_rows(logits)
+    kept = is_kept(logits, path.find_cut(logits, rows))
+    if rows.cold is not None:
+        tokens = torch.arange(logits.shape[1], device=logits.device)
+        kept &= ~rows.cold | (tokens == path.most_likely(logits)[0])
+    if rows.unusable is not None:
+        kept &= ~rows.unusable
+    values = native(logits).float()
+    if parameters.temperature is not None:
+        values = values.clamp(max=torch.finfo(torch.float32).max)
+        top = values.masked_fill(~kept, -math.inf).amax(-1, keepdim=True)
+        values = log_weight(values, top, rows.temperature)
+    return values.masked_fill(~kept, -math.inf)
 
 
-def keep(parameters: Parameters) -> LogitsProcessor:
-    """Mask what top-k, top-p and min-p drop."""
+def _process(parameters: Parameters, logits: Tensor) -> Tensor:
+    return warp(parameters, logits).to(logits.dtype)
 
-    def processor(logits: Tensor) -> Tensor:
-        cut = path_of(logits).find_cut(logits, parameters.for_rows(logits))
-        return logits.masked_fill(~is_kept(logits, cut), -math.inf)
 
-    return processor
+def _divide(temperature: float, logits: Tensor) -> Tensor:
+    divisor = Parameters(temperature=temperature).for_rows(logits).temperature
+    return logits.clone() if divisor is None else (native(logits).float() / divisor).to(logits.dtype)

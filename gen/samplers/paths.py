@@ -8,6 +8,7 @@ from torch import Tensor
 from gen.devices import native_cuda
 from gen.samplers import cpu_path, torch_path
 from gen.samplers.cuts import Cut
+from gen.samplers.logits import check_logits
 from gen.samplers.parameters import RowParameters
 
 
@@ -28,7 +29,13 @@ def path_of(logits: Tensor) -> Path:
 
     With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices. They are tested under Triton's interpreter
     and compiled to machine code, but have not run on a GPU yet, which is why they are asked for.
+
+    Raises:
+        ArgumentError: these are no logits (rows, vocab).
     """
+    check_logits(logits)
+    if len(logits) == 0:
+        return torch_path  # its shapes depend on nothing in the tensors
     if logits.device.type == "cpu":
         return cpu_path
     if os.environ.get("GEN_TRITON") == "1" and native_cuda(logits):

@@ -8,44 +8,37 @@ their arguments alone and have no host sync; shapes are static.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gen.arguments import as_lists, check_text, is_whole, read_whole
-from gen.errors import ArgumentError, check_number, refuse_unknown, show
+from gen.errors import ArgumentError, show
+from gen.samplers.settings import immutable, read_number
 
-LARGEST_FLOAT = torch.finfo(torch.float32).max
-
-
-class ProcessorSettings(TypedDict, total=False):
-    """The keyword arguments of `Processors`, which every sampler takes too."""
-
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    min_new_tokens: int
-    bad_words: Sequence[str | Sequence[int]] | None
-    no_repeat_ngram_size: int
+_LARGEST = 1e30  # what may be added, or multiplied with, and leaves usual logits within float32
 
 
-@dataclass(frozen=True, kw_only=True)
+@immutable("Processors")
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Processors:
-    """What a sampler asks the loop to do to the logits, in this order.
+    """What a sampler asks the loop to do to the logits, in this order; every sampler takes these arguments.
 
     Attributes:
-        logit_bias: added to the logits of these token ids.
+        logit_bias: added to the logits of these token ids; -inf bans one.
         repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt or the text; above
             0, 1 for none. Source: Keskar et al. 2019, arXiv:1909.05858.
-        frequency_penalty: taken off a token's logit for each time that it is in the new text.
+        frequency_penalty: taken off a token's logit for each time that it is in the new text. No penalty or bias may
+            be beyond 1e30.
         presence_penalty: taken off once for a token that is in the new text at all. Source, of both: the OpenAI API.
         no_repeat_ngram_size: no run of so many tokens comes twice, prompt included; 0 for no limit. Source: Paulus et
             al. 2017, arXiv:1705.04304.
         bad_words: texts, or lists of token ids, that never come. A text is kept out as the tokenizer writes it, with
             and without a space before it.
-        min_new_tokens: no eos before so many new tokens.
+        min_new_tokens: no eos before so many new tokens; max_new_tokens and the context may end a text before.
+    Raises:
+        ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
     """
 
     repetition_penalty: float = 1.0
@@ -57,42 +50,43 @@ class Processors:
     no_repeat_ngram_size: int = 0
 
     def __post_init__(self) -> None:
-        check_number("repetition_penalty", self.repetition_penalty, above=0, maximum=LARGEST_FLOAT)
+        read: dict[str, Any] = {
+            "repetition_penalty": read_number("repetition_penalty", self.repetition_penalty, above=0, maximum=_LARGEST),
+            "logit_bias": _read_bias(self.logit_bias),
+            "bad_words": _read_words(self.bad_words),
+        }
         for name in ("presence_penalty", "frequency_penalty"):
-            check_number(name, getattr(self, name), minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
-        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        check_number("min_new_tokens", self.min_new_tokens, minimum=0, whole=True)
-        check_number("no_repeat_ngram_size", self.no_repeat_ngram_size, minimum=0, whole=True)
-        object.__setattr__(self, "logit_bias", _read_bias(self.logit_bias))
-        object.__setattr__(self, "bad_words", _read_words(self.bad_words))
+            read[name] = read_number(name, getattr(self, name), minimum=-_LARGEST, maximum=_LARGEST)
+        for name in ("min_new_tokens", "no_repeat_ngram_size"):
+            read[name] = read_whole(name, getattr(self, name))
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
 
-    @classmethod
-    def read(cls, function: str, settings: Mapping[str, object], own: Sequence[str]) -> Self | None:
-        """From a sampler's keyword arguments; None if there are none.
-
-        Args:
-            function: the sampler's name, for the error.
-            own: names that the sampler takes itself.
-        Raises:
-            ArgumentError: an unknown name, or an unusable value.
-        """
-        names = [field.name for field in fields(cls)]
-        refuse_unknown(function, [name for name in settings if name not in names], [*own, *names])
-        return cls(**settings) if settings else None  # type: ignore[arg-type]
+    @property
+    def processors(self) -> "Processors | None":
+        """Itself, for the loop; None where there is nothing to do."""
+        settings = [field for field in fields(Processors) if getattr(self, field.name) != field.default]
+        return self if settings else None
 
 
-def _read_bias(given: object) -> dict[int, float]:
+def _read_bias(given: object) -> dict[int, float] | None:
+    """A copy, in the order of the token ids; None for an empty one."""
     if given is None:
-        return {}
+        return None
     if not isinstance(given, Mapping):
         raise ArgumentError(f"logit_bias must be a dict of token ids and biases, as {{13: -5.0}}, got {show(given)}")
-    for bias in given.values():
-        check_number("a bias of logit_bias", bias, minimum=-LARGEST_FLOAT, maximum=LARGEST_FLOAT)
-    return {read_whole("a token id of logit_bias", key): float(bias) for key, bias in given.items()}
+    read = {read_whole("a token id of logit_bias", key): _read_one_bias(bias) for key, bias in given.items()}
+    return dict(sorted(read.items())) or None
 
 
-def _read_words(given: object) -> tuple[str | tuple[int, ...], ...]:
+def _read_one_bias(bias: object) -> float:
+    if isinstance(bias, float) and bias == -math.inf:
+        return bias
+    return read_number("a bias of logit_bias, unless it is -inf,", bias, minimum=-_LARGEST, maximum=_LARGEST)
+
+
+def _read_words(given: object) -> tuple[str | tuple[int, ...], ...] | None:
+    """A copy; None for an empty one."""
     wanted = "bad_words takes a list of texts or of lists of token ids"
     if not isinstance(given, Sequence | None) or isinstance(given, str | bytes | bytearray | memoryview):
         raise ArgumentError(f"{wanted}, got {show(given)}")
@@ -105,7 +99,7 @@ def _read_words(given: object) -> tuple[str | tuple[int, ...], ...]:
             words.append(tuple(read_whole(f"a token id of bad word {number}", token_id) for token_id in word))
         else:
             raise ArgumentError(f"{wanted}, got {show(word)} as bad word {number}")
-    return tuple(words)
+    return tuple(words) or None
 
 
 def add_bias(logits: Tensor, bias: Tensor) -> Tensor:
@@ -116,6 +110,7 @@ def add_bias(logits: Tensor, bias: Tensor) -> Tensor:
 def penalize_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """See `Processors.repetition_penalty`."""
     logits = logits.float()
+    penalty = max(penalty, 1 / _LARGEST)
     penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
     return torch.where(_counts(seen, logits.shape[1]) > 0, penalized, logits)
 

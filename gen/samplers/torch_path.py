@@ -18,6 +18,7 @@ from gen.samplers.cuts import (
     tighter,
     within,
 )
+from gen.samplers.logits import native
 from gen.samplers.parameters import RowParameters
 from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_tokens
 from gen.samplers.search import mass_from, search_nucleus, search_threshold
@@ -33,6 +34,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
     """
+    logits = native(logits)
     values = _numbers(logits)
     maxima = values.amax(-1)
     block = maxima.argmax(-1, keepdim=True)
@@ -53,7 +55,7 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
         where the log-probability is -inf.
         Host sync: none.
     """
-    values = _numbers(logits)
+    values = _numbers(native(logits))
     maxima = values.amax(-1)
     top = maxima.amax(-1, keepdim=True).clamp(min=-_LARGEST)
     best, token_ids = largest(values.flatten(1), maxima, n)
@@ -72,8 +74,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none. Memory: one and
         a half times the logits in float32, and a little.
     """
-    if logits.dtype == torch.float64:
-        logits = logits.float()
+    logits = native(logits)
     temperature = parameters.temperature
     cut, values, top = _cut(logits, parameters)
     if cut is None:
@@ -90,7 +91,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
     """What `draw` keeps of each row; None for everything. Arguments and host sync: as for `draw`."""
-    return _cut(logits.float() if logits.dtype == torch.float64 else logits, parameters)[0]
+    return _cut(native(logits), parameters)[0]
 
 
 def _cut(logits: Tensor, parameters: RowParameters) -> tuple[Cut | None, Tensor, Tensor]:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gen.samplers import torch_path, triton_cuts, triton_kernels
 from gen.samplers.blocks import count_blocks
+from gen.samplers.logits import native
 from gen.samplers.parameters import RowParameters
 
 likeliest, find_cut = torch_path.likeliest, torch_path.find_cut
@@ -38,7 +39,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
     """As `torch_path.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
-    logits = _rows(logits)
+    logits, keys = _rows(logits), keys.contiguous()
     rows, vocab = logits.shape
     has = {f"HAS_{name.upper()}": getattr(parameters, name) is not None for name in ("top_k", "top_p", "min_p")}
     with _on(logits):
@@ -113,7 +114,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
 
 def _rows(logits: Tensor) -> Tensor:
     """Logits whose rows are contiguous, which is all that the kernels ask."""
-    logits = logits.float() if logits.dtype == torch.float64 else logits
+    logits = native(logits)
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
@@ -140,7 +141,7 @@ def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _column(value: float | Tensor | None, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
     """A parameter as (rows,), contiguous."""
     if isinstance(value, Tensor):
-        return value.reshape(-1).to(dtype)
+        return value.reshape(-1).to(dtype).contiguous()
     return torch.full((len(logits),), neutral if value is None else value, dtype=dtype, device=logits.device)
 
 

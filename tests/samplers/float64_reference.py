@@ -75,3 +75,26 @@ def hard_logits(vocab: int, dtype: torch.dtype) -> Tensor:
     rows[12] = 1e4 * normal[12]
     rows[13] = 1e-8 * normal[13]  # equal, but for the order
     return rows.to(dtype)
+
+
+def extreme_logits(vocab: int, dtype: torch.dtype) -> Tensor:
+    """Rows of finite logits up to the ends of the type, of one token alive, of equal ones; and dead ones among them."""
+    largest = min(torch.finfo(dtype).max, 1e299)  # which the reference can tell from infinity
+    generator = torch.Generator().manual_seed(vocab)
+    normal = torch.randn(12, vocab, generator=generator, dtype=torch.float64)
+    rows = normal.sign() * largest  # 0: both ends
+    rows[1] = largest
+    rows[2] = -largest
+    rows[3] = normal[3].clamp(-1, 1) * largest
+    rows[4] = normal[4] - largest
+    rows[4, vocab // 2] = 0  # as transformers masks
+    rows[5] = -math.inf
+    rows[6] = 7.5
+    rows[7] = torch.finfo(dtype).smallest_normal
+    rows[8] = -math.inf
+    rows[8, -1] = -largest  # one alive, at the end
+    rows[9] = math.nan
+    rows[10, :] = -math.inf
+    rows[10, vocab // 2 :] = largest
+    rows[11] = normal[11] * math.sqrt(largest)
+    return rows.to(dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gen.devices import native_cuda
 from gen.errors import ArgumentError, DeviceError
-from gen.samplers import MultinomialSampler, cpu_path, torch_path
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, torch_path
 from gen.samplers.cuts import is_kept, min_p_threshold
 from gen.samplers.parameters import Parameters
 from gen.samplers.random import row_keys
@@ -240,3 +240,29 @@ def test_a_tensor_on_another_device_is_refused_by_name() -> None:
     sampler = MultinomialSampler(top_p=torch.ones(2, device="meta"))
     with pytest.raises(DeviceError, match="top_p"):
         sampler.step(torch.zeros(2, 5), torch.zeros(2), torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("parameters", COMBINATIONS, ids=str)
+@pytest.mark.parametrize("vocab", [5, 128, 300])
+def test_no_rows_give_no_results(vocab: int, parameters: dict[str, Any]) -> None:
+    per_row: dict[str, Any] = {name: torch.full((0,), value) for name, value in parameters.items()}
+    samplers: list[Any] = [MultinomialSampler(**parameters), MultinomialSampler(**per_row)]
+    for sampler in [*samplers, GreedySampler(), BeamSearchSampler(4)]:
+        token_ids, ancestors, weights = sampler(torch.zeros(0, vocab), torch.zeros(0))
+        assert token_ids.shape == (0, 1) and ancestors.shape == weights.shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5, 1), (2, 0), ()], ids=str)
+@pytest.mark.parametrize("sampler", [GreedySampler(), MultinomialSampler(), BeamSearchSampler(2)], ids=repr)
+def test_what_is_no_logits_is_refused(sampler: Any, shape: tuple[int, ...]) -> None:
+    keys = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match=r"logits must be a floating tensor \(rows, vocab\)"):
+        sampler.step(torch.zeros(shape), torch.zeros(2), keys)
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(ArgumentError, match=rf"logits must be a floating tensor .* of {dtype}"):
+            sampler.step(torch.zeros(2, 5, dtype=dtype), torch.zeros(2), keys)
+
+
+def test_rows_that_are_no_multiple_of_the_beams_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="logits must have a multiple of 3 rows, one for each beam, got 4"):
+        BeamSearchSampler(3)(torch.zeros(4, 5), torch.zeros(4))

@@ -3,6 +3,7 @@
 With TRITON_INTERPRET=1 the kernels run on the CPU, else on cuda:0.
 """
 
+import math
 import os
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from gen.samplers import torch_path, triton_path
 from gen.samplers.parameters import Parameters
 from gen.samplers.random import row_keys
-from tests.samplers.float64_reference import Ranked, hard_logits
+from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
 KINDS = [1, 3, 4, 8, 9, 10]  # of the rows of hard_logits: the interpreter is slow
@@ -80,3 +81,57 @@ def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) 
     )
     assert torch.equal(token_ids, others)
     torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
+def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
+    values: dict[str, Any] = {
+        "temperature": [1e-46, 1e-40, 1e35, 1e39, math.inf],
+        "top_k": [-(2**63), 0, 2**62],
+        "top_p": [-1.0, 0.0, 1e-320, 1e-50, 7.0, math.inf],
+        "min_p": [-1.0, 1e-320, 7.0, math.inf],
+    }
+    logits = hard_logits(300, torch.float32)[[1, 3, 9, 10]].to(DEVICE)
+    rows = logits.repeat(len(values[name]), 1)
+    dtype = torch.int64 if name == "top_k" else torch.float64
+    given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(4)}
+    keys = row_keys(torch.arange(4).repeat(len(values[name])), 1)[0].to(DEVICE)
+    parameters = Parameters(**given).for_rows(rows)
+    token_ids, logprobs = triton_path.draw(rows, keys, parameters)
+    expected_ids, expected_logprobs = torch_path.draw(rows, keys, parameters)
+    assert ((token_ids >= 0) & (token_ids < 300)).all()
+    assert torch.equal(token_ids, expected_ids)
+    torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("parameters", [{}, {"temperature": 1e-30}, {"temperature": 1e20, "min_p": 0.1}, PARAMETERS[5]])
+def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
+    logits = extreme_logits(129, dtype).to(DEVICE)
+    keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
+    rows = Parameters(**parameters).for_rows(logits)
+    results = [(path.draw(logits, keys, rows), path.most_likely(logits)) for path in (triton_path, torch_path)]
+    for (token_ids, logprobs), (others, other_logprobs) in zip(*results, strict=True):
+        assert torch.equal(token_ids, others)
+        torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("parameters", [{"min_p": 0.05}, {"top_p": 0.8}, {"top_k": 3}, PARAMETERS[5]], ids=str)
+def test_dead_rows_give_token_zero_and_change_no_other_row(parameters: dict[str, Any]) -> None:
+    logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
+    keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
+    token_ids, logprobs = triton_path.draw(logits, keys, Parameters(**parameters).for_rows(logits))
+    assert not token_ids[::2].any() and logprobs[::2].isneginf().all()
+    alone, _ = triton_path.draw(logits[1::2], keys[1::2], Parameters(**parameters).for_rows(logits[1::2]))
+    assert torch.equal(token_ids[1::2], alone)
+
+
+def test_keys_and_parameters_need_not_be_contiguous() -> None:
+    logits = hard_logits(300, torch.float32)[1:2].expand(4, -1).to(DEVICE)
+    keys = row_keys(torch.arange(8), 1)[0].to(DEVICE)
+    given: dict[str, Any] = {"top_p": torch.tensor([0.7], dtype=torch.float64, device=DEVICE).expand(4)}
+    given["top_k"] = torch.arange(20, 28, device=DEVICE)[::2]
+    given["temperature"] = torch.linspace(0.5, 1, 8, device=DEVICE)[::2]
+    rows = Parameters(**given).for_rows(logits)
+    token_ids, _ = triton_path.draw(logits, keys[::2], rows)
+    assert torch.equal(token_ids, torch_path.draw(logits, keys[::2], rows)[0])
