@@ -16,6 +16,7 @@ from gen.prefill import prefill
 from gen.processing import Processing
 from gen.prompts import Request
 from gen.samplers import BeamSearchSampler
+from gen.texts import nothing_left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class _Finished:
 
     def __init__(self, prompts: int, sampler: BeamSearchSampler, limits: Tensor) -> None:
         shape, device = (prompts, sampler.samples), limits.device
-        self.scores = torch.full(shape, -math.inf, dtype=torch.float32, device=device)
+        self.scores = torch.full(shape, -math.inf, dtype=torch.float64, device=device)  # a penalty makes them small
         self.weights = torch.full(shape, -math.inf, dtype=torch.float32, device=device)
         self.last_tokens, self.parents, self.steps = (
             torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(3)
@@ -51,7 +52,7 @@ class _Finished:
         """Merge the candidates of a step that have ended, and keep the best; each argument is (prompts, candidates)."""
         may_end = ended & ~self.done
         may_end[:, self._sampler.samples :] = False  # the others are there to go on with
-        scores = torch.where(may_end, weights / (step + 1) ** self._sampler.length_penalty, -math.inf)
+        scores = torch.where(may_end, weights.double() / (step + 1) ** self._sampler.length_penalty, -math.inf)
         best, kept = torch.cat((self.scores, scores), 1).topk(self._sampler.samples)
         self.scores = best
         self.weights = torch.cat((self.weights, weights), 1).gather(1, kept)
@@ -68,8 +69,8 @@ class _Finished:
         full = ~self.scores.isneginf().any(1, keepdim=True)
         length: Tensor | int = step + 1
         if self._sampler.early_stopping == "never" and self._sampler.length_penalty > 0:
-            length = self._limits
-        hopeless = best_running / length**self._sampler.length_penalty <= self.scores.amin(1, keepdim=True)
+            length = self._limits.double()
+        hopeless = best_running.double() / length**self._sampler.length_penalty <= self.scores.amin(1, keepdim=True)
         finished = full if self._sampler.early_stopping is True else torch.zeros_like(full)
         self.done = self.done | (full & hopeless) | finished | (self._limits <= step + 1) | best_running.isneginf()
 
@@ -82,7 +83,9 @@ def beam_search(model: Model, sampler: BeamSearchSampler, request: Request) -> l
     Args:
         request: one row for each prompt, at least one new token.
     Returns:
-        For each prompt up to `sampler.samples` hypotheses; fewer where a mask leaves fewer texts.
+        For each prompt up to `sampler.samples` hypotheses, one at least; fewer where a mask leaves fewer texts.
+    Raises:
+        SamplingError: no beam of a prompt had a token left to choose, and none had ended before.
     Host sync: none a token on CUDA; whether all are done is read one step late.
     """
     beams, device = sampler.samples, model.placement.logits_device
@@ -127,10 +130,15 @@ def beam_search(model: Model, sampler: BeamSearchSampler, request: Request) -> l
     # all is read after the last event, so that this waits once
     per_prompt = list(zip(*last.read(0), strict=True))
     history = [harvest.read(step)[:3] for step in range(ran)]
-    return [
+    texts = [
         [_trace(history, number, *end) for end in zip(*ends_of_one, strict=True) if end[0] > -math.inf]
         for number, ends_of_one in enumerate(per_prompt)
     ]
+    for step, (_, _, weights_at) in enumerate(history):
+        for row, of_row, running in zip(rows, texts, weights_at, strict=True):
+            if not of_row and max(running) == -math.inf:
+                raise nothing_left(row, step)
+    return texts
 
 
 def _trace(

@@ -32,12 +32,15 @@ class Row:
         seed: of the row's draws, below 2**63.
         limit: how many new tokens at most, by max_new_tokens and by the context.
         inputs: what the prompt's images are to the model.
+        number, sample: which of the prompts, and which of its texts; both from 0.
     """
 
     prompt_ids: list[int]
     seed: int
     limit: int
     inputs: Inputs = field(default_factory=dict)
+    number: int = 0
+    sample: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,8 +261,15 @@ def read_request(
             )
         limit = min(max_new_tokens, room)
         rows += [
-            Row(prompt_ids=token_ids, seed=sample_seed(prompt_seed, n), limit=limit, inputs=inputs)
-            for n in range(texts)
+            Row(
+                prompt_ids=token_ids,
+                seed=sample_seed(prompt_seed, sample),
+                limit=limit,
+                inputs=inputs,
+                number=number,
+                sample=sample,
+            )
+            for sample in range(texts)
         ]
     return Request(
         rows=rows,

@@ -34,6 +34,19 @@ class Completion:
     seed: int
 
 
+def name_of(row: Row) -> str:
+    """Which text this is, for an error."""
+    return f"prompt {row.number}" + (f", sample {row.sample}" if row.sample else "")
+
+
+def nothing_left(row: Row, new_tokens: int) -> SamplingError:
+    """The error for a row, or all beams of a prompt, without a token to choose after so many new ones."""
+    return SamplingError(
+        f"{name_of(row)}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, or "
+        "a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
+    )
+
+
 class GrowingText:
     """One row's text as it grows on the host."""
 
@@ -53,13 +66,12 @@ class GrowingText:
         """Take a token; return the text that is now certain, which is none once the text has ended."""
         if self.finish_reason:
             return ""
-        if logprob == -float("inf"):
-            raise SamplingError(
-                f"no token was left to choose after {len(self._token_ids)} new ones: every logit is -inf or NaN."
-            )
+        if not logprob > -float("inf"):  # NaN, from a sampler of the caller's, is no likelihood either
+            raise nothing_left(self._row, len(self._token_ids))
         if not 0 <= token_id < self._vocab_size:
             raise SamplingError(
-                f"the sampler chose the token {token_id}; the vocabulary is 0 to {self._vocab_size - 1}."
+                f"{name_of(self._row)}: the sampler chose the token {token_id}; the vocabulary is 0 to "
+                f"{self._vocab_size - 1}."
             )
         piece = hidden = ""
         if token_id in self._eos_token_ids:

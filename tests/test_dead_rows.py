@@ -1,0 +1,154 @@
+"""Rows with nothing left to choose: the error names prompt, sample and place; searches find what there is."""
+
+import math
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.samplers import BeamSearchSampler, Sampler, beam_search, greedy, multinomial
+from tests.helpers import ScriptedModel, ScriptedState, byte_tokenizer, tiny_model
+
+ALLOWED = [97, 98, 99]
+ONLY = {token: -math.inf for token in range(259) if token not in ALLOWED}  # each once: no_repeat_ngram_size=1
+
+
+class DyingModel(ScriptedModel):
+    """After its script, nothing but one value in the logits; a prompt's script is the prompt itself."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(lambda prompt: [*prompt.encode()])
+        self.value = value
+        self.eos_token_ids = ()
+
+    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "DyingState"]:
+        _, state = super().prefill(token_ids, attention_mask, new_tokens)
+        dying = DyingState(self, state._scripts)
+        return dying.logits(), dying
+
+
+class DyingState(ScriptedState):
+    def __init__(self, model: DyingModel, scripts: list[list[int]]) -> None:
+        super().__init__(model, scripts)
+        self._value = model.value
+
+    def logits(self) -> Tensor:
+        dead = torch.tensor([self._position >= len(script) - 1 for script in self._scripts])
+        return super().logits().masked_fill(dead.unsqueeze(1), self._value)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(top_p=0.9, min_p=0.1), beam_search(1), beam_search(3)])
+def test_the_error_names_the_prompt_and_how_many_tokens_came_before(sampler: Sampler, value: float) -> None:
+    for prompts, message in (
+        (["dead", "four"], "prompt 0: no token was left to choose after 4 new ones"),
+        (["much longer", "a", "long"], "prompt 1: no token was left to choose after 1 new ones"),
+        (["longer", "dead"], "prompt 1: no token was left to choose after 4 new ones"),
+    ):
+        with pytest.raises(gen.SamplingError, match=f"^{message}"):
+            gen.generate(DyingModel(value), prompts, sampler=sampler, max_new_tokens=9)
+        assert gen.generate(DyingModel(value), prompts[:1], sampler=sampler, max_new_tokens=4) == [prompts[0][:4]]
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0: .* after 2 new ones"):
+        gen.generate(DyingModel(value), "to", sampler=sampler)
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_stream_gives_what_came_before_and_then_the_error(value: float) -> None:
+    pieces = gen.stream(DyingModel(value), "dead", sampler=greedy(), max_new_tokens=9)
+    assert [next(pieces) for _ in range(4)] == [*"dead"]
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 4 new ones"):
+        next(pieces)
+
+
+def test_the_error_names_the_sample(model: Any) -> None:
+    """A NaN in the second of three rows."""
+
+    class SecondDies:
+        samples, processors = 3, None
+
+        def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+            rows = torch.arange(len(logits))
+            dead = torch.where(rows % 3 == 1, math.nan, 0.8)
+            token_ids, _, weights = multinomial(temperature=dead).step(logits, weights, keys)
+            return token_ids, rows, weights
+
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0, sample 1: no token was left to choose after 0 new ones"):
+        gen.generate(model, ["a", "b"], sampler=SecondDies())
+
+
+@pytest.mark.parametrize("make", [greedy, multinomial, beam_search])
+def test_processors_that_ban_everything_are_an_error(model: Any, make: Any) -> None:
+    everything = [[token] for token in range(259)]
+    for settings in ({"bad_words": everything}, {"logit_bias": dict.fromkeys(range(259), -math.inf)}):
+        with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 0 new ones"):
+            gen.generate(model, ["x", "y"], sampler=make(**settings))
+    once = make(logit_bias=ONLY, no_repeat_ngram_size=1)
+    with pytest.raises(gen.SamplingError, match=r"^prompt 1: no token was left to choose after 1 new ones"):
+        gen.generate(model, ["x", "ab"], sampler=once, eos_token_id=[], max_new_tokens=3)
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 3 new ones"):
+        gen.generate(model, "x", sampler=once, eos_token_id=[], max_new_tokens=4)
+
+
+def likelihood(model: Any, prompt: str, token_ids: list[int], allowed: list[int]) -> float:
+    """The log-probability of a text whose tokens are all different, by a forward of all of it."""
+    prompt_ids = [*prompt.encode()]
+    with torch.no_grad():
+        logits = model.hf_model(torch.tensor([prompt_ids + token_ids])).logits[0].double()
+    total, left = 0.0, [token for token in allowed if token not in prompt_ids]
+    for place, token in enumerate(token_ids, len(prompt_ids) - 1):
+        total += float(logits[place][left].log_softmax(-1)[left.index(token)])
+        left.remove(token)
+    return total
+
+
+@pytest.mark.parametrize("beams", [6, 7, 40])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 50.0, -50.0])
+def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: float) -> None:
+    """Against all texts: of the tokens a, b, c and the eos, each once at most."""
+    eos = 257
+    bias = {token: value for token, value in ONLY.items() if token != eos}
+    sampler = beam_search(beams, length_penalty=penalty, logit_bias=bias, no_repeat_ngram_size=1)
+    for prompt, eos_token_ids in (("x", []), ("xyz", []), ("x", [eos]), ("a", [eos])):
+        ends, allowed = [eos] if eos_token_ids else [], [token for token in ALLOWED if token not in prompt.encode()]
+        texts = [list(text) + ends for n in range(4) for text in permutations(allowed, n)]
+        texts = [text for text in texts if eos_token_ids or len(text) == len(allowed)]
+        if beams < len(texts):
+            continue
+        found = gen.generate(
+            model,
+            [prompt],
+            sampler=sampler
+            if eos_token_ids
+            else beam_search(beams, length_penalty=penalty, logit_bias=ONLY, no_repeat_ngram_size=1),
+            num_return_sequences=beams,
+            eos_token_id=eos_token_ids,
+            max_new_tokens=4 if eos_token_ids else len(allowed),
+            details=True,
+        )[0]
+        scores = {
+            tuple(token for token in text if token != eos): likelihood(model, prompt, text, allowed + ends)
+            / len(text) ** penalty
+            for text in texts
+        }
+        assert [tuple(one.token_ids) for one in found] == sorted(scores, key=lambda text: -scores[text])
+        for one in found:
+            assert one.score == pytest.approx(scores[tuple(one.token_ids)], rel=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 2, 5])
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_step_of_dead_beams_gives_token_zero_and_no_weight(beams: int, value: float) -> None:
+    logits = torch.full((2 * beams, 300), value)
+    logits[beams:, 7] = 1.0
+    token_ids, ancestors, weights = BeamSearchSampler(beams)(logits, torch.zeros(2 * beams))
+    assert not token_ids[:beams].any() and weights[:beams].isneginf().all()
+    assert token_ids[beams:].eq(7).all() and weights[beams] == 0
+    assert ((ancestors >= 0) & (ancestors // beams == torch.arange(2 * beams) // beams)).all()
