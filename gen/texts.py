@@ -42,8 +42,8 @@ def name_of(row: Row) -> str:
 def nothing_left(row: Row, new_tokens: int) -> SamplingError:
     """The error for a row, or all beams of a prompt, without a token to choose after so many new ones."""
     return SamplingError(
-        f"{name_of(row)}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, or "
-        "a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
+        f"{name_of(row)}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, "
+        "or a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
     )
 
 

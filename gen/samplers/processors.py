@@ -8,6 +8,7 @@ their arguments alone and have no host sync; shapes are static.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any
 
 import torch
@@ -80,9 +81,9 @@ def _read_bias(given: object) -> dict[int, float] | None:
 
 
 def _read_one_bias(bias: object) -> float:
-    if isinstance(bias, float) and bias == -math.inf:
-        return bias
-    return read_number("a bias of logit_bias, unless it is -inf,", bias, minimum=-_LARGEST, maximum=_LARGEST)
+    if isinstance(bias, Real) and bias == -math.inf:
+        return -math.inf
+    return read_number("a bias of logit_bias", bias, minimum=-_LARGEST, maximum=_LARGEST)
 
 
 def _read_words(given: object) -> tuple[str | tuple[int, ...], ...] | None:
