@@ -102,8 +102,9 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         before = (ties.cumsum(-1) - ties).gather(-1, slot)
     token_ids, weight = run_tokens(inside, top, temperature, cut, before, block, keys)
     logprobs = log_probability(weight, mass)
-    # where a cut reaches few blocks, those that stand in for a dead row's may be any
-    return token_ids.masked_fill_(logprobs.isneginf(), 0), logprobs.squeeze(-1)
+    if cut is not None:  # which may reach few blocks, and those that stand in for a dead row's may be any
+        token_ids.masked_fill_(logprobs.isneginf(), 0)
+    return token_ids, logprobs.squeeze(-1)
 
 
 def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
