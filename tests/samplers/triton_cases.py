@@ -107,7 +107,7 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("parameters", [{}, {"temperature": 1e-30}, {"temperature": 1e20, "min_p": 0.1}, PARAMETERS[5]])
 def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
-    logits = extreme_logits(129, dtype).to(DEVICE)
+    logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     results = [(path.draw(logits, keys, rows), path.most_likely(logits)) for path in (triton_path, torch_path)]
