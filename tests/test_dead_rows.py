@@ -122,7 +122,7 @@ def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: 
         texts = [text for text in texts if eos_token_ids or len(text) == len(allowed)]
         if beams < len(texts):
             continue
-        found = gen.generate(
+        found: Any = gen.generate(
             model,
             [prompt],
             sampler=sampler
@@ -132,7 +132,8 @@ def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: 
             eos_token_id=eos_token_ids,
             max_new_tokens=4 if eos_token_ids else len(allowed),
             details=True,
-        )[0]
+        )
+        [found] = found
         scores = {
             tuple(token for token in text if token != eos): likelihood(model, prompt, text, allowed + ends)
             / len(text) ** penalty
@@ -176,7 +177,7 @@ def test_few_live_tokens_search_as_transformers_does(model: Any, beams: int, ear
             return_dict_in_generate=True,
             output_scores=True,
         )
-        found = gen.generate(
+        found: Any = gen.generate(
             model,
             [prompt],
             sampler=sampler,
@@ -184,7 +185,8 @@ def test_few_live_tokens_search_as_transformers_does(model: Any, beams: int, ear
             eos_token_id=eos,
             max_new_tokens=6,
             details=True,
-        )[0]
+        )
+        [found] = found
         texts = expected.sequences[:, token_ids.shape[1] :].tolist()
         assert [one.token_ids for one in found] == [[t for t in text if t != eos] for text in texts]
         scores = expected.sequences_scores.tolist()

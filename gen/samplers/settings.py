@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -81,8 +82,11 @@ def immutable(name: str) -> Callable[[type[T]], type[T]]:
 
 def read_number(name: str, value: object, **limits: float) -> float:
     """A number of any kind, checked by `gen.errors.check_number`, as a float."""
-    if isinstance(value, Decimal):
-        value = math.nan if value.is_snan() else float(value)
+    if isinstance(value, Decimal | Fraction):
+        try:
+            value = float(value)
+        except (OverflowError, ValueError):  # too large, or a NaN that signals
+            value = math.nan
     check_number(name, value, **limits)  # type: ignore[arg-type]
     return float(value)  # type: ignore[arg-type]
 

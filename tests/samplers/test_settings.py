@@ -222,7 +222,7 @@ def test_unusable_settings_are_refused_when_the_sampler_is_made(make: Any) -> No
         {"temperature": 10**400},
         {"temperature": math.inf},
         {"temperature": Decimal("1e400")},
-        {"temperature": Fraction(-1, 10**400)},
+        {"temperature": Fraction(-1, 10**300)},
         {"temperature": "1"},
         {"temperature": torch.tensor(1.0)},
         {"temperature": torch.ones(1, dtype=torch.complex64)},
