@@ -27,6 +27,7 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the highest id that the tokenizer knows.
+        added_ids: of tokens that were added to its vocabulary, special ones with them.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
@@ -34,6 +35,7 @@ class Tokenizer:
         self._chat_template = chat_template
         self._encoding = Lock()  # fast tokenizers set their truncation at a call, and fail if another thread does too
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+        self.added_ids = frozenset(tokenizer.get_added_vocab().values())
 
     def encode(self, text: str) -> list[int]:
         """Token ids with the special tokens that the tokenizer adds; an empty text is the bos token alone.

@@ -92,14 +92,71 @@ SHAPES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "mixtral": ("Mixtral", _SMALL | {"num_local_experts": 4}),
     "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),  # ALiBi: takes no position ids
+    "gpt_neo": (
+        "GPTNeo",  # the window of its local layers is no layer type
+        {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 128, "window_size": 8}
+        | {"attention_types": [[["global", "local"], 1]]},
+    ),
     "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of other widths
+}
+
+
+_LINEAR: dict[str, object] = {
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+_MAMBA2: dict[str, object] = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 4,
+}
+_FEW_EXPERTS: dict[str, object] = {"num_experts": 2, "num_experts_per_tok": 1}
+_MAMBA: dict[str, object] = {"mamba_d_state": 8, "mamba_dt_rank": 4, "use_mamba_kernels": False}
+
+HYBRIDS: dict[str, tuple[str, dict[str, object]]] = {  # layers with a recurrent or convolutional state
+    "qwen3_5": ("Qwen3_5", _SMALL | _LINEAR),
+    "qwen3_next": (
+        "Qwen3Next",
+        _SMALL | _LINEAR | _FEW_EXPERTS | {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+    ),
+    "olmo_hybrid": ("OlmoHybrid", _SMALL | _LINEAR),
+    "nemotron_h": (
+        "NemotronH",
+        _SMALL
+        | {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 16, "head_dim": 8}
+        | {"ssm_state_size": 8, "n_groups": 1, "chunk_size": 4},
+    ),
+    "bamba": ("Bamba", _SMALL | _MAMBA2 | {"attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1", _SMALL | _MAMBA2 | {"mamba_d_ssm": 64, "head_dim": 8}),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid",
+        _SMALL
+        | _MAMBA2
+        | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 32, "num_local_experts": 0},
+    ),
+    "jamba": ("Jamba", _SMALL | _MAMBA | _FEW_EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "zamba": (
+        "Zamba",
+        _SMALL
+        | _MAMBA
+        | {"layers_block_type": ["mamba", "hybrid"], "attn_layer_period": 2, "attn_layer_offset": 1}
+        | {"n_mamba_heads": 2, "attention_hidden_size": 64, "attention_head_dim": 16},
+    ),
+    "lfm2": ("Lfm2", _SMALL | {"layer_types": ["conv", "full_attention"]}),
+    "lfm3": ("Lfm3", _SMALL | {"layer_types": ["conv", "full_attention"]}),
 }
 
 
 def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
     """A small model with random weights, large enough that its greedy texts vary."""
-    name, settings = SHAPES[shape]
-    config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    name, settings = (SHAPES | HYBRIDS)[shape]
+    config_name = f"{name}TextConfig" if name in ("Gemma3", "Qwen3_5") else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
@@ -114,6 +171,16 @@ def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **
                 spread = 1.0 if "emb" in parameter_name or "wte" in parameter_name else 0.3
                 parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
     return model.eval()
+
+
+@torch.inference_mode()
+def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
+    """The likeliest tokens below `known` by the model's plain forward: no cache, padding or mask, anew at every token."""
+    token_ids = list(prompt_ids)
+    for _ in range(new_tokens):
+        logits = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0, -1, :known]
+        token_ids.append(int(logits.argmax()))
+    return token_ids[len(prompt_ids) :]
 
 
 class ScriptedModel:

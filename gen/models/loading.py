@@ -12,6 +12,7 @@ from gen.isolation import isolated
 from gen.models.adapters import find_adapter
 from gen.models.checkpoints import DEMO, check_folder, find_source
 from gen.models.checks import check_model, check_tokenizer
+from gen.models.probing import probe_model
 from gen.models.transformers import TransformersModel
 from gen.models.vision import VisionModel, reads_images
 
@@ -32,6 +33,7 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
     quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
+    probe: bool = True,
 ) -> TransformersModel:
     """Load a language model in Hugging Face format onto the device that is asked for.
 
@@ -48,6 +50,7 @@ def load(
         attn_implementation: "sdpa" or "eager"; None is the model's own choice.
         quantization_config: how to quantise the weights, as transformers.BitsAndBytesConfig(load_in_4bit=True); its
             package is yours to install. None is the checkpoint's own way.
+        probe: see `from_transformers`.
     Raises:
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole or not in this format, or it cannot be used (see
@@ -57,6 +60,7 @@ def load(
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
     check_flag("trust_remote_code", trust_remote_code)
+    check_flag("probe", probe)
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)
     source = find_source(path_or_hub_id, revision)
@@ -102,25 +106,38 @@ def load(
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
-    return from_transformers(model.eval(), tokenizer)
+    return from_transformers(model.eval(), tokenizer, probe=probe)
 
 
 @isolated
 def from_transformers(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin", *, probe: bool = True
 ) -> TransformersModel:
     """Use a model and tokenizer that are loaded already; neither is changed or moved.
 
     Args:
         model: a decoder language model, or a vision-language model.
         tokenizer: the model's own; for a vision-language model its processor.
+        probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
+            `gen.models.probing`); one with offloaded weights is not probed, and a line of the log says so.
     Raises:
         ArgumentError: something else came as a model or tokenizer.
-        ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, or its
-            tokenizer or processor does not fit.
+        ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
+            differs in the probe, or its tokenizer or processor does not fit.
     """
     check_model("from_transformers", model, tokenizer, load="gen.load")
     check_tokenizer("from_transformers", tokenizer, processor=True)
+    check_flag("probe", probe)
+    taken = _take(model, tokenizer)
+    if probe:
+        probe_model(taken)
+    return taken
+
+
+def _take(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
+) -> TransformersModel:
+    """The adapter for what the model reads, texts alone or images too."""
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__
     if not reads_images(model):

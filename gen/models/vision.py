@@ -11,6 +11,7 @@ from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Inputs
 from gen.models.transformers import State, TransformersModel, text_positions
+from gen.models.wrapping import innermost
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def reads_images(model: "PreTrainedModel") -> bool:
     """Whether the model takes images."""
-    return "pixel_values" in inspect.signature(model.forward).parameters
+    return "pixel_values" in inspect.signature(innermost(model).forward).parameters
 
 
 class VisionModel(TransformersModel):
@@ -89,20 +90,20 @@ class VisionModel(TransformersModel):
         merged = _merge(inputs, token_ids.shape[1])
         positions = self._positions(token_ids, attention_mask, merged)
         placed = {
-            name: self._place_input(name, value) for name, value in merged.items() if name in self._forward_arguments
+            name: self._place_input(name, value) for name, value in merged.items() if self.takes(name)
         }
         try:
             with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
                 return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)
         except ValueError as error:
-            raise ModelError(f"{error}; use the processor that belongs to {type(self.hf_model).__name__}.") from error
+            raise ModelError(f"{error}; use the processor that belongs to {type(self._inner).__name__}.") from error
 
     def _positions(self, token_ids: Tensor, attention_mask: Tensor, inputs: Inputs) -> Tensor:
         """Positions in the text, or where the model has them over time, height and width of images, those.
 
         Computed on the CPU and given to the model, which would otherwise keep a part of them for its next call.
         """
-        base = getattr(self.hf_model, self.hf_model.base_model_prefix, None)
+        base = getattr(self._inner, self._inner.base_model_prefix, None)
         get_rope_index = getattr(base, "get_rope_index", None)
         if get_rope_index is None:
             return text_positions(attention_mask)

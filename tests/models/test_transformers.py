@@ -122,7 +122,7 @@ def test_load_reads_a_directory_and_its_eos_ids(tmp_path: Path) -> None:
     saved.generation_config.eos_token_id = [257, 258]
     saved.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    model = gen.load(tmp_path, device="cpu", dtype="float64", attn_implementation="eager")
+    model = gen.load(tmp_path, device="cpu", dtype="float64", attn_implementation="sdpa")
     assert model.placement.dtype == torch.float64
     assert model.eos_token_ids == (257, 258)
     assert gen.load(str(tmp_path)).placement.dtype == torch.float32

@@ -1,0 +1,208 @@
+"""One probe when a model is taken: two short prompts as a batch, and a model that would be run wrongly is refused.
+
+The prompts have unequal lengths. gen reads them as it reads any batch, then makes two steps, and moves rows before each
+as samples and beams do. The logits after the prompts and after each step are compared with those of the model's own
+forward over each prompt and its new tokens alone, without cache, padding or mask. For quantised weights, whose
+activations may be rounded by what else is in the batch, they are compared with its forward over the padded batch.
+
+A difference is the root mean square over the vocabulary, in units of the logits' standard deviation: unequal texts
+differ by about 1.4, rounding alone by 1e-6 in float32 and 0.01 in bfloat16. Rounding may also send a token to another
+expert of a mixture, so that a model is refused only if it differs with each of three pairs of prompts.
+"""
+
+import logging
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from gen.devices import to_device
+from gen.errors import GenError, ModelError
+from gen.models.wrapping import innermost
+from gen.prefill import pad_left
+
+if TYPE_CHECKING:
+    from gen.models.transformers import TransformersModel
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+LENGTHS = (7, 3)
+STEPS = 2
+TRIES = 3
+MOVES = ((1, 0, 1), (1, 2, 0))  # before each step: which row each row continues; the first adds a row
+_GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+
+logger = logging.getLogger("gen")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The largest difference of one try: which prompt, after how many new tokens, and how much."""
+
+    prompt: int
+    step: int
+    size: float
+
+
+def probe_model(model: "TransformersModel") -> None:
+    """Raise unless gen gives the logits that the model's own forward gives; a model with offloaded weights is let pass.
+
+    The model, torch's random numbers and its other settings are left as they are found.
+
+    Raises:
+        ModelError: the logits differ, or a forward fails. It says where and by how much.
+    Host sync: several; this is at load.
+    """
+    name = type(innermost(model.hf_model)).__name__
+    if model.placement.offloaded:
+        logger.warning("%s has offloaded weights and is not probed: gen cannot tell whether its texts are right", name)
+        return
+    tolerance, dtype = tolerance_of(model.hf_model)
+    alone = not _quantised(model.hf_model)
+    try:
+        with undisturbed(model.hf_model, model.placement.devices):
+            for attempt in range(TRIES):
+                prompts, continuations = _texts(model, attempt)
+                found = _logits_of_gen(model, prompts, continuations)
+                expected = (_logits_alone if alone else _logits_padded)(model, prompts, continuations)
+                worst = _largest(found, expected)
+                if worst.size <= tolerance:
+                    return
+    except GenError:
+        raise
+    except Exception as error:  # the forwards of models fail with errors of every kind
+        raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}") from error
+    oracle = "that prompt alone" if alone else "the same batch"
+    how = f"differ from its own forward of {oracle} by {worst.size:.2g} of their spread, more than the {tolerance:g} that {str(dtype).removeprefix('torch.')} may"
+    if not math.isfinite(worst.size):
+        how = f"are not finite where those of its own forward of {oracle} are, or the other way round"
+    raise ModelError(
+        f"gen would run {name} wrongly: its logits for row {worst.prompt} of a batch of prompts of "
+        f"{' and '.join(str(len(prompt)) for prompt in prompts)} tokens, after {worst.step} new tokens, {how}. "
+        "Use transformers' generate; probe=False takes it all the same."
+    )
+
+
+def tolerance_of(model: nn.Module) -> tuple[float, torch.dtype]:
+    """The most that logits may differ, and the coarsest type of the weights, which says so."""
+    dtypes = {parameter.dtype for parameter in model.parameters()} & TOLERANCE.keys()
+    dtype = max(dtypes or {torch.float32}, key=TOLERANCE.__getitem__)
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return TOLERANCE[torch.float16], dtype  # TensorFloat-32 has as many digits
+    return TOLERANCE[dtype], dtype
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    """The root mean square difference of two vectors, in units of the standard deviation of the second."""
+    found, expected = found.double(), expected.double()
+    usual = expected.abs() < 1e4  # leaves out NaN, infinity and what stands for it, which have to be in both
+    if not torch.equal(usual, found.abs() < 1e4):
+        return float("inf")
+    error = (found - expected)[usual].square().mean().sqrt()
+    return float(error / expected[usual].std(correction=0)) if error > 0 else 0.0
+
+
+@contextmanager
+def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
+    """Run a model without a trace: random numbers and what its forward sets on its modules are put back.
+
+    Compiled models run uncompiled, and autocast is off: neither is what the probe is about.
+    """
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    cuda = [device.index for device in devices if device.type == "cuda"]
+    with ExitStack() as contexts:
+        contexts.enter_context(torch.random.fork_rng(devices=cuda))
+        contexts.enter_context(torch.autocast(devices[0].type, enabled=False))
+        if "torch._dynamo" in sys.modules:
+            contexts.enter_context(torch.compiler.set_stance("force_eager"))
+        contexts.enter_context(torch.inference_mode())
+        try:
+            yield
+        finally:
+            for module, attributes in before:
+                now = vars(module)
+                for attribute in now.keys() - attributes.keys():
+                    del now[attribute]
+                now.update(attributes)
+
+
+def _texts(model: "TransformersModel", attempt: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Two prompts that fit into the context, and the tokens that continue each; none of them special if there are others."""
+    longest = max(1, min(LENGTHS[0], model.context_length - STEPS))
+    shorter = max(1, min(LENGTHS[1], longest - 1))
+    steps = min(STEPS, model.context_length - longest)
+    wanted = longest + shorter + 2 * steps
+    known = min(model.vocab_size, model.tokenizer.vocab_size)
+    spread = [int(known * (number * _GOLDEN % 1)) for number in range(1 + attempt * wanted, 1 + (attempt + 10) * wanted)]
+    usable = [token_id for token_id in spread if token_id not in model.tokenizer.added_ids] or spread
+    ids = (usable * wanted)[:wanted]
+    prompts = [ids[:longest], ids[longest : longest + shorter]]
+    rest = ids[longest + shorter :]
+    return prompts, [rest[:steps], rest[steps:]]
+
+
+def _logits_of_gen(
+    model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
+) -> list[tuple[int, int, Tensor]]:
+    """(prompt, new tokens, logits (vocab,)) for each row of the prefill and of each step, rows moved before it."""
+    steps = len(continuations[0])
+    logits, state = model.prefill(*pad_left(prompts), steps + 1)
+    rows = list(range(len(prompts)))
+    found = [(row, 0, logits[row].cpu()) for row in rows]
+    for step, move in zip(range(steps), MOVES, strict=False):
+        state.reorder(torch.tensor(move, device=logits.device))
+        rows = [rows[ancestor] for ancestor in move]
+        token_ids = torch.tensor([[continuations[row][step]] for row in rows], device=logits.device)
+        logits = state.decode_step(token_ids)
+        found += [(row, step + 1, one.cpu()) for row, one in zip(rows, logits, strict=True)]
+    return found
+
+
+def _logits_alone(
+    model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
+) -> dict[tuple[int, int], Tensor]:
+    """The same by (prompt, new tokens), from one forward for each prompt and its continuation."""
+    expected = {}
+    for row, (prompt, new) in enumerate(zip(prompts, continuations, strict=True)):
+        token_ids = torch.tensor([prompt + new], device=model.placement.input_device)
+        logits = model.hf_model(input_ids=token_ids, use_cache=False, return_dict=True).logits[0]
+        expected |= {(row, step): logits[len(prompt) - 1 + step].cpu() for step in range(len(new) + 1)}
+    return expected
+
+
+def _logits_padded(
+    model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
+) -> dict[tuple[int, int], Tensor]:
+    """The same from one forward of both, padded on the left as gen pads them."""
+    device = model.placement.input_device
+    token_ids, mask = pad_left([prompt + new for prompt, new in zip(prompts, continuations, strict=True)])
+    inputs = {"input_ids": token_ids, "attention_mask": mask.to(torch.int64)}
+    if model.takes("position_ids"):
+        inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+    placed = {name: to_device(value, device) for name, value in inputs.items()}
+    logits = model.hf_model(**placed, use_cache=False, return_dict=True).logits
+    width, steps = token_ids.shape[1], len(continuations[0])
+    return {
+        (row, step): logits[row, width - steps - 1 + step].cpu()
+        for row in range(len(prompts))
+        for step in range(steps + 1)
+    }
+
+
+def _largest(found: list[tuple[int, int, Tensor]], expected: dict[tuple[int, int], Tensor]) -> Difference:
+    differences = [
+        Difference(prompt=prompt, step=step, size=distance(logits, expected[prompt, step]))
+        for prompt, step, logits in found
+    ]
+    return max(differences, key=lambda difference: difference.size)
+
+
+def _quantised(model: nn.Module) -> bool:
+    """Whether some weights are stored in fewer than 16 bits, or transformers says so."""
+    return bool(getattr(innermost(model), "is_quantized", False)) or any(
+        not parameter.is_floating_point() or parameter.element_size() < 2 for parameter in model.parameters()
+    )

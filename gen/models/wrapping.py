@@ -1,0 +1,36 @@
+"""Models inside of wrappers: torch.compile and PEFT put a forward of their own around the model's."""
+
+from typing import TYPE_CHECKING, Any
+
+from gen.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def innermost(model: Any) -> "PreTrainedModel":
+    """The transformers model that a wrapper calls; its forward says which arguments are taken.
+
+    Raises:
+        ModelError: the wrapper learned a prompt: tokens that no prompt has would be in the cache or the embeddings.
+    """
+    while True:
+        inner = model
+        if "_orig_mod" in getattr(model, "_modules", {}):  # torch.compile
+            inner = model._orig_mod
+        elif hasattr(type(model), "get_base_model"):  # PEFT
+            _refuse_learned_prompt(model)
+            inner = model.get_base_model()
+        if inner is model:
+            return model  # type: ignore[no-any-return]
+        model = inner
+
+
+def _refuse_learned_prompt(model: Any) -> None:
+    config = getattr(model, "active_peft_config", None)
+    if getattr(config, "is_prompt_learning", False):
+        kind = str(getattr(config.peft_type, "value", config.peft_type)).lower().replace("_", " ")
+        raise ModelError(
+            f"{type(model).__name__} has {kind}, which puts learned tokens before each prompt; gen has no place for "
+            "them. Adapters that change weights, such as LoRA, are supported."
+        )

@@ -1,0 +1,43 @@
+"""Models whose layers keep recurrent or convolutional states: batches of unequal prompts, samples and beams."""
+
+import pytest
+import torch
+
+import gen
+from tests.helpers import HYBRIDS, byte_tokenizer, plain_greedy, tiny_model
+
+PROMPTS = ["to be or not to be", "a", "x = [1]"]
+
+
+@pytest.mark.parametrize("shape", HYBRIDS)
+def test_greedy_texts_of_unequal_prompts_equal_the_models_plain_forward_of_each_alone(shape: str) -> None:
+    hf_model, tokenizer = tiny_model(shape), byte_tokenizer()
+    model = gen.from_transformers(hf_model, tokenizer, probe=False)
+    together = gen.generate(model, PROMPTS, sampler=gen.samplers.greedy(), max_new_tokens=12, details=True)
+    for prompt, completion in zip(PROMPTS, together, strict=True):
+        assert completion.token_ids == plain_greedy(hf_model, tokenizer(prompt)["input_ids"], 12)
+    assert len({token for completion in together for token in completion.token_ids}) > 6, "the texts hardly vary"
+
+
+@pytest.mark.parametrize("shape", HYBRIDS)
+def test_samples_and_beams_take_their_states_along(shape: str) -> None:
+    hf_model, tokenizer = tiny_model(shape, vocab_size=259), byte_tokenizer()
+    model = gen.from_transformers(hf_model, tokenizer)
+    groups = gen.generate(
+        model, PROMPTS, sampler=gen.samplers.multinomial(samples=2), seed=5, max_new_tokens=8, details=True
+    )
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            assert gen.generate(model, prompt, seed=completion.seed, max_new_tokens=8) == completion.text
+    found = gen.generate(model, PROMPTS, sampler=gen.samplers.beam_search(3), max_new_tokens=8, details=True)
+    for prompt, completion in zip(PROMPTS, found, strict=True):
+        token_ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        expected = hf_model.generate(
+            token_ids,
+            attention_mask=torch.ones_like(token_ids),
+            num_beams=3,
+            do_sample=False,
+            max_new_tokens=8,
+            pad_token_id=0,
+        )
+        assert completion.token_ids == expected[0, token_ids.shape[1] :].tolist()
