@@ -153,6 +153,28 @@ def test_models_that_are_no_encoder_are_refused_with_the_reason(tmp_path: Path) 
         gen.load_encoder(tmp_path, device="cuda:63")
 
 
+def test_an_encoder_that_mixes_padding_into_its_vectors_is_refused() -> None:
+    model = tiny_encoder("FNet")
+    with torch.inference_mode():
+        alone, padded = (model(input_ids=torch.tensor([[4, 5, *rest]])).last_hidden_state for rest in ([], [0, 0]))
+    assert not torch.allclose(alone, padded[:, :2], atol=0.1)
+    with pytest.raises(gen.ModelError, match=r"FNetModel gives a text other vectors in a batch than alone"):
+        gen.from_transformers_encoder(model, encoder_tokenizer())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", ["Bert", "Roberta"])
+def test_encoders_of_every_type_pass_the_probe(shape: str, dtype: torch.dtype) -> None:
+    assert gen.from_transformers_encoder(tiny_encoder(shape).to(dtype), encoder_tokenizer()).placement.dtype == dtype
+
+
+def test_an_encoder_whose_forward_fails_is_refused() -> None:
+    model = tiny_encoder()
+    model.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(gen.ModelError, match="gen cannot run BertModel: ZeroDivisionError: division by zero"):
+        gen.from_transformers_encoder(model, encoder_tokenizer())
+
+
 def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
     with pytest.raises(gen.ModelError, match="the tokenizer has ids up to 14, the embedding of BertModel only 5 rows"):
         gen.from_transformers_encoder(tiny_encoder(vocab_size=5), encoder_tokenizer())

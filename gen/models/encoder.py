@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from gen.arguments import check_flag
-from gen.devices import Placement, resolve_device
-from gen.errors import ModelError, show_path
+from gen.devices import Placement, resolve_device, to_device
+from gen.errors import GenError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.checks import check_model, check_tokenizer
 from gen.models.loading import read_dtype
+from gen.models.probing import distance, tolerance_of, undisturbed
 from gen.models.sentence_folders import Recipe, read_recipe
 
 if TYPE_CHECKING:
@@ -196,21 +197,33 @@ class Encoder:
             )
         return hidden
 
-    @torch.no_grad()
     def _probe(self) -> Tensor:
-        """Run it twice on a few tokens: does it give a vector for each, which depends on the tokens after it?
+        """Run it on a few tokens: each must get a vector, which depends on those after it and not on padding.
 
         A text model whose folder says that it embeds is taken at its word.
         """
         name = type(self.hf_model).__name__
-        token_ids = torch.ones((1, 4), dtype=torch.int64, device=self.placement.input_device)
-        mask = torch.ones_like(token_ids, dtype=torch.bool)
-        hidden = self.encode(token_ids, mask)
-        token_ids[:, -1] = 2
-        if not self.recipe.declared and torch.equal(self.encode(token_ids, mask)[:, :-1], hidden[:, :-1]):
+        device, longest = self.placement.input_device, min(7, self.context_length)
+        batches = [[[1] * 4], [[1, 1, 1, 2]], [[1] * 4, [1] * longest]]
+        try:
+            with undisturbed(self.hf_model, self.placement.devices):
+                hidden, other, in_batch = (
+                    self.encode(*(to_device(part, device) for part in self.pad(batch))) for batch in batches
+                )
+        except GenError:
+            raise
+        except Exception as error:  # the forwards of models fail with errors of every kind
+            raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}") from error
+        if not self.recipe.declared and torch.equal(other[:, :-1], hidden[:, :-1]):
             raise ModelError(
                 f"{name} is a text model: its vectors know nothing of the tokens after them. Generate with it, after "
                 "gen.load or gen.from_transformers; for embeddings load an encoder such as BERT."
+            )
+        difference, (tolerance, _) = distance(in_batch[0, :4].cpu(), hidden[0].cpu()), tolerance_of(self.hf_model)
+        if difference > tolerance:
+            raise ModelError(
+                f"{name} gives a text other vectors in a batch than alone: padding changes them by {difference:.2g} of "
+                f"their spread, more than {tolerance:g}. Embed with an encoder that takes an attention mask."
             )
         return hidden
 

@@ -29,7 +29,7 @@ from gen.prefill import pad_left
 if TYPE_CHECKING:
     from gen.models.transformers import TransformersModel
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01, torch.float16: 0.05, torch.bfloat16: 0.2}
 LENGTHS = (7, 3)
 STEPS = 2
 TRIES = 3
@@ -75,7 +75,7 @@ def probe_model(model: "TransformersModel") -> None:
     except GenError:
         raise
     except Exception as error:  # the forwards of models fail with errors of every kind
-        raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}") from error
+        raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}".rstrip(": ")) from error
     oracle = "that prompt alone" if alone else "the same batch"
     how = f"differ from its own forward of {oracle} by {worst.size:.2g} of their spread, more than the {tolerance:g} that {str(dtype).removeprefix('torch.')} may"
     if not math.isfinite(worst.size):

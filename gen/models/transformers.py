@@ -184,7 +184,8 @@ class State:
             for holder in (vars(layer), *states):
                 for name, part in holder.items():
                     if isinstance(part, Tensor) and part.dim() > 1:  # the others count tokens
-                        holder[name] = _reordered(part, ancestors)
+                        # of all that transformers keeps in a cache, these alone have the rows in another place
+                        holder[name] = _reordered(part, ancestors, dim=1 if name == "indexer_position_ids" else 0)
         self.mask = _reordered(self.mask, ancestors)
         self.positions = _reordered(self.positions, ancestors)
 
@@ -217,7 +218,8 @@ def _recurrent(cache: "Cache") -> bool:
     return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers)
 
 
-def _reordered(tensor: Tensor, ancestors: Tensor) -> Tensor:
+def _reordered(tensor: Tensor, ancestors: Tensor, dim: int = 0) -> Tensor:
     """Rows by ancestor; in the same memory where the number of rows stays, so that captured steps still find it."""
-    rows = tensor.index_select(0, ancestors.to(tensor.device, non_blocking=True))
-    return tensor.copy_(rows) if len(rows) == len(tensor) else rows
+    rows = tensor.index_select(dim, ancestors.to(tensor.device, non_blocking=True))
+    expanded = 0 in tensor.stride()  # one number stands for several: nothing can be written there
+    return rows if rows.shape != tensor.shape or expanded else tensor.copy_(rows)
