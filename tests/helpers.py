@@ -175,7 +175,7 @@ def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **
 
 @torch.inference_mode()
 def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
-    """The likeliest tokens below `known` by the model's plain forward: no cache, padding or mask, anew at every token."""
+    """The likeliest tokens below `known` by the plain forward, anew at every token: no cache, padding or mask."""
     token_ids = list(prompt_ids)
     for _ in range(new_tokens):
         logits = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0, -1, :known]

@@ -168,6 +168,14 @@ def test_encoders_of_every_type_pass_the_probe(shape: str, dtype: torch.dtype) -
     assert gen.from_transformers_encoder(tiny_encoder(shape).to(dtype), encoder_tokenizer()).placement.dtype == dtype
 
 
+def test_an_encoder_put_back_into_training_mode_is_refused() -> None:
+    hf_model = tiny_encoder()
+    model = gen.from_transformers_encoder(hf_model, encoder_tokenizer())
+    hf_model.encoder.layer[0].train()
+    with pytest.raises(gen.ModelError, match=r"BertModel is in training mode.*model.eval\(\)"):
+        gen.embed(model, TEXTS)
+
+
 def test_an_encoder_whose_forward_fails_is_refused() -> None:
     model = tiny_encoder()
     model.register_forward_pre_hook(lambda *_: 1 / 0)

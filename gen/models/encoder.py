@@ -117,8 +117,8 @@ class Encoder:
         self.hf_model = model
         self.recipe = recipe or Recipe()
         name = type(model).__name__
-        if model.training:
-            raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
+        self._parts = tuple(model.modules())
+        self._refuse_training()
         if model.config.is_encoder_decoder:
             raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
         devices = list(dict.fromkeys(parameter.device for parameter in model.parameters()))
@@ -187,7 +187,10 @@ class Encoder:
             attention_mask: (rows, width) bool, on the input device: False at padding.
         Returns:
             (rows, width, hidden_size), of the weights' dtype, on the same device.
+        Raises:
+            ModelError: the model has been put back into training mode.
         """
+        self._refuse_training()
         output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
         hidden: Tensor | None = getattr(output, "last_hidden_state", None)
         if hidden is None:
@@ -196,6 +199,11 @@ class Encoder:
                 "it, with gen.load_encoder or AutoModel."
             )
         return hidden
+
+    def _refuse_training(self) -> None:
+        if any(part.training for part in self._parts):
+            name = type(self.hf_model).__name__
+            raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
 
     def _probe(self) -> Tensor:
         """Run it on a few tokens: each must get a vector, which depends on those after it and not on padding.

@@ -134,9 +134,7 @@ def from_transformers(
     return taken
 
 
-def _take(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin"
-) -> TransformersModel:
+def _take(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin") -> TransformersModel:
     """The adapter for what the model reads, texts alone or images too."""
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__

@@ -77,7 +77,10 @@ def probe_model(model: "TransformersModel") -> None:
     except Exception as error:  # the forwards of models fail with errors of every kind
         raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}".rstrip(": ")) from error
     oracle = "that prompt alone" if alone else "the same batch"
-    how = f"differ from its own forward of {oracle} by {worst.size:.2g} of their spread, more than the {tolerance:g} that {str(dtype).removeprefix('torch.')} may"
+    how = (
+        f"differ from its own forward of {oracle} by {worst.size:.2g} of their spread, more than the {tolerance:g} "
+        f"that {str(dtype).removeprefix('torch.')} may"
+    )
     if not math.isfinite(worst.size):
         how = f"are not finite where those of its own forward of {oracle} are, or the other way round"
     raise ModelError(
@@ -131,13 +134,15 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
 
 
 def _texts(model: "TransformersModel", attempt: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Two prompts that fit into the context, and the tokens that continue each; none of them special if there are others."""
+    """Two prompts that fit into the context, and the tokens that continue each; special ones only if all are."""
     longest = max(1, min(LENGTHS[0], model.context_length - STEPS))
     shorter = max(1, min(LENGTHS[1], longest - 1))
     steps = min(STEPS, model.context_length - longest)
     wanted = longest + shorter + 2 * steps
     known = min(model.vocab_size, model.tokenizer.vocab_size)
-    spread = [int(known * (number * _GOLDEN % 1)) for number in range(1 + attempt * wanted, 1 + (attempt + 10) * wanted)]
+    spread = [
+        int(known * (number * _GOLDEN % 1)) for number in range(1 + attempt * wanted, 1 + (attempt + 10) * wanted)
+    ]
     usable = [token_id for token_id in spread if token_id not in model.tokenizer.added_ids] or spread
     ids = (usable * wanted)[:wanted]
     prompts = [ids[:longest], ids[longest : longest + shorter]]
@@ -166,7 +171,7 @@ def _logits_alone(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> dict[tuple[int, int], Tensor]:
     """The same by (prompt, new tokens), from one forward for each prompt and its continuation."""
-    expected = {}
+    expected: dict[tuple[int, int], Tensor] = {}
     for row, (prompt, new) in enumerate(zip(prompts, continuations, strict=True)):
         token_ids = torch.tensor([prompt + new], device=model.placement.input_device)
         logits = model.hf_model(input_ids=token_ids, use_cache=False, return_dict=True).logits[0]

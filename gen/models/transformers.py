@@ -129,7 +129,7 @@ class TransformersModel:
         return logits[:, -1]
 
     def _refuse_training(self) -> None:
-        if any(module.training for module in self._parts):
+        if any(part.training for part in self._parts):
             name = type(self._inner).__name__
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
 
@@ -148,7 +148,9 @@ class TransformersModel:
         try:
             layers = StaticCache(config=config, max_cache_len=1).layers
         except Exception as error:  # configs of kinds that transformers has no static cache for
-            raise ModelError(f"gen cannot run {name}: it has no static cache ({type(error).__name__}: {error}).") from error
+            raise ModelError(
+                f"gen cannot run {name}: it has no static cache ({type(error).__name__}: {error})."
+            ) from error
         if not any(isinstance(layer, StaticLayer) for layer in layers):
             raise ModelError(f"{name} has no attention cache; models of recurrent layers alone are not supported.")
         known = model.get_input_embeddings().weight.shape[0]

@@ -89,9 +89,7 @@ class VisionModel(TransformersModel):
             return super().prefill(token_ids, attention_mask, new_tokens)
         merged = _merge(inputs, token_ids.shape[1])
         positions = self._positions(token_ids, attention_mask, merged)
-        placed = {
-            name: self._place_input(name, value) for name, value in merged.items() if self.takes(name)
-        }
+        placed = {name: self._place_input(name, value) for name, value in merged.items() if self.takes(name)}
         try:
             with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
                 return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)

@@ -22,12 +22,12 @@ def innermost(model: Any) -> "PreTrainedModel":
             _refuse_learned_prompt(model)
             inner = model.get_base_model()
         if inner is model:
-            return model  # type: ignore[no-any-return]
+            return model
         model = inner
 
 
 def _refuse_learned_prompt(model: Any) -> None:
-    config = getattr(model, "active_peft_config", None)
+    config: Any = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):
         kind = str(getattr(config.peft_type, "value", config.peft_type)).lower().replace("_", " ")
         raise ModelError(

@@ -92,7 +92,9 @@ def random_model(name: str, settings: dict[str, Any], **changes: Any) -> Any:
 @pytest.mark.parametrize("name", WRONG)
 def test_models_that_would_be_run_wrongly_are_refused_with_what_differs(name: str) -> None:
     found = r"its logits for row [01] of a batch of prompts of 7 and 3 tokens, after [012] new tokens, "
-    size = r"differ from its own forward of that prompt alone by [\d.e-]+ of their spread, more than the 0.01 that float32"
+    size = (
+        r"differ from its own forward of that prompt alone by [\d.e-]+ of their spread, more than the 0.01 that float32"
+    )
     with pytest.raises(gen.ModelError, match=f"gen would run {name}ForCausalLM wrongly: {found}{size}"):
         gen.from_transformers(random_model(name, WRONG[name]), byte_tokenizer())
 
@@ -143,7 +145,9 @@ def test_a_mistake_of_reorder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from gen.models.transformers import _reordered
 
     monkeypatch.undo()
-    monkeypatch.setattr("gen.models.transformers._reordered", lambda part, rows, dim=0: _reordered(part, rows.sort().values, dim))
+    monkeypatch.setattr(
+        "gen.models.transformers._reordered", lambda part, rows, dim=0: _reordered(part, rows.sort().values, dim)
+    )
     with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row . .*, after [12] new tokens"):
         gen.from_transformers(tiny_model(), byte_tokenizer())
 

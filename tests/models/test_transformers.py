@@ -179,6 +179,26 @@ def test_models_that_cannot_be_used_are_refused_with_the_reason() -> None:
         gen.from_transformers(flash, byte_tokenizer())
 
 
+@pytest.mark.parametrize("part", ["whole", "layer"])
+def test_a_model_put_back_into_training_mode_is_refused_before_its_next_text(part: str) -> None:
+    hf_model = tiny_model("gpt2")
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    text = gen.generate(model, "hello", max_new_tokens=4, seed=1)
+    ran: list[object] = []
+    hf_model.register_forward_pre_hook(lambda *_: ran.append(1))
+    (hf_model if part == "whole" else hf_model.transformer.h[1].attn).train()
+    for call in (
+        lambda: gen.generate(model, "hello", max_new_tokens=4, seed=1),
+        lambda: next(gen.stream(model, "hello", max_new_tokens=4, seed=1)),
+        lambda: gen.generate(model, "hello", sampler=gen.samplers.beam_search(2), max_new_tokens=4),
+    ):
+        with pytest.raises(gen.ModelError, match=r"GPT2LMHeadModel is in training mode.*call model.eval\(\)"):
+            call()
+    assert not ran
+    hf_model.eval()
+    assert gen.generate(model, "hello", max_new_tokens=4, seed=1) == text
+
+
 def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
     with pytest.raises(gen.ModelError, match="ids up to 264, the embedding of LlamaForCausalLM only 100 rows"):
         gen.from_transformers(tiny_model(vocab_size=100), spaced_tokenizer())

@@ -106,5 +106,5 @@ def test_a_wrapper_that_only_passes_arguments_on_is_refused_by_the_probe_where_p
             return self.model(*args, **kwargs)
 
     with pytest.raises(gen.ModelError, match=r"gen would run Passing wrongly: its logits for row 1"):
-        gen.from_transformers(Passing(tiny_model("gpt2")).eval(), byte_tokenizer())  # type: ignore[arg-type]
-    gen.from_transformers(Passing(tiny_model("bloom")).eval(), byte_tokenizer())  # type: ignore[arg-type]
+        gen.from_transformers(Passing(tiny_model("gpt2")).eval(), byte_tokenizer())
+    gen.from_transformers(Passing(tiny_model("bloom")).eval(), byte_tokenizer())
