@@ -27,10 +27,12 @@ def test_samples_and_beams_take_their_states_along(shape: str) -> None:
         model, PROMPTS, sampler=gen.samplers.multinomial(samples=2), seed=5, max_new_tokens=8, details=True
     )
     for prompt, group in zip(PROMPTS, groups, strict=True):
+        assert isinstance(group, list)
         for completion in group:
             assert gen.generate(model, prompt, seed=completion.seed, max_new_tokens=8) == completion.text
     found = gen.generate(model, PROMPTS, sampler=gen.samplers.beam_search(3), max_new_tokens=8, details=True)
-    for prompt, completion in zip(PROMPTS, found, strict=True):
+    for prompt, best in zip(PROMPTS, found, strict=True):
+        assert isinstance(best, gen.Completion)
         token_ids = torch.tensor([tokenizer(prompt)["input_ids"]])
         expected = hf_model.generate(
             token_ids,
@@ -40,4 +42,4 @@ def test_samples_and_beams_take_their_states_along(shape: str) -> None:
             max_new_tokens=8,
             pad_token_id=0,
         )
-        assert completion.token_ids == expected[0, token_ids.shape[1] :].tolist()
+        assert best.token_ids == expected[0, token_ids.shape[1] :].tolist()
