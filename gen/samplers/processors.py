@@ -65,9 +65,10 @@ class Processors:
 
     @property
     def processors(self) -> "Processors | None":
-        """Itself, for the loop; None where there is nothing to do."""
-        settings = [field for field in fields(Processors) if getattr(self, field.name) != field.default]
-        return self if settings else None
+        """These settings alone, for the loop; None where there is nothing to do."""
+        given = {field.name: getattr(self, field.name) for field in fields(Processors)}
+        changes = any(given[field.name] != field.default for field in fields(Processors))
+        return Processors(**given) if changes else None
 
 
 def _read_bias(given: object) -> dict[int, float] | None:
