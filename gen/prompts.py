@@ -252,7 +252,7 @@ def read_request(
             else:
                 token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
         except ArgumentError as error:
-            raise ArgumentError(f"prompt {number}: {error}") from error
+            raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         room = model.context_length - len(token_ids)
         if room < min(1, max_new_tokens):
             raise ArgumentError(
