@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, show
 
 if TYPE_CHECKING:
     from gen.samplers import Sampler
@@ -137,7 +137,8 @@ def unescape(text: str) -> str:
             return chr(int(found[1:], 16))
         if found not in _ESCAPES:
             raise ArgumentError(
-                rf"--stop {text!r} has a backslash before {found!r}; write \n, \t, \r, \uXXXX, or \\ for a backslash."
+                rf"--stop {show(text)} has a backslash before {found!r}; "
+                r"write \n, \t, \r, \uXXXX, or \\ for a backslash."
             )
         return _ESCAPES[found]
 
@@ -145,4 +146,4 @@ def unescape(text: str) -> str:
     try:
         return plain.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"--stop {text!r} has half of a pair of surrogates; write both halves.") from error
+        raise ArgumentError(f"--stop {show(text)} has half of a pair of surrogates; write both halves.") from error
