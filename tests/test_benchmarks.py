@@ -1,12 +1,16 @@
 """The benchmarks run at small size and report what they promise; nothing here looks at times."""
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from benchmarks import samplers, throughput
+from benchmarks import architectures, samplers, throughput
+from benchmarks.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks.tiny_models import Group, model_types, tiny_model
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -67,3 +71,61 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
         assert row["case"] in printed and row["case"] in tables.read_text()
         assert row["memory"] > 0 or row["case"] in ("torch.argmax", "read"), row
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    only = ["--only", "llama", "gemma3_text", "musicgen", "bert"]
+    monkeypatch.setattr(
+        sys, "argv", ["architectures", "--groups", "decoders", "encoders", *only, "--json", str(report)]
+    )
+    architectures.main()
+    printed = capsys.readouterr().out
+    assert "decoders: 3 run, 3 right, 0 refused, 0 wrong, 1 not made" in printed
+    assert "encoders: 1 run, 1 right, 0 refused, 0 wrong, 0 not made" in printed
+    rows = {row["architecture"]: row for row in json.loads(report.read_text())["decoders"]["rows"]}
+    assert list(rows) == ["bert", "gemma3_text", "llama", "musicgen"]
+    assert [rows[name]["verdict"] for name in ("llama", "gemma3_text", "musicgen")] == ["right", "right", "not made"]
+    assert all(row["reason"] for row in rows.values() if row["verdict"] != "right")
+    assert rows["llama"]["cases"]["a batch of unequal lengths"] == "right"
+    assert rows["llama"]["tokens"] > 20  # texts that vary, or the comparison would show nothing
+
+
+def test_the_sweep_sees_a_window_that_is_left_out_in_prompts_and_in_new_tokens() -> None:
+    model = tiny_model("mistral")
+    window = model.config.sliding_window
+    model.config.sliding_window = None
+    comparison = TextComparison(model)
+    comparison._oracle = Oracle(tiny_model("mistral"))
+    cases = dict(comparison.cases())
+    with pytest.raises(DifferenceError, match=f"new token {window - 4} of the prompt of 5"):
+        cases["a prompt of 5 alone"]()
+    with pytest.raises(DifferenceError, match="new token 0 of the prompt of 29"):
+        cases["a prompt of 29 alone"]()
+    for name in ("a prompt of 1 alone", "a batch of equal lengths", "a batch of unequal lengths", "samples", "beams"):
+        with pytest.raises(DifferenceError):
+            cases[name]()
+
+
+def test_the_sweep_goes_on_when_a_model_crashes_or_hangs() -> None:
+    [crashed] = architectures.sweep(["llama"], "decoders", examiner=_crash)
+    assert (crashed.verdict, crashed.reason) == ("wrong", "its process ended with code 3")
+    [hung] = architectures.sweep(["llama"], "decoders", examiner=_hang, limit=0.1)
+    assert (hung.verdict, hung.reason) == ("wrong", "no answer within 0.1 s")
+
+
+def test_the_sweep_covers_what_transformers_lists() -> None:
+    assert {"llama", "qwen3_next", "gpt_neo", "bart", "rwkv"} <= set(model_types("decoders"))
+    assert {"qwen2_vl", "llava"} <= set(model_types("vision"))
+    assert {"bert", "fnet", "t5", "xlnet"} <= set(model_types("encoders"))
+
+
+def _crash(architecture: str, group: Group) -> architectures.Verdict:
+    os._exit(3)
+
+
+def _hang(architecture: str, group: Group) -> architectures.Verdict:
+    threading.Event().wait()
+    raise AssertionError("it waits for ever")

@@ -1,0 +1,193 @@
+"""Is `gen` right for every architecture of transformers? Tiny random models against their own plain forwards.
+
+    python -m benchmarks.architectures [--groups decoders vision encoders] [--only llama] [--jobs 2] [--json FILE]
+
+decoders: all that transformers lists as causal language models. vision: models that read images, with text alone.
+encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or a hang ends that one alone.
+
+The oracle is the model's forward over a prompt and what follows it, without a cache, without padding, alone, anew for
+every token; prompts and new tokens go beyond each window. A text is right if each token is the oracle's choice and its
+log-probability the oracle's; tolerances are in `benchmarks.comparisons`. Samples have to be the same alone and in a
+batch, and have the oracle's log-probabilities; beams are the oracle's own beam search.
+
+Verdicts: right; refused (a GenError says why); wrong (what differs, or an error from inside); not made (no tiny model).
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
+from benchmarks.measuring import machine
+from benchmarks.tiny_models import UNSUITED, Group, model_types, tiny_model
+
+GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
+VERDICTS = ("right", "refused", "wrong", "not made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came out for one architecture.
+
+    Attributes:
+        architecture: the model type, as in config.json.
+        model: the class.
+        verdict: one of `VERDICTS`.
+        reason: what differs, or why not; empty for right.
+        error: the largest difference in what was right, as a share of the logits' or the vectors' spread.
+        tokens: how many different tokens the greedy texts have.
+        close_calls: how many tokens were not compared, because rounding decides what the model says there.
+        cases: what became of each case: "right", or what differs, or why it was refused.
+    """
+
+    architecture: str
+    model: str = ""
+    verdict: str
+    reason: str = ""
+    error: float = 0.0
+    tokens: int = 0
+    close_calls: int = 0
+    seconds: float = 0.0
+    cases: dict[str, str] = field(default_factory=dict)
+
+
+def examine(architecture: str, group: Group) -> Verdict:
+    """Make the tiny model and compare; never raises."""
+    begin = time.perf_counter()
+    if architecture in UNSUITED:
+        return Verdict(architecture=architecture, verdict="not made", reason=UNSUITED[architecture])
+    try:
+        model = tiny_model(architecture, group)
+        if group != "encoders":
+            Oracle(model).logits([1, 2, 3])
+    except Exception as error:  # configurations and models fail with errors of every kind
+        return Verdict(architecture=architecture, verdict="not made", reason=_said(error))
+    name = type(model).__name__
+    try:
+        comparison = VectorComparison(model) if group == "encoders" else TextComparison(model)
+    except gen.GenError as error:
+        return Verdict(architecture=architecture, model=name, verdict="refused", reason=_said(error))
+    except Exception as error:
+        return Verdict(architecture=architecture, model=name, verdict="wrong", reason=f"at load: {_said(error)}")
+    cases: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
+    for case, run in comparison.cases():
+        try:
+            run()
+            verdicts[case], cases[case] = "right", "right"
+        except Exception as error:
+            verdicts[case] = "refused" if isinstance(error, gen.GenError) else "wrong"
+            cases[case] = _said(error)
+    verdict = max(verdicts.values(), key=VERDICTS.index)
+    bad = [case for case in cases if verdicts[case] == verdict != "right"]
+    return Verdict(
+        architecture=architecture,
+        model=name,
+        verdict=verdict,
+        reason=f"{len(bad)} of {len(cases)} cases; {bad[0]}: {cases[bad[0]]}" if bad else "",
+        error=comparison.error,
+        tokens=len(comparison.tokens),
+        close_calls=comparison.close_calls,
+        seconds=round(time.perf_counter() - begin, 1),
+        cases=cases,
+    )
+
+
+def _said(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DifferenceError | gen.GenError) else f"{type(error).__name__}: {text}"[:200]
+
+
+def sweep(
+    names: Sequence[str],
+    group: Group,
+    *,
+    jobs: int = 1,
+    limit: float = 120.0,
+    examiner: Callable[[str, Group], Verdict] = examine,
+) -> Iterator[Verdict]:
+    """A verdict for each architecture, as they come, each from a process of its own that has `limit` seconds."""
+    context = multiprocessing.get_context("forkserver")  # its children start with everything imported
+    context.set_forkserver_preload(["benchmarks.comparisons", "benchmarks.tiny_models"])
+    waiting = list(names)
+    running: dict[connection.Connection[Any, Any], tuple[str, BaseProcess, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop(0)
+            receiver, sender = context.Pipe(duplex=False)
+            process: BaseProcess = context.Process(target=_run, args=(examiner, name, group, sender), daemon=True)
+            process.start()
+            sender.close()
+            running[receiver] = (name, process, time.monotonic() + limit)
+        soonest = min(end for _, _, end in running.values())
+        ready = connection.wait(list(running), timeout=max(0.0, soonest - time.monotonic()))
+        for receiver, (name, process, end) in list(running.items()):
+            if receiver in ready:
+                try:
+                    yield receiver.recv()
+                except EOFError:
+                    process.join()
+                    reason = f"its process ended with code {process.exitcode}"
+                    yield Verdict(architecture=name, verdict="wrong", reason=reason)
+            elif time.monotonic() > end:
+                yield Verdict(architecture=name, verdict="wrong", reason=f"no answer within {limit:g} s")
+            else:
+                continue
+            process.join(10 if receiver in ready else 0)
+            process.kill()
+            process.join()
+            del running[receiver]
+
+
+def _run(
+    examiner: Callable[[str, Group], Verdict], name: str, group: Group, sender: "connection.Connection[Any, Any]"
+) -> None:
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    sender.send(examiner(name, group))
+
+
+def main() -> None:
+    arguments = _arguments()
+    print(json.dumps(machine()), "\n")
+    report: dict[str, object] = {"machine": machine()}
+    for group in arguments.groups:
+        names = [name for name in model_types(group) if name in (arguments.only or [name])]
+        verdicts = []
+        for verdict in sweep(names, group, jobs=arguments.jobs, limit=arguments.limit):
+            verdicts.append(verdict)
+            print(f"{verdict.architecture:26} {verdict.verdict:9} {verdict.reason}".rstrip(), flush=True)
+        counts = Counter(verdict.verdict for verdict in verdicts)
+        told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
+        print(f"\n{group}: {len(verdicts) - counts['not made']} run, {told}\n")
+        rows = sorted(map(asdict, verdicts), key=lambda row: str(row["architecture"]))
+        report[group] = {"counts": counts, "rows": rows}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=["decoders"], help="default: decoders")
+    parser.add_argument("--only", nargs="+", help="model types, as llama or gpt2; default: all")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each")
+    parser.add_argument("--json", type=Path, help="write the report there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

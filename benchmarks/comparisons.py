@@ -1,0 +1,213 @@
+"""`gen`'s texts and vectors against the model's own plain forward: no cache, no padding, one sequence at a time."""
+
+import string
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import gen
+from benchmarks.tiny_configs import VOCABULARY
+from benchmarks.tiny_models import tokenizer
+from gen.models.vision import reads_images
+
+TIE = 1e-4  # logits nearer to the best than this share of their spread (highest less lowest) are as good
+CLOSE = 1e-4  # log-probabilities differ by less than this share of the spread, vectors by less than this of theirs
+NOISE = 1e-6  # where so much of it in the embeddings moves the logits further than CLOSE, nothing is compared
+NEW_TOKENS = 20
+BEAMS = 3
+LENGTHS = (5, 29, 1, 29, 12)  # of the prompts: one token, shorter and longer than a window, equal ones
+
+Cases = Iterator[tuple[str, Callable[[], None]]]
+
+
+class DifferenceError(Exception):
+    """A text or vector that is not the oracle's."""
+
+
+class Oracle:
+    """The logits after any tokens, by a forward of all of them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """(VOCABULARY,) float64: of the tokens that the tokenizer knows."""
+        key = tuple(token_ids)
+        if key not in self._known:
+            self._known[key] = self._forward(token_ids)
+        return self._known[key]
+
+    def jumps(self, token_ids: Sequence[int]) -> bool:
+        """Whether rounding decides here: a little noise in the embeddings has another expert, or other keys, chosen."""
+        logits = self.logits(token_ids)
+        generator = torch.Generator().manual_seed(0)
+
+        def add_noise(_module: object, _inputs: object, embedded: Tensor) -> Tensor:
+            return embedded * (1 + NOISE * torch.randn(embedded.shape, generator=generator))
+
+        with self._model.get_input_embeddings().register_forward_hook(add_noise):
+            others = [self._forward(token_ids) for _ in range(10)]
+        return any(float((other - logits).abs().max()) > CLOSE * spread(logits) for other in others)
+
+    @torch.inference_mode()
+    def _forward(self, token_ids: Sequence[int]) -> Tensor:
+        logits: Tensor = self._model(input_ids=torch.tensor([token_ids]), use_cache=False).logits
+        return logits[0, -1, :VOCABULARY].double()
+
+    def likeliest(self, prompt: Sequence[int], length: int, beams: int) -> tuple[list[int], bool]:
+        """The first text of a beam search without ends, and whether it was a close call anywhere."""
+        hypotheses: list[tuple[float, list[int]]] = [(0.0, [])]
+        close_call = False
+        for _ in range(length):
+            candidates = []
+            for weight, tokens in hypotheses:
+                logits = self.logits([*prompt, *tokens])
+                best, found = logits.log_softmax(-1).topk(beams + 1)
+                candidates += [(weight + p, [*tokens, t]) for p, t in zip(best.tolist(), found.tolist(), strict=True)]
+            candidates.sort(key=lambda candidate: -candidate[0])
+            tolerance = TIE * length * spread(logits)
+            close_call |= candidates[beams - 1][0] - candidates[beams][0] < tolerance
+            hypotheses = candidates[:beams]
+        close_call |= hypotheses[0][0] - hypotheses[1][0] < tolerance
+        return hypotheses[0][1], close_call
+
+
+class TextComparison:
+    """A decoder's texts: greedy, sampled and searched for; alone and in batches.
+
+    Attributes:
+        error: the largest difference of a log-probability so far, as a share of the logits' spread.
+        tokens: those of the greedy texts.
+        close_calls: how many tokens were not compared, because rounding decides what the oracle says.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._oracle = Oracle(model)
+        self._model = gen.from_transformers(model, _Processor() if reads_images(model) else tokenizer())
+        generator = torch.Generator().manual_seed(1)
+        self._prompts = [torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
+        self.error = 0.0
+        self.tokens: set[int] = set()
+        self.close_calls = 0
+
+    def cases(self) -> Cases:
+        for prompt in self._prompts[:3]:
+            yield f"a prompt of {len(prompt)} alone", partial(self._greedy, [prompt])
+        yield "a batch of equal lengths", partial(self._greedy, self._prompts[1::2])
+        yield "a batch of unequal lengths", partial(self._greedy, self._prompts)
+        yield "samples", self._samples
+        yield "beams", self._beams
+
+    def _generate(
+        self,
+        prompts: Sequence[list[int]],
+        sampler: Any,
+        *,
+        max_new_tokens: int = NEW_TOKENS,
+        seed: int | Sequence[int] = 0,
+    ) -> list[Any]:
+        completions: list[Any] = gen.generate(
+            self._model,
+            list(prompts),
+            sampler=sampler,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            eos_token_id=[],
+            details=True,
+        )
+        return completions
+
+    def _greedy(self, prompts: Sequence[list[int]]) -> None:
+        for prompt, completion in zip(prompts, self._generate(prompts, gen.samplers.greedy()), strict=True):
+            self.tokens.update(completion.token_ids)
+            self._check(prompt, completion, greedy=True)
+
+    def _samples(self) -> None:
+        sampler, seeds = gen.samplers.multinomial(samples=2), list(range(len(self._prompts)))
+        together = self._generate(self._prompts, sampler, seed=seeds)
+        for prompt, seed, both in zip(self._prompts, seeds, together, strict=True):
+            for completion in both:
+                self._check(prompt, completion, greedy=False)
+            alone = self._generate([prompt], sampler, seed=seed)[0]
+            if [one.token_ids for one in alone] != [one.token_ids for one in both]:
+                raise DifferenceError(f"the prompt of {len(prompt)} has another text alone than in the batch")
+
+    def _beams(self) -> None:
+        prompts, length = self._prompts[:3], NEW_TOKENS // 2
+        sampler = gen.samplers.beam_search(BEAMS)
+        for prompt, completion in zip(prompts, self._generate(prompts, sampler, max_new_tokens=length), strict=True):
+            self._check(prompt, completion, greedy=False)
+            expected, close_call = self._oracle.likeliest(prompt, length, BEAMS)
+            if completion.token_ids != expected and not close_call and not self.close_calls:
+                raise DifferenceError(f"the prompt of {len(prompt)}: {completion.token_ids}, expected {expected}")
+
+    def _check(self, prompt: list[int], completion: Any, *, greedy: bool) -> None:
+        """Every token is as likely as it was said to be, and if greedy no other one is likelier."""
+        given = list(prompt)
+        for place, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
+            logits = self._oracle.logits(given)
+            missed = float(logits.max() - logits[token]) / spread(logits) if greedy else 0.0
+            error = abs(float(logits.log_softmax(-1)[token]) - logprob) / spread(logits)
+            if missed <= TIE and error <= CLOSE:
+                self.error = max(self.error, error)
+            elif self._oracle.jumps(given):
+                self.close_calls += 1
+            else:
+                where = f"new token {place} of the prompt of {len(prompt)}"
+                if missed > TIE:
+                    raise DifferenceError(
+                        f"{where} is {token}, expected {int(logits.argmax())}, better by {missed:.1e}"
+                    )
+                raise DifferenceError(f"{where}: its log-probability is off by {error:.1e}")
+            given.append(token)
+
+
+class VectorComparison:
+    """An encoder's vectors: each text alone, and texts of unequal lengths together.
+
+    Attributes:
+        error: the largest difference so far, as a share of the vectors' spread.
+        tokens, close_calls: none; texts have them.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._hf_model, self._tokenizer = model, tokenizer()
+        self._model = gen.from_transformers_encoder(model, self._tokenizer)
+        letters = string.ascii_letters
+        self._texts = [letters[number : number + length] for number, length in enumerate(LENGTHS)]
+        self.error = 0.0
+        self.tokens: set[int] = set()
+        self.close_calls = 0
+
+    def cases(self) -> Cases:
+        for text in self._texts[:3]:
+            yield f"a text of {len(text)} tokens alone", partial(self._check, [text])
+        yield "a batch of unequal lengths", partial(self._check, self._texts)
+
+    @torch.inference_mode()
+    def _check(self, texts: Sequence[str]) -> None:
+        for text, vector in zip(texts, gen.embed(self._model, texts, normalize=False), strict=True):
+            token_ids = torch.tensor([self._tokenizer(text)["input_ids"]])
+            expected = self._hf_model(input_ids=token_ids).last_hidden_state[0].double().mean(0)
+            error = float((vector.double() - expected).abs().max()) / spread(expected)
+            if not error <= CLOSE:
+                raise DifferenceError(f"the vector of a text of {len(text)} tokens is off by {error:.1e}")
+            self.error = max(self.error, error)
+
+
+class _Processor:
+    """Stands in for the processor of a model that reads images: here it reads token ids alone."""
+
+    image_processor = None
+
+    def __init__(self) -> None:
+        self.tokenizer = tokenizer()
+
+
+def spread(values: Tensor) -> float:
+    return float(values.max() - values.min())

@@ -1,0 +1,80 @@
+"""A tiny model with random weights for each architecture that transformers lists, and a tokenizer for them all."""
+
+import warnings
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForTextEncoding,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto import modeling_auto
+
+from benchmarks.tiny_configs import tiny_config
+
+Group = Literal["decoders", "vision", "encoders"]
+
+UNSUITED = {
+    "gemma4_assistant": "a draft head that reads another model's keys and values",
+    "gemma4_unified_assistant": "a draft head that reads another model's keys and values",
+    "musicgen": "it writes audio codes, not text",
+    "musicgen_melody": "it writes audio codes, not text",
+}
+"""What transformers lists among the decoders, though it makes no text of its own."""
+
+
+def model_types(group: Group) -> list[str]:
+    """What transformers lists: decoders, models that read images and are no plain decoders, or text encoders."""
+    decoders = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if group == "encoders":
+        encoders = modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+        return sorted({*encoders, *modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "xlnet"})
+    if group == "vision":
+        return sorted({*modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES} - {*decoders})
+    return sorted(decoders)
+
+
+def tiny_model(model_type: str, group: Group = "decoders", *, seed: int = 0) -> PreTrainedModel:
+    """A model with random weights, large enough that its greedy texts vary; float32, on the CPU, in eval mode."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # configurations of reduced size warn of what full ones have
+        config = tiny_config(model_type, decoder=group != "encoders")
+        torch.manual_seed(seed)
+        model: PreTrainedModel = _auto_class(model_type, group).from_config(config, dtype=torch.float32)
+    randomize_(model, seed)
+    return model.eval()
+
+
+def _auto_class(model_type: str, group: Group) -> Any:
+    if group == "decoders":
+        return AutoModelForCausalLM
+    if group == "vision":
+        return AutoModelForImageTextToText
+    listed = model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES
+    return AutoModelForTextEncoding if listed else AutoModel
+
+
+@torch.no_grad()
+def randomize_(model: PreTrainedModel, seed: int) -> None:
+    """Draw the weights: embeddings at spread 1, matrices at 0.2, vectors (norms, biases) about what they are."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() < 2:
+            parameter.copy_(parameter.nan_to_num(0.0, 0.0, 0.0) + 0.1 * noise)
+        else:
+            parameter.copy_((1.0 if "emb" in name or "wte" in name or "wpe" in name else 0.2) * noise)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Ids 0 to 255 are the bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    fast = Tokenizer(models.BPE(vocab={character: number for number, character in enumerate(alphabet)}, merges=[]))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    fast.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=fast)
