@@ -16,6 +16,7 @@ Verdicts: right; refused (a GenError says why); wrong (what differs, or an error
 import argparse
 import json
 import multiprocessing
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ import torch
 
 import gen
 from benchmarks.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
-from benchmarks.measuring import machine
+from benchmarks.measuring import machine, markdown_table
 from benchmarks.tiny_models import UNSUITED, Group, model_types, tiny_model
 
 GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
@@ -164,19 +165,41 @@ def main() -> None:
     arguments = _arguments()
     print(json.dumps(machine()), "\n")
     report: dict[str, object] = {"machine": machine()}
+    pages = []
     for group in arguments.groups:
         names = [name for name in model_types(group) if name in (arguments.only or [name])]
         verdicts = []
         for verdict in sweep(names, group, jobs=arguments.jobs, limit=arguments.limit):
             verdicts.append(verdict)
             print(f"{verdict.architecture:26} {verdict.verdict:9} {verdict.reason}".rstrip(), flush=True)
+        verdicts.sort(key=lambda verdict: verdict.architecture)
         counts = Counter(verdict.verdict for verdict in verdicts)
         told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
-        print(f"\n{group}: {len(verdicts) - counts['not made']} run, {told}\n")
-        rows = sorted(map(asdict, verdicts), key=lambda row: str(row["architecture"]))
-        report[group] = {"counts": counts, "rows": rows}
+        summary = f"{group}: {len(verdicts) - counts['not made']} run, {told}"
+        print(f"\n{summary}\n")
+        report[group] = {"counts": counts, "rows": [asdict(verdict) for verdict in verdicts]}
+        pages.append(_page(summary, verdicts))
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text("\n".join([json.dumps(machine()), "", *pages]))
+
+
+def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
+    """The right ones by name, the others with their reasons."""
+    right = ", ".join(verdict.architecture for verdict in verdicts if verdict.verdict == "right")
+    rows = [
+        {
+            "architecture": verdict.architecture,
+            "verdict": verdict.verdict,
+            "reason": textwrap.shorten(verdict.reason.replace("|", "/"), 240),
+        }
+        for verdict in verdicts
+        if verdict.verdict != "right"
+    ]
+    return "\n".join(
+        [f"## {summary}", "", textwrap.fill(f"Right: {right}.", 120), "", markdown_table(rows) if rows else "", ""]
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -185,7 +208,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="model types, as llama or gpt2; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each")
-    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--json", type=Path, help="write the report there, every case in it")
+    parser.add_argument("--markdown", type=Path, help="write tables of what is not right there")
     return parser.parse_args()
 
 

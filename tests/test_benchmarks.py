@@ -76,11 +76,10 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
 def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = tmp_path / "report.json"
+    report, page = tmp_path / "report.json", tmp_path / "page.md"
     only = ["--only", "llama", "gemma3_text", "musicgen", "bert"]
-    monkeypatch.setattr(
-        sys, "argv", ["architectures", "--groups", "decoders", "encoders", *only, "--json", str(report)]
-    )
+    arguments = ["--groups", "decoders", "encoders", *only, "--json", str(report), "--markdown", str(page)]
+    monkeypatch.setattr(sys, "argv", ["architectures", *arguments])
     architectures.main()
     printed = capsys.readouterr().out
     assert "decoders: 3 run, 3 right, 0 refused, 0 wrong, 1 not made" in printed
@@ -90,6 +89,7 @@ def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     assert [rows[name]["verdict"] for name in ("llama", "gemma3_text", "musicgen")] == ["right", "right", "not made"]
     assert all(row["reason"] for row in rows.values() if row["verdict"] != "right")
     assert rows["llama"]["cases"]["a batch of unequal lengths"] == "right"
+    assert "Right: bert, gemma3_text, llama." in page.read_text() and "| musicgen " in page.read_text()
     assert rows["llama"]["tokens"] > 20  # texts that vary, or the comparison would show nothing
 
 
