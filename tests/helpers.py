@@ -149,8 +149,9 @@ HYBRIDS: dict[str, tuple[str, dict[str, object]]] = {  # layers with a recurrent
         | {"n_mamba_heads": 2, "attention_hidden_size": 64, "attention_head_dim": 16},
     ),
     "lfm2": ("Lfm2", _SMALL | {"layer_types": ["conv", "full_attention"]}),
-    "lfm3": ("Lfm3", _SMALL | {"layer_types": ["conv", "full_attention"]}),
 }
+if hasattr(transformers, "Lfm3Config"):  # not in the oldest transformers that gen takes
+    HYBRIDS["lfm3"] = ("Lfm3", _SMALL | {"layer_types": ["conv", "full_attention"]})
 
 
 def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:

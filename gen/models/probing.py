@@ -113,13 +113,12 @@ def distance(found: Tensor, expected: Tensor) -> float:
 def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
     """Run a model without a trace: random numbers and what its forward sets on its modules are put back.
 
-    Compiled models run uncompiled, and autocast is off: neither is what the probe is about.
+    Compiled models run uncompiled: the compiler is not what the probe is about.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     cuda = [device.index for device in devices if device.type == "cuda"]
     with ExitStack() as contexts:
         contexts.enter_context(torch.random.fork_rng(devices=cuda))
-        contexts.enter_context(torch.autocast(devices[0].type, enabled=False))
         if "torch._dynamo" in sys.modules:
             contexts.enter_context(torch.compiler.set_stance("force_eager"))
         contexts.enter_context(torch.inference_mode())

@@ -41,7 +41,8 @@ class TransformersModel:
         self.placement: Placement = place(model)
         config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
-        self.context_length: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
+        limit = getattr(config, "max_position_embeddings", None) or 0
+        self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids: tuple[int, ...] = (eos,) if isinstance(eos, int) else tuple(eos or ())
 
