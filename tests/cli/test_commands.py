@@ -12,6 +12,7 @@ import torch
 import gen
 from gen import cli
 from gen.models.transformers import TransformersModel
+from tests.gguf_files import write_gguf
 from tests.helpers import ScriptedModel
 from tests.vision_helpers import picture, tiny_processor, tiny_vision_model
 
@@ -258,3 +259,18 @@ def test_loading_leaves_a_stderr_that_is_no_terminal_tidy(capsys: Capture, monke
     finally:
         logging.enable_progress_bar()
     assert capsys.readouterr().err == ""
+
+
+def test_convert_writes_a_folder_that_loads(tmp_path: Path, capsys: Capture) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    folder = tmp_path / "folder"
+    assert run("convert", str(tmp_path / "model.gguf"), str(folder), "--dtype", "float16") == 0
+    assert real_load(folder, device="cpu").placement.dtype == torch.float16
+    assert capsys.readouterr().out == ""
+    assert run("convert", str(tmp_path / "model.gguf"), str(folder)) == 2
+    assert "is not an empty folder" in capsys.readouterr().err
+    assert run("convert", str(tmp_path / "model.gguf"), str(tmp_path / "other"), "--dtype", "four") == 2
+    assert "dtype must be a floating type" in capsys.readouterr().err
+    assert run("convert", str(tmp_path / "missing.gguf"), str(tmp_path / "other")) == 1
+    assert "gen: cannot read" in capsys.readouterr().err
+    assert run("convert", str(tmp_path / "model.gguf")) == 2
