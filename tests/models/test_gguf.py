@@ -16,9 +16,10 @@ from gen.errors import ArgumentError, ModelError
 from gen.models.gguf import convert, read_gguf
 from gen.models.transformers import TransformersModel
 from gen.testing import virtual_gpus
-from tests.gguf_files import MODELS, write_gguf
+from tests.gguf_files import MODELS, needs_transformers, write_gguf
 from tests.helpers import BOS, EOS, OTHER_EOS
 
+pytestmark = needs_transformers
 PROMPTS = ["the thing", "über 12", "a"]
 TOKEN_IDS = [[BOS, 259, 101, 260, 105, 110, 103], [BOS, 195, 188, 98, 101, 114, 32, 49, 50], [BOS, 97]]
 greedy = gen.samplers.greedy()

@@ -5,15 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import gen
 from gen.errors import ModelError
 from gen.models.gguf_config import read_config
 from gen.models.gguf_header import read_header
-from tests.gguf_files import MODELS, tiny, write_gguf
+from tests.gguf_files import MODELS, needs_transformers, tiny, write_gguf
 from tests.helpers import EOS, OTHER_EOS
 
+pytestmark = needs_transformers
 TOKEN_IDS = torch.arange(2 * 40).view(2, 40)
 
 
@@ -104,3 +106,12 @@ def test_the_largest_gemma_models_divide_scores_by_the_width_of_the_model(tmp_pa
     model = tiny("gemma2", num_hidden_layers=46, hidden_size=64, intermediate_size=8)
     write_gguf(tmp_path / "model.gguf", "gemma2", model=model)
     assert read_config(read_header(tmp_path / "model.gguf")).query_pre_attn_scalar == 64 // 4
+
+
+def test_an_older_transformers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_gguf(tmp_path / "model.gguf")
+    monkeypatch.setattr(transformers, "__version__", "5.22.1")
+    with pytest.raises(
+        ModelError, match=r"need transformers 5\.23\.0 or later, .* this is 5\.22\.1: pip install 'gen-"
+    ):
+        gen.load(tmp_path / "model.gguf")

@@ -12,7 +12,7 @@ import gen
 from gen.errors import ModelError
 from gen.models import gguf_header
 from gen.models.gguf_header import dequantize, read_header
-from tests.gguf_files import VOCABULARY, write_gguf
+from tests.gguf_files import VOCABULARY, needs_transformers, write_gguf
 
 Q = gguf.GGMLQuantizationType
 
@@ -111,6 +111,7 @@ def test_a_part_of_a_split_file_is_refused(whole: Path, tmp_path: Path) -> None:
         gen.load(bare(tmp_path / "second.gguf", "llama", split__count=2))
 
 
+@needs_transformers
 @pytest.mark.parametrize("architecture", ["t5", "t5encoder", "mamba", "bert", "clip", "gpt-oss", "no such thing"])
 def test_other_architectures_are_named_with_those_that_are_read(architecture: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=rf"architecture '{architecture}', .*gen reads bloom, .*llama, .*qwen3"):
