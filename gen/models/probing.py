@@ -61,7 +61,7 @@ def probe_model(model: "TransformersModel") -> None:
     if model.placement.offloaded:
         logger.warning("%s has offloaded weights and is not probed: gen cannot tell whether its texts are right", name)
         return
-    tolerance, dtype = tolerance_of(model.hf_model)
+    tolerance, weights = tolerance_of(model.hf_model)
     alone = not _quantised(model.hf_model)
     try:
         with undisturbed(model.hf_model, model.placement.devices):
@@ -79,7 +79,7 @@ def probe_model(model: "TransformersModel") -> None:
     oracle = "that prompt alone" if alone else "the same batch"
     how = (
         f"differ from its own forward of {oracle} by {worst.size:.2g} of their spread, more than the {tolerance:g} "
-        f"that {str(dtype).removeprefix('torch.')} may"
+        f"that {weights} may"
     )
     if not math.isfinite(worst.size):
         how = f"are not finite where those of its own forward of {oracle} are, or the other way round"
@@ -90,13 +90,15 @@ def probe_model(model: "TransformersModel") -> None:
     )
 
 
-def tolerance_of(model: nn.Module) -> tuple[float, torch.dtype]:
-    """The most that logits may differ, and the coarsest type of the weights, which says so."""
+def tolerance_of(model: nn.Module) -> tuple[float, str]:
+    """The most that logits may differ, and for which weights: the coarsest type that the model has, or quantised."""
+    if _quantised(model):  # its activations are rounded too
+        return max(TOLERANCE.values()), "quantised weights"
     dtypes = {parameter.dtype for parameter in model.parameters()} & TOLERANCE.keys()
     dtype = max(dtypes or {torch.float32}, key=TOLERANCE.__getitem__)
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return TOLERANCE[torch.float16], dtype  # TensorFloat-32 has as many digits
-    return TOLERANCE[dtype], dtype
+        return TOLERANCE[torch.float16], "TensorFloat-32"  # has as many digits
+    return TOLERANCE[dtype], str(dtype).removeprefix("torch.")
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import gen
-from gen.models.probing import TOLERANCE, distance
+from gen.models.probing import TOLERANCE, distance, tolerance_of
 from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
 from tests.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
@@ -252,6 +252,23 @@ def test_quantised_weights_are_compared_with_the_models_own_padded_batch() -> No
     gen.from_transformers(right, byte_tokenizer())
     assert shapes[-1] == (2, 9)
     gen.from_transformers(wrong, byte_tokenizer())  # wrong in the same way by itself
+    lost = random_model("Rwkv", WRONG["Rwkv"])
+    lost.is_quantized = True
+    with pytest.raises(
+        gen.ModelError, match=r"forward of the same batch by .*, more than the 0.2 that quantised weights"
+    ):
+        gen.from_transformers(lost, byte_tokenizer())
+
+
+def test_fast_float32_has_the_tolerance_of_its_digits() -> None:
+    assert tolerance_of(tiny_model()) == (0.01, "float32")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert tolerance_of(tiny_model()) == (0.05, "TensorFloat-32")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert tolerance_of(tiny_model().to(torch.bfloat16)) == (0.2, "bfloat16")
 
 
 def test_offloaded_models_are_let_pass_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
