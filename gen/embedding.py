@@ -1,7 +1,8 @@
 """Texts into vectors: batches of like length through an encoder, pooled and put back into order."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -42,7 +43,8 @@ def embed(
             model's sentence-transformers folder says, else True.
         prompt_name: which of the folder's prompts (`model.recipe.prompts`) goes before each text; None is the
             folder's default, which mostly is none.
-        batch_size: how many texts to run at once; texts of like length are run together.
+        batch_size: how many texts to run at once; texts of like length are run together, of equal length where
+            padding would change an encoder's vectors.
         truncate: cut texts that are longer than the model's context; they are refused otherwise.
         progress: whether to show a progress bar on stderr.
     Returns:
@@ -66,8 +68,8 @@ def embed(
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # a batch that is too large shows at once
     done = []
     with tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress) as bar:
-        for start in range(0, len(order), batch_size):
-            batch = [rows[number] for number in order[start : start + batch_size]]
+        for numbers in _batches(rows, order, batch_size, mixed=model.may_pad):
+            batch = [rows[number] for number in numbers]
             token_ids, mask = (to_device(part, device) for part in model.pad(batch))
             hidden = model.encode(token_ids, mask).float()
             mask[:, :skip] = False
@@ -130,6 +132,16 @@ def _read_pooling(recipe: Recipe, pooling: Pooling | None) -> tuple[Pooling, ...
     if len(recipe.layers) and len(recipe.pooling) != 1:
         raise ArgumentError(f"the model's layers take the poolings {', '.join(recipe.pooling)} together; leave it out.")
     return (pooling,)
+
+
+def _batches(
+    rows: Sequence[Sequence[int]], order: Sequence[int], batch_size: int, *, mixed: bool
+) -> Iterator[Sequence[int]]:
+    """The rows' numbers, those of a batch at a time; of unequal lengths if `mixed`."""
+    groups = [order] if mixed else [list(equal) for _, equal in groupby(order, key=lambda number: len(rows[number]))]
+    for group in groups:
+        for start in range(0, len(group), batch_size):
+            yield group[start : start + batch_size]
 
 
 def _pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

@@ -153,19 +153,35 @@ def test_models_that_are_no_encoder_are_refused_with_the_reason(tmp_path: Path) 
         gen.load_encoder(tmp_path, device="cuda:63")
 
 
-def test_an_encoder_that_mixes_padding_into_its_vectors_is_refused() -> None:
-    model = tiny_encoder("FNet")
-    with torch.inference_mode():
-        alone, padded = (model(input_ids=torch.tensor([[4, 5, *rest]])).last_hidden_state for rest in ([], [0, 0]))
-    assert not torch.allclose(alone, padded[:, :2], atol=0.1)
-    with pytest.raises(gen.ModelError, match=r"FNetModel gives a text other vectors in a batch than alone"):
+@pytest.mark.parametrize("shape", ["FNet", "ConvBert", "Reformer"])
+def test_texts_of_unequal_lengths_are_not_padded_where_padding_changes_vectors(shape: str) -> None:
+    chunks = {"axial_pos_embds": False, "attn_layers": ["local"], "local_attn_chunk_length": 4, "is_decoder": False}
+    hf_model = tiny_encoder(shape, **(chunks if shape == "Reformer" else {}))
+    model, tokenizer = gen.from_transformers_encoder(hf_model, encoder_tokenizer()), encoder_tokenizer()
+    assert not model.may_pad
+    expected = torch.stack([by_hand(hf_model, tokenizer, text) for text in TEXTS])
+    torch.testing.assert_close(gen.embed(model, TEXTS).double(), expected, rtol=0, atol=1e-5)
+    widths: list[tuple[int, ...]] = []
+    hf_model.register_forward_pre_hook(
+        lambda _, args, kwargs: widths.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    gen.embed(model, ["a cat", "a dog sat", "the moon"])
+    assert widths == [(1, 5), (2, 4)]
+
+
+def test_an_encoder_of_something_else_than_tokens_is_refused() -> None:
+    model = tiny_encoder()
+    model.set_input_embeddings(None)
+    with pytest.raises(gen.ModelError, match="BertModel has no embedding of tokens, so it reads no texts"):
         gen.from_transformers_encoder(model, encoder_tokenizer())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", ["Bert", "Roberta"])
 def test_encoders_of_every_type_pass_the_probe(shape: str, dtype: torch.dtype) -> None:
-    assert gen.from_transformers_encoder(tiny_encoder(shape).to(dtype), encoder_tokenizer()).placement.dtype == dtype
+    model = gen.from_transformers_encoder(tiny_encoder(shape).to(dtype), encoder_tokenizer())
+    assert model.placement.dtype == dtype
+    assert model.may_pad
 
 
 def test_an_encoder_put_back_into_training_mode_is_refused() -> None:

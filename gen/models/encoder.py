@@ -17,6 +17,7 @@ from gen.isolation import isolated
 from gen.models.checkpoints import check_folder, find_source
 from gen.models.checks import check_model, check_tokenizer
 from gen.models.loading import one_at_a_time, read_dtype
+from gen.models.placing import embedding_rows
 from gen.models.probing import distance, tolerance_of, undisturbed
 from gen.models.sentence_folders import Recipe, read_recipe
 
@@ -110,6 +111,7 @@ class Encoder:
         placement: recorded at init; never asked for again.
         hidden_size: the length of a token's vector.
         context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
+        may_pad: whether texts of unequal lengths may share a batch: their padding leaves their vectors as they are.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Encoder:
                 f"{name} is on {', '.join(map(str, devices))}, expected one device with values; load it with "
                 "gen.load_encoder(path, device=...)."
             )
-        known = model.get_input_embeddings().weight.shape[0]
+        known = embedding_rows(model)
         highest = max(tokenizer.get_vocab().values(), default=-1)
         if highest >= known:
             raise ModelError(
@@ -146,7 +148,7 @@ class Encoder:
         self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
         self.context_length: int = min(_positions(model), longest, sys.maxsize)
-        self.hidden_size: int = self._probe().shape[-1]
+        self.hidden_size, self.may_pad = self._probe()
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[int]]:
         """Each text's token ids with the special tokens that the tokenizer adds.
@@ -206,10 +208,13 @@ class Encoder:
             name = type(self.hf_model).__name__
             raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
 
-    def _probe(self) -> Tensor:
-        """Run it on a few tokens: each must get a vector, which depends on those after it and not on padding.
+    def _probe(self) -> tuple[int, bool]:
+        """Run it on a few tokens: each must get a vector, which depends on those after it.
 
         A text model whose folder says that it embeds is taken at its word.
+
+        Returns:
+            The length of a vector, and whether padding leaves the vectors as they are.
         """
         name = type(self.hf_model).__name__
         device, longest = self.placement.input_device, min(7, self.context_length)
@@ -228,13 +233,14 @@ class Encoder:
                 f"{name} is a text model: its vectors know nothing of the tokens after them. Generate with it, after "
                 "gen.load or gen.from_transformers; for embeddings load an encoder such as BERT."
             )
-        difference, (tolerance, _) = distance(in_batch[0, :4].cpu(), hidden[0].cpu()), tolerance_of(self.hf_model)
-        if difference > tolerance:
-            raise ModelError(
-                f"{name} gives a text other vectors in a batch than alone: padding changes them by {difference:.2g} of "
-                f"their spread, more than {tolerance:g}. Embed with an encoder that takes an attention mask."
-            )
-        return hidden
+        tolerance, _ = tolerance_of(self.hf_model)
+        kept = distance(in_batch[0, :4].cpu(), hidden[0].cpu()) <= tolerance
+        return hidden.shape[-1], kept and not _cuts_the_batch(self.hf_model.config)
+
+
+def _cuts_the_batch(config: Any) -> bool:
+    """Whether attention is within parts of a long batch's width: Reformer's chunks, BigBird's blocks."""
+    return hasattr(config, "lsh_attn_chunk_length") or getattr(config, "attention_type", "") == "block_sparse"
 
 
 def _positions(model: "PreTrainedModel") -> int:

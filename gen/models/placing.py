@@ -5,7 +5,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gen.devices import Placement
 from gen.errors import ModelError
@@ -32,6 +32,19 @@ def place(model: "PreTrainedModel") -> Placement:
         dtype=model.dtype,
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
+
+
+def embedding_rows(model: "PreTrainedModel") -> int:
+    """How many token ids the model's embedding has a vector for.
+
+    Raises:
+        ModelError: it has no embedding of tokens.
+    """
+    try:
+        weight: Tensor = model.get_input_embeddings().weight
+        return len(weight)
+    except (AttributeError, NotImplementedError) as error:
+        raise ModelError(f"{type(model).__name__} has no embedding of tokens, so it reads no texts.") from error
 
 
 def _layers(model: "PreTrainedModel") -> list[nn.Module]:

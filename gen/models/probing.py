@@ -102,11 +102,16 @@ def tolerance_of(model: nn.Module) -> tuple[float, str]:
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
-    """The root mean square difference of two vectors, in units of the standard deviation of the second."""
+    """The root mean square difference of two tensors, in units of the standard deviation of the second.
+
+    What stands for infinity, such as the lowest number of a type, counts as infinity; that has to be in both.
+    """
     found, expected = found.double(), expected.double()
-    usual = expected.abs() < 1e4  # leaves out NaN, infinity and what stands for it, which have to be in both
-    if not torch.equal(usual, found.abs() < 1e4):
-        return float("inf")
+    size = expected[expected.isfinite()].abs()
+    limit = 1e4 * float(size.median()) if size.any() else torch.finfo(torch.float64).max
+    usual = expected.abs() <= limit
+    if not torch.equal(usual, found.abs() <= 2 * limit):
+        return math.inf
     error = (found - expected)[usual].square().mean().sqrt()
     return float(error / expected[usual].std(correction=0)) if error > 0 else 0.0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gen.devices import Placement, to_device
 from gen.errors import ModelError
-from gen.models.placing import place
+from gen.models.placing import embedding_rows, place
 from gen.models.recommended import recommended_sampler
 from gen.models.wrapping import innermost
 from gen.samplers import Sampler
@@ -154,7 +154,7 @@ class TransformersModel:
             ) from error
         if not any(isinstance(layer, StaticLayer) for layer in layers):
             raise ModelError(f"{name} has no attention cache; models of recurrent layers alone are not supported.")
-        known = model.get_input_embeddings().weight.shape[0]
+        known = embedding_rows(model)
         if self.tokenizer.vocab_size > known:
             raise ModelError(
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "

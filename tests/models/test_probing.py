@@ -285,8 +285,10 @@ def test_the_distance_is_in_units_of_the_spread_and_sees_what_is_not_finite() ->
     logits = torch.tensor([1.0, 3.0, 5.0, 7.0])
     assert distance(logits + 0.5, logits) == pytest.approx(0.5 / 5**0.5)
     assert distance(100 * logits + 50, 100 * logits) == pytest.approx(0.5 / 5**0.5)
-    masked = torch.tensor([1.0, 3.0, -torch.inf, torch.finfo(torch.float32).min])
-    assert distance(masked + 0.1, masked) == pytest.approx(0.1)
+    masked = torch.tensor([1.0, 2.0, 3.0, -torch.inf, torch.finfo(torch.float32).min])
+    assert distance(masked + 0.1, masked) == pytest.approx(0.1 / (2 / 3) ** 0.5)
+    assert distance(masked.nan_to_num(neginf=0.0), masked) == float("inf")
+    assert distance(1e30 * logits + 5e29, 1e30 * logits) == pytest.approx(0.5 / 5**0.5)
     assert distance(torch.full((4,), torch.nan), torch.full((4,), torch.nan)) == 0
     assert distance(torch.tensor([torch.nan, 3.0, 5.0, 7.0]), logits) == float("inf")
     assert distance(torch.zeros(4), torch.zeros(4)) == 0
