@@ -169,6 +169,13 @@ def test_texts_of_unequal_lengths_are_not_padded_where_padding_changes_vectors(s
     assert widths == [(1, 5), (2, 4)]
 
 
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_a_config_may_say_that_there_is_no_position_limit(limit: int) -> None:
+    hf_model = tiny_encoder()
+    hf_model.config.max_position_embeddings = limit
+    assert gen.from_transformers_encoder(hf_model, encoder_tokenizer()).context_length > 1000
+
+
 def test_an_encoder_of_something_else_than_tokens_is_refused() -> None:
     model = tiny_encoder()
     model.set_input_embeddings(None)
