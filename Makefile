@@ -55,8 +55,8 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
 
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python -m pytest -q tests/models tests/test_decoding.py tests/test_embedding.py tests/test_images.py \
-		tests/test_beams.py tests/testing/test_transformers_on_virtual_gpus.py
+	.venv-lowest/bin/python -m pytest -q tests/models tests/loop tests/test_api.py tests/test_embedding.py tests/test_images.py \
+		tests/testing/test_transformers_on_virtual_gpus.py
 
 bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu

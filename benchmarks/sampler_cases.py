@@ -53,8 +53,8 @@ def _recorded(batch: int) -> Tensor:
     token_ids = torch.tensor(model.tokenizer.encode(text))
     rows = []
     for row in range(batch):
-        prompt = token_ids[: 2 + row % (len(token_ids) - 2)].unsqueeze(0)
-        rows.append(model.prefill(prompt, torch.ones_like(prompt, dtype=torch.bool), 1)[0])
+        prompt = token_ids[: 2 + row % (len(token_ids) - 2)].tolist()
+        rows.append(model.new_rows(1, len(prompt)).fill(slice(0, 1), [prompt]))
     return torch.cat(rows)[:, : model.tokenizer.vocab_size].float()
 
 

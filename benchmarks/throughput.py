@@ -22,6 +22,7 @@ from benchmarks.measuring import interleave, machine, markdown_table, ratio, spr
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
+from gen.loop.batch import view_bucket
 from gen.models.transformers import TransformersModel
 
 PROMPTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a small house by the river, and"]
@@ -151,14 +152,16 @@ def _transformers(model: TransformersModel, prompts: list[str], new_tokens: int)
 
 
 def _bare(model: TransformersModel, prompts: list[str], new_tokens: int) -> Callable[[], object]:
-    token_ids, mask = padded(model, prompts)
+    encoded = [model.tokenizer.encode(prompt) for prompt in prompts]
+    width = max(map(len, encoded))
 
     def run() -> float:
-        logits, state = model.prefill(token_ids, mask, new_tokens)
+        rows = model.new_rows(len(prompts), width + new_tokens)
+        logits = rows.fill(slice(0, len(prompts)), encoded)
         constant = torch.full((len(prompts), 1), 5, dtype=torch.int64, device=model.placement.logits_device)
-        for _ in range(new_tokens - 1):
-            logits = state.decode_step(constant)
-        return logits[0, 0].item()  # the device has to be done
+        for step in range(new_tokens - 1):
+            logits = rows.step(constant, view_bucket(width + step + 1))
+        return float(logits[0, 0])  # the device has to be done
 
     return run
 

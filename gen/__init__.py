@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gen import samplers, testing
-    from gen.decoding import generate, stream
+    from gen.api import generate, stream
     from gen.devices import Placement
     from gen.embedding import embed
-    from gen.errors import ArgumentError, DeviceError, GenError, ModelError, SamplingError
+    from gen.errors import ArgumentError, BatchError, DeviceError, GenError, Interrupted, ModelError, SamplingError
+    from gen.loop.texts import Completion
     from gen.models.encoder import from_transformers_encoder, load_encoder
     from gen.models.exported import from_exported
     from gen.models.loading import from_transformers, load
     from gen.streaming import Stream
-    from gen.texts import Completion
 
 __all__ = [
     "ArgumentError",
+    "BatchError",
     "Completion",
     "DeviceError",
     "GenError",
+    "Interrupted",
     "ModelError",
     "Placement",
     "SamplingError",
@@ -41,15 +43,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "decoding": ["generate", "stream"],
+    "api": ["generate", "stream"],
     "devices": ["Placement"],
     "embedding": ["embed"],
-    "errors": ["ArgumentError", "DeviceError", "GenError", "ModelError", "SamplingError"],
+    "errors": ["ArgumentError", "BatchError", "DeviceError", "GenError", "Interrupted", "ModelError", "SamplingError"],
+    "loop.texts": ["Completion"],
     "models.encoder": ["from_transformers_encoder", "load_encoder"],
     "models.exported": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "streaming": ["Stream"],
-    "texts": ["Completion"],
 }
 
 

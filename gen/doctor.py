@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gen.decoding import generate
+from gen.api import generate
 from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
@@ -235,24 +235,16 @@ def _device(value: object) -> torch.device | None:
 
 @torch.inference_mode()
 def _misplaced_state(model: Model) -> list[str]:
-    """Run a prefill and a decode step by themselves, and look where their inputs, cache and logits are."""
+    """Read a prompt and make a step by themselves, and look where the logits and all that is kept are."""
     placement = model.placement
-    token_ids = torch.zeros((1, 2), dtype=torch.int64, device="cpu")
-    logits, state = model.prefill(token_ids, torch.ones_like(token_ids, dtype=torch.bool), 2)
-    logits = state.decode_step(logits.argmax(-1, keepdim=True))
-    expected: list[tuple[str, Tensor | None, torch.device]] = [
-        ("the logits", logits, placement.logits_device),
-        ("the attention mask", getattr(state, "mask", None), placement.input_device),
-        ("the positions", getattr(state, "positions", None), placement.input_device),
-    ]
-    layers = getattr(getattr(state, "cache", None), "layers", [])
-    for number, (layer, device) in enumerate(zip(layers, placement.layer_devices, strict=False)):
-        for key in ("keys", "values"):
-            expected.append((f"the cache's {key} of layer {number}", getattr(layer, key, None), device))
+    rows = model.new_rows(1, 4)
+    first = rows.fill(slice(0, 1), [[0, 0]])
+    logits = rows.step(first.argmax(-1, keepdim=True), 4)
+    parts = [("the logits", logits, placement.logits_device), *rows.parts()]
     return [
         f"{what} {_describe(tensor)} is on {tensor.device}, expected {device}"
-        for what, tensor, device in expected
-        if tensor is not None and tensor.device != device
+        for what, tensor, device in parts
+        if tensor.device != device
     ]
 
 

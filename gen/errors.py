@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Rational, Real
 from reprlib import Repr
+from typing import Any
 
 
 class GenError(Exception):
@@ -26,6 +27,33 @@ class ModelError(GenError, RuntimeError):
 
 class SamplingError(GenError, RuntimeError):
     """Nothing was left to sample: every token of a row had probability zero. Or a sampler chose what is no token."""
+
+
+class BatchError(GenError):
+    """Some prompts of a list could not be continued; the others were.
+
+    Attributes:
+        results: one for each prompt, in order: what the call would have returned, or the exception in its place.
+    """
+
+    def __init__(self, prompts: int, errors: Mapping[int, Exception], results: list[Any]) -> None:
+        number, error = next(iter(errors.items()))
+        which = f"prompt {number}" if len(errors) == 1 else f"{len(errors)} prompts, the first of them prompt {number}"
+        super().__init__(f"of {prompts} prompts {which} failed: {error} The other texts are in .results of this error.")
+        self.results = results
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a list of prompts was being continued.
+
+    Attributes:
+        results: one for each prompt, in order: what the call would have returned, or None where it was not done.
+    """
+
+    def __init__(self, results: list[Any]) -> None:
+        done = sum(result is not None for result in results)
+        super().__init__(f"interrupted; {done} of {len(results)} texts are in .results of this error.")
+        self.results = results
 
 
 class _Short(Repr):

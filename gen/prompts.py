@@ -1,7 +1,6 @@
-"""What the user asked for, checked and turned into rows: prompts as token ids, a seed and a limit for each."""
+"""Reads what the user asked for: prompts as token ids, a seed and a limit for each, every argument checked."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -9,7 +8,9 @@ from gen.arguments import Array, as_lists, check_flag, check_text, is_whole, rea
 from gen.errors import ArgumentError, show
 from gen.images import take_images
 from gen.isolation import isolated
-from gen.models.base import ImageReader, Inputs, Model
+from gen.models.base import Checked, ImageReader, Inputs, Model
+from gen.requests import LogitsProcessor, Request
+from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.processors import Processors
 from gen.samplers.random import draw_seed, sample_seed
 from gen.stopping import read_stops
@@ -21,62 +22,6 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int] | Sequence[Message] | Array
 AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)
 Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # no Sequence, which a str would be too
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One text to make.
-
-    Attributes:
-        prompt_ids: the prompt's tokens, at least one.
-        seed: of the row's draws, below 2**63.
-        limit: how many new tokens at most, by max_new_tokens and by the context.
-        inputs: what the prompt's images are to the model.
-        number, sample: which of the prompts, and which of its texts; both from 0.
-    """
-
-    prompt_ids: list[int]
-    seed: int
-    limit: int
-    inputs: Inputs = field(default_factory=dict)
-    number: int = 0
-    sample: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """All that the decode loop needs to know of a call.
-
-    Attributes:
-        rows: the texts to make, those of a prompt side by side.
-        texts: how many rows each prompt has.
-        stops: strings that end a text.
-        eos_token_ids: tokens that end a text.
-        bad_words: token ids that must not come in a row.
-        hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
-    """
-
-    rows: list[Row]
-    texts: int
-    stops: tuple[str, ...]
-    eos_token_ids: tuple[int, ...]
-    bad_words: list[list[int]]
-    hidden: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def prompts(self) -> list[list[int]]:
-        """Each prompt's token ids, once."""
-        return [row.prompt_ids for row in self.rows[:: self.texts]]
-
-    @property
-    def inputs(self) -> list[Inputs]:
-        """What goes with each prompt's images."""
-        return [row.inputs for row in self.rows[:: self.texts]]
-
-    @property
-    def steps(self) -> int:
-        """How many new tokens the longest text may have."""
-        return max(row.limit for row in self.rows)
 
 
 def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
@@ -203,82 +148,120 @@ def read_illustrated(
 
 
 @isolated
-def read_request(
+def read_requests(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    texts: int,
-    max_new_tokens: int,
+    samplers: Sequence[Sampler],
+    max_new_tokens: int | Sequence[int],
     images: Sequence[Sequence["Image"]],
-    stop: str | Sequence[str] | None,
-    seed: int | Sequence[int] | None,
-    eos_token_id: int | Sequence[int] | None,
-    chat: bool,
-    processors: Processors | None,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
     template_kwargs: Mapping[str, object] | None = None,
-) -> Request:
-    """Check every argument; `texts` is how many rows each prompt gets, side by side, and `images` is a list a prompt.
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+) -> list[Request]:
+    """Check every argument; there is a sampler and a list of images for each prompt.
 
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
+        ModelError: the model can no longer be run as it was taken.
     """
-    needed = ("prefill", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
+    _check_model(model)
+    check_flag("chat", chat)
+    limits = _read_limits(max_new_tokens, len(prompts))
+    eos_token_ids = model.eos_token_ids
+    if eos_token_id is not None:
+        eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
+    stops = read_stops(stop)
+    hidden = model.tokenizer.hidden_in(stops)
+    processors = _read_processors(logits_processors)
+    bad_words = {id(sampler): _read_bad_words(model, sampler.processors) for sampler in samplers}
+    requests = []
+    given = zip(prompts, images, samplers, limits, _read_seeds(seed, len(prompts)), strict=True)
+    for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
+        try:
+            token_ids, inputs = _read_one(model, number, prompt, pictures, chat=chat, template_kwargs=template_kwargs)
+        except ArgumentError as error:
+            raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
+        room = model.context_length - len(token_ids)
+        if room < min(1, most):
+            raise ArgumentError(
+                f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
+                "room for a new one. Shorten the prompt."
+            )
+        texts = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
+        request = Request(
+            prompt_ids=token_ids,
+            sampler=sampler,
+            seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(texts)),
+            limit=min(most, room),
+            stops=stops,
+            eos_token_ids=eos_token_ids,
+            bad_words=bad_words[id(sampler)],
+            inputs=inputs,
+            logits_processors=processors,
+            hidden=hidden,
+            number=number,
+        )
+        requests.append(request)
+    return requests
+
+
+def _check_model(model: Model) -> None:
+    """Raise unless this is a loaded model that can still be run as it was taken."""
+    needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
     if not all(hasattr(model, name) for name in needed):
         hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
         if hasattr(model, "config"):
             hint = "; give gen.from_transformers(model, tokenizer)"
         raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
-    check_flag("chat", chat)
-    max_new_tokens = read_whole("max_new_tokens", max_new_tokens)
-    eos_token_ids = model.eos_token_ids
-    if eos_token_id is not None:
-        eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
-    stops = read_stops(stop)
-    bad_words = _read_bad_words(model, processors) if processors else []
-    rows = []
-    given = zip(prompts, images, _read_seeds(seed, len(prompts)), strict=True)
-    for number, (prompt, pictures, prompt_seed) in enumerate(given):
-        inputs: Inputs = {}
-        _check_template_kwargs(number, prompt, chat, template_kwargs)
-        prompt, pictures = _place_images(number, prompt, pictures)
-        try:
-            _check_texts(prompt)
-            if isinstance(model, ImageReader):
-                token_ids, inputs = read_illustrated(
-                    model, prompt, pictures, chat=chat, template_kwargs=template_kwargs
-                )
-            elif pictures:
-                raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
-            else:
-                token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
-        except ArgumentError as error:
-            raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
-        room = model.context_length - len(token_ids)
-        if room < min(1, max_new_tokens):
-            raise ArgumentError(
-                f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
-                "room for a new one. Shorten the prompt."
-            )
-        limit = min(max_new_tokens, room)
-        rows += [
-            Row(
-                prompt_ids=token_ids,
-                seed=sample_seed(prompt_seed, sample),
-                limit=limit,
-                inputs=inputs,
-                number=number,
-                sample=sample,
-            )
-            for sample in range(texts)
-        ]
-    return Request(
-        rows=rows,
-        texts=texts,
-        stops=stops,
-        eos_token_ids=eos_token_ids,
-        bad_words=bad_words,
-        hidden=model.tokenizer.hidden_in(stops),
-    )
+    if isinstance(model, Checked):
+        model.check()
+
+
+def _read_one(
+    model: Model,
+    number: int,
+    prompt: Prompt,
+    images: Sequence["Image"],
+    *,
+    chat: bool,
+    template_kwargs: Mapping[str, object] | None,
+) -> tuple[list[int], Inputs]:
+    """One prompt's token ids, and what goes with its images."""
+    _check_template_kwargs(number, prompt, chat, template_kwargs)
+    prompt, images = _place_images(number, prompt, images)
+    _check_texts(prompt)
+    if isinstance(model, ImageReader):
+        return read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
+    if images:
+        raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
+    return read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs), {}
+
+
+def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:
+    """One limit a prompt."""
+    given = as_lists(max_new_tokens)
+    if not isinstance(given, list | tuple):
+        return [read_whole("max_new_tokens", given)] * prompts
+    if len(given) != prompts:
+        raise ArgumentError(
+            f"max_new_tokens must be one whole number or one for each of {prompts} prompts, got {len(given)}"
+        )
+    return [read_whole("max_new_tokens", limit) for limit in given]
+
+
+def _read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsProcessor, ...]:
+    """The user's own processors."""
+    if given is None:
+        return ()
+    if not isinstance(given, list | tuple) or not all(map(callable, given)):
+        raise ArgumentError(
+            "logits_processors must be a list of functions (token_ids, lengths, logits) -> logits, got " + show(given)
+        )
+    return tuple(given)
 
 
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
@@ -298,17 +281,16 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
 
 def _place_images(number: int, prompt: Prompt, images: Sequence["Image"]) -> tuple[Prompt, Sequence["Image"]]:
     """A prompt with bare places for images, and its images, which came beside it or in its messages."""
-    try:
-        messages, found = take_images(messages_of(prompt))
-    except ArgumentError as error:
-        raise ArgumentError(f"prompt {number}: {error}") from error
+    messages, found = take_images(messages_of(prompt))
     if found and images:
         raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")
     return (messages, found) if found else (prompt, images)
 
 
-def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
+def _read_bad_words(model: Model, processors: Processors | None) -> tuple[tuple[int, ...], ...]:
     """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
+    if processors is None:
+        return ()
     # a sampler knows no vocabulary, so that ids are checked here
     read_token_ids("logit_bias", list(processors.logit_bias or ()), vocabulary(model))
     sequences: list[list[int]] = []
@@ -317,7 +299,7 @@ def _read_bad_words(model: Model, processors: Processors) -> list[list[int]]:
             sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
         else:
             sequences.append(read_token_ids("bad_words", word, vocabulary(model)))
-    return [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))]
+    return tuple(dict.fromkeys(map(tuple, sequences)))
 
 
 def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:

@@ -3,7 +3,9 @@
 from collections.abc import Generator, Iterator
 
 from gen.errors import GenError
-from gen.texts import Completion, GrowingText
+from gen.loop.batch import Job
+from gen.loop.running import completions
+from gen.loop.texts import Completion
 
 
 class Stream(Iterator[str]):
@@ -12,16 +14,16 @@ class Stream(Iterator[str]):
     Each piece is asked of the model when the one before it has been taken; `close` ends the work early.
     """
 
-    def __init__(self, steps: Generator[list[str]], text: GrowingText) -> None:
-        self._steps = steps  # each step's new text, as a list of one; the text grows as they are taken
-        self._text = text
+    def __init__(self, pieces: Generator[str], job: Job) -> None:
+        self._pieces = pieces
+        self._job = job
 
     def __next__(self) -> str:
-        return next(piece for [piece] in self._steps if piece)
+        return next(self._pieces)
 
     def close(self) -> None:
         """Stop generating and free the text's memory; the pieces so far were all."""
-        self._steps.close()
+        self._pieces.close()
 
     def completion(self) -> Completion:
         """What `generate` returns for the same arguments with `details=True`.
@@ -29,9 +31,12 @@ class Stream(Iterator[str]):
         Raises:
             GenError: the text has not ended: there are pieces to take, or it was closed or failed before its end.
         """
-        if self._text.finish_reason is None:
+        if not self._job.ended:
             raise GenError(
                 "the text has not ended; take all pieces of the stream before its completion (a stream that was closed "
                 "early, or that failed, has none)."
             )
-        return self._text.completion()
+        try:
+            return completions(self._job)[0]
+        except Exception as error:  # a processor of the user's fails with errors of every kind
+            raise GenError(f"the stream has failed and has no completion: {error}") from error

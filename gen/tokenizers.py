@@ -139,7 +139,7 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty while a character is unfinished."""
-        self._pending.append(token_id)
+        self._pending = [*self._pending, token_id]
         text = self._tokenizer.decode(self._context + self._pending)
         piece = self._new(text)
         if not piece or piece.endswith(_UNFINISHED):
@@ -149,6 +149,10 @@ class Detokenizer:
         self._before = self._tokenizer.decode(self._context)
         self._pending = []
         return piece
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of all tokens at once, instead of `push` for each and `flush`."""
+        return self._new(self._tokenizer.decode([*self._context, *token_ids]))
 
     def flush(self) -> str:
         """What is left at the end: an unfinished character shows as U+FFFD."""

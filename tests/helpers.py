@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gen.devices import Placement
+from gen.models.base import Inputs
+from gen.models.idle import Idle
 from gen.tokenizers import Tokenizer
 
 BOS, EOS, OTHER_EOS, BYTES = 256, 257, 258, 256
@@ -153,11 +155,53 @@ HYBRIDS: dict[str, tuple[str, dict[str, object]]] = {  # layers with a recurrent
 if hasattr(transformers, "Lfm3Config"):  # not in the oldest transformers that gen takes
     HYBRIDS["lfm3"] = ("Lfm3", _SMALL | {"layer_types": ["conv", "full_attention"]})
 
+_WINDOW: dict[str, object] = {"sliding_window": 8}
+_FOUR_LAYERS: dict[str, object] = {"num_hidden_layers": 4, "head_dim": 8}
+_FALCON: dict[str, object] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_MPT: dict[str, object] = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
+_MANY_HEADS = {name: value for name, value in _SMALL.items() if name != "num_key_value_heads"}
+
+OTHERS: dict[str, tuple[str, dict[str, object]]] = {  # further kinds of masks and positions
+    "phi": ("Phi", _SMALL),
+    "gpt_neox": ("GPTNeoX", _MANY_HEADS),
+    "stablelm": ("StableLm", _SMALL),
+    "glm4": ("Glm4", _SMALL | {"head_dim": 8}),
+    "qwen3_moe": ("Qwen3Moe", _SMALL | {"head_dim": 8, "moe_intermediate_size": 16} | _FEW_EXPERTS),
+    "mistral_window": ("Mistral", _SMALL | _WINDOW),
+    "phi3_window": ("Phi3", _SMALL | _WINDOW),
+    "starcoder2_window": ("Starcoder2", _SMALL | _WINDOW),
+    "gemma2_window": ("Gemma2", _SMALL | _WINDOW | {"head_dim": 8, "query_pre_attn_scalar": 8}),
+    "cohere2_window": ("Cohere2", _SMALL | _WINDOW),
+    "qwen2_window": ("Qwen2", _SMALL | _WINDOW | {"use_sliding_window": True, "max_window_layers": 1}),
+    "gpt_oss_window": ("GptOss", _SMALL | _WINDOW | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama4_chunked": (
+        "Llama4",
+        _SMALL
+        | _FOUR_LAYERS
+        | {"attention_chunk_size": 8, "no_rope_layers": [1, 1, 1, 0], "num_local_experts": 2, "num_experts_per_tok": 1}
+        | {"intermediate_size_mlp": 64},
+    ),
+    "gemma3n_shared": (  # its last layers use the keys and values of earlier ones
+        "Gemma3n",
+        _SMALL
+        | _FOUR_LAYERS
+        | _WINDOW
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "laurel_rank": 4}
+        | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "altup_num_inputs": 2}
+        | {"activation_sparsity_pattern": [0.0] * 4, "intermediate_size": [64] * 4},
+    ),
+    "falcon_alibi": ("Falcon", _FALCON | {"alibi": True, "multi_query": False, "new_decoder_architecture": False}),
+    "mpt_alibi": ("Mpt", _MPT),
+}
+
+
+_WITH_PARTS = ("Gemma3", "Gemma3n", "Llama4", "Qwen3_5")  # their plain configs have parts for images too
+
 
 def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
     """A small model with random weights, large enough that its greedy texts vary."""
-    name, settings = (SHAPES | HYBRIDS)[shape]
-    config_name = f"{name}TextConfig" if name in ("Gemma3", "Qwen3_5") else f"{name}Config"
+    name, settings = (SHAPES | HYBRIDS | OTHERS)[shape]
+    config_name = f"{name}TextConfig" if name in _WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
@@ -196,34 +240,74 @@ class ScriptedModel:
         self.context_length = context_length
         self.eos_token_ids: tuple[int, ...] = (EOS,)
         self.steps = 0
+        self.idle: Idle[object] = Idle()
         self._script = script
 
-    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "ScriptedState"]:
-        prompts = [
-            self.tokenizer.decode(ids[mask].tolist()) for ids, mask in zip(token_ids, attention_mask, strict=True)
-        ]
-        scripts = [self._script.encode() if isinstance(self._script, str) else self._script(p) for p in prompts]
-        state = ScriptedState(self, [[*script, EOS] for script in scripts])
-        return state.logits(), state
+    def new_rows(self, count: int, length: int) -> "ScriptedRows":
+        return ScriptedRows(self, count, length)
+
+    def script(self, prompt_ids: Sequence[int]) -> list[int]:
+        prompt = self.tokenizer.decode(prompt_ids)
+        return [*(self._script.encode() if isinstance(self._script, str) else self._script(prompt)), EOS]
 
 
-class ScriptedState:
-    def __init__(self, model: ScriptedModel, scripts: list[list[int]]) -> None:
-        self._model, self._scripts, self._position = model, scripts, 0
+class ScriptedRows:
+    """Rows that each say their script; `steps` of the model counts how often logits were asked for."""
 
-    def logits(self) -> Tensor:
+    refillable = True
+    replayable = False
+    whole_prompts = False
+
+    def __init__(self, model: ScriptedModel, count: int, length: int) -> None:
+        self.count, self.length = count, length
+        self._model = model
+        self._read: list[list[int]] = [[] for _ in range(count)]  # the prompts
+        self._scripts: list[list[int]] = [[EOS] for _ in range(count)]
+        self._said = [0] * count
+
+    def fill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    ) -> Tensor:
+        for row, prompt in zip(range(self.count)[rows], prompts, strict=True):
+            self._read[row] = [*self._read[row][:start], *prompt]
+            self._scripts[row] = self._model.script(self._read[row])
+            self._said[row] = 0
+        return self.logits(range(self.count)[rows])
+
+    def logits(self, rows: Sequence[int]) -> Tensor:
         self._model.steps += 1
-        logits = torch.full((len(self._scripts), self._model.vocab_size), -torch.inf)
-        for row, script in enumerate(self._scripts):
-            logits[row, script[min(self._position, len(script) - 1)]] = 0.0
-        self._position += 1
+        logits = torch.full((len(rows), self._model.vocab_size), -torch.inf)
+        for number, row in enumerate(rows):
+            script = self._scripts[row]
+            logits[number, script[min(self._said[row], len(script) - 1)]] = 0.0
         return logits
 
-    def decode_step(self, token_ids: Tensor) -> Tensor:
-        return self.logits()
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        rows = range(len(token_ids))
+        for row in rows:
+            self._said[row] += 1
+        return self.logits(rows)
 
-    def reorder(self, ancestors: Tensor) -> None:
-        self._scripts = [self._scripts[row] for row in ancestors.tolist()]
+    def reorder(self, ancestors: Tensor, view: int) -> None:
+        sources = ancestors.tolist()
+        self._read[: len(sources)] = [self._read[row] for row in sources]
+        self._scripts[: len(sources)] = [self._scripts[row] for row in sources]
+        self._said[: len(sources)] = [self._said[row] for row in sources]
+
+    def copy(self, source: int, targets: slice, view: int) -> None:
+        for target in range(self.count)[targets]:
+            self._read[target] = self._read[source]
+            self._scripts[target] = self._scripts[source]
+            self._said[target] = self._said[source]
+
+    def moving(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def parts(self) -> tuple[tuple[str, Tensor, torch.device], ...]:
+        return ()
+
+    def grow(self, length: int) -> None:
+        self.length = length
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "dog", "sat", "ran", "on", "the", "mat", "red", "moon", "."]

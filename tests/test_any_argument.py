@@ -19,7 +19,7 @@ from tokenizers import models
 import gen
 from gen.errors import show
 from gen.samplers import Processors, beam_search, greedy, multinomial
-from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.programs import exported
 
 
@@ -75,11 +75,11 @@ def values() -> list[Any]:
 
 
 class Model(ScriptedModel):
-    """Counts prefills too, also of those that no step follows."""
+    """Counts rows too, also those that nothing is read into."""
 
-    def prefill(self, *arguments: Any) -> Any:
+    def new_rows(self, count: int, length: int) -> ScriptedRows:
         self.steps += 1
-        return super().prefill(*arguments)
+        return super().new_rows(count, length)
 
 
 MODEL, HF_MODEL, HF_ENCODER, PROGRAM = Model("hello"), tiny_model(), tiny_encoder(), exported()

@@ -13,7 +13,7 @@ from gen.errors import ArgumentError, show
 from gen.samplers import greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
-from tests.test_decoding import say
+from tests.test_api import say
 
 
 @pytest.mark.parametrize(

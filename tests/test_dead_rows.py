@@ -1,6 +1,7 @@
 """Rows with nothing left to choose: the error names prompt, sample and place; searches find what there is."""
 
 import math
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import gen
 from gen.samplers import BeamSearchSampler, Sampler, beam_search, greedy, multinomial
-from tests.helpers import ScriptedModel, ScriptedState, byte_tokenizer, tiny_model
+from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
 ALLOWED = [97, 98, 99]
 ONLY = {token: -math.inf for token in range(259) if token not in ALLOWED}  # each once: no_repeat_ngram_size=1
@@ -24,20 +25,18 @@ class DyingModel(ScriptedModel):
         self.value = value
         self.eos_token_ids = ()
 
-    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "DyingState"]:
-        _, state = super().prefill(token_ids, attention_mask, new_tokens)
-        dying = DyingState(self, state._scripts)
-        return dying.logits(), dying
+    def new_rows(self, count: int, length: int) -> "DyingRows":
+        return DyingRows(self, count, length)
 
 
-class DyingState(ScriptedState):
-    def __init__(self, model: DyingModel, scripts: list[list[int]]) -> None:
-        super().__init__(model, scripts)
+class DyingRows(ScriptedRows):
+    def __init__(self, model: DyingModel, count: int, length: int) -> None:
+        super().__init__(model, count, length)
         self._value = model.value
 
-    def logits(self) -> Tensor:
-        dead = torch.tensor([self._position >= len(script) - 1 for script in self._scripts])
-        return super().logits().masked_fill(dead.unsqueeze(1), self._value)
+    def logits(self, rows: Sequence[int]) -> Tensor:
+        dead = torch.tensor([self._said[row] >= len(self._scripts[row]) - 1 for row in rows])
+        return super().logits(rows).masked_fill(dead.unsqueeze(1), self._value)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +44,26 @@ def model() -> Any:
     return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
 
 
+def after(number: int, prompt: str) -> str:
+    """How the error of a prompt begins that dies at its own end."""
+    return f"prompt {number}: no token was left to choose after {len(prompt)} new ones"
+
+
 @pytest.mark.parametrize("value", [-math.inf, math.nan])
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(top_p=0.9, min_p=0.1), beam_search(1), beam_search(3)])
 def test_the_error_names_the_prompt_and_how_many_tokens_came_before(sampler: Sampler, value: float) -> None:
-    for prompts, message in (
-        (["dead", "four"], "prompt 0: no token was left to choose after 4 new ones"),
-        (["much longer", "a", "long"], "prompt 1: no token was left to choose after 1 new ones"),
-        (["longer", "dead"], "prompt 1: no token was left to choose after 4 new ones"),
-    ):
-        with pytest.raises(gen.SamplingError, match=f"^{message}"):
+    for prompts in (["dead", "four"], ["longer", "dead"]):  # all of them fail
+        with pytest.raises(gen.SamplingError, match=rf"^{after(0, prompts[0])}"):
             gen.generate(DyingModel(value), prompts, sampler=sampler, max_new_tokens=9)
         assert gen.generate(DyingModel(value), prompts[:1], sampler=sampler, max_new_tokens=4) == [prompts[0][:4]]
+    prompts = ["much longer", "a", "long"]
+    with pytest.raises(gen.BatchError, match=f"of 3 prompts 2 prompts, .* {after(1, 'a')}") as caught:
+        gen.generate(DyingModel(value), prompts, sampler=sampler, max_new_tokens=9)
+    text, *errors = caught.value.results
+    assert text == "much long"
+    for number, error in enumerate(errors, 1):
+        assert isinstance(error, gen.SamplingError)
+        assert str(error).startswith(after(number, prompts[number]))
     with pytest.raises(gen.SamplingError, match=r"^prompt 0: .* after 2 new ones"):
         gen.generate(DyingModel(value), "to", sampler=sampler)
 
@@ -91,8 +99,11 @@ def test_processors_that_ban_everything_are_an_error(model: Any, make: Any) -> N
         with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 0 new ones"):
             gen.generate(model, ["x", "y"], sampler=make(**settings))
     once = make(logit_bias=ONLY, no_repeat_ngram_size=1)
-    with pytest.raises(gen.SamplingError, match=r"^prompt 1: no token was left to choose after 1 new ones"):
+    with pytest.raises(gen.BatchError, match=r"prompt 1: no token was left to choose after 1 new ones") as caught:
         gen.generate(model, ["x", "ab"], sampler=once, eos_token_id=[], max_new_tokens=3)
+    text, error = caught.value.results
+    assert sorted(text) == [*"abc"]
+    assert isinstance(error, gen.SamplingError)
     with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token was left to choose after 3 new ones"):
         gen.generate(model, "x", sampler=once, eos_token_id=[], max_new_tokens=4)
 

@@ -1,14 +1,15 @@
 """A stream's completion is what `generate` returns with details, and there is none before the text has ended."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import gen
 from gen.samplers import greedy, multinomial
-from tests.helpers import EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,13 @@ def test_a_stream_that_was_closed_early_or_failed_has_none() -> None:
     with pytest.raises(gen.GenError, match="closed early"):
         stream.completion()
 
+    class DeadRows(ScriptedRows):
+        def logits(self, rows: Sequence[int]) -> Tensor:
+            return torch.full_like(super().logits(rows), torch.nan)
+
     class Dead(ScriptedModel):
-        def prefill(self, *arguments: Any) -> Any:
-            logits, state = super().prefill(*arguments)
-            return torch.full_like(logits, torch.nan), state
+        def new_rows(self, count: int, length: int) -> ScriptedRows:
+            return DeadRows(self, count, length)
 
     stream = gen.stream(Dead("hello"), "x")
     with pytest.raises(gen.SamplingError):

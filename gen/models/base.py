@@ -1,8 +1,9 @@
 """What a model adapter offers to the decode loop; a new model format is one class that meets this."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from gen.devices import Placement
@@ -15,25 +16,75 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, Tensor]  # what a prompt's images are to the model, on the CPU; empty without images
 
 
-class DecodeState(Protocol):
-    """One call's sequences: their cache, positions and mask. It belongs to the call, so threads can share a model."""
+class Rows(Protocol):
+    """The sequences of a batch: cache, positions and masks, each row with a place of its own.
 
-    def decode_step(self, token_ids: Tensor) -> Tensor:
-        """Append one token to each row and give the logits after it.
+    State is changed in place; the host knows how long each row is, and a step reads nothing from the device.
+
+    Attributes:
+        count: how many rows there are.
+        length: how many tokens a row has room for, the prompt's among them.
+        refillable: whether a row can be filled while others go on; else all are filled once, at the start.
+        replayable: whether a step has fixed addresses, and shapes that depend on (rows, view) alone: then it may be
+            recorded, or captured as a CUDA graph.
+        whole_prompts: whether a prompt must be read in one piece.
+    """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def refillable(self) -> bool: ...
+    @property
+    def replayable(self) -> bool: ...
+    @property
+    def whole_prompts(self) -> bool: ...
+
+    def fill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    ) -> Tensor:
+        """Read prompts into rows, whatever those were; the other rows go on as they were.
 
         Args:
-            token_ids: (rows, 1), int64, on the logits device; the adapter moves them where the embedding is.
+            rows: one for each prompt, in order.
+            prompts: token ids, at least one each.
+            start: how many tokens of each prompt have been read into these rows before; these come after them.
+            inputs: what goes with each prompt's images; nothing where no prompt has any.
         Returns:
-            (rows, vocab_size), floating, on the logits device. Host sync: none. Shapes are static; a row that is past
-            the context may give anything, but does not fail.
+            The logits (n, vocab_size) after each prompt, floating, on the logits device. Host sync: none for texts.
         """
 
-    def reorder(self, ancestors: Tensor) -> None:
-        """Make row i continue what row ancestors[i] was.
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        """Append one token to each of the first n rows and give the logits after it.
 
         Args:
-            ancestors: (new rows,), int64, on the logits device; their number may differ from the rows' before.
+            token_ids: (n, 1), int64, on the logits device; the adapter moves them where the embedding is.
+            view: how many columns are looked at, more than any row of those that count has tokens.
+        Returns:
+            (n, vocab_size), floating, on the logits device. Host sync: none. A row that is past the end of its text
+            may give anything, but does not fail.
         """
+
+    def reorder(self, ancestors: Tensor, view: int) -> None:
+        """Make row i continue what row ancestors[i] was, in place.
+
+        Args:
+            ancestors: (n,), int64, on the logits device: for the first n rows.
+            view: how many columns count.
+        """
+
+    def copy(self, source: int, targets: slice, view: int) -> None:
+        """Make rows equal to another one, whose first `view` columns count."""
+
+    def parts(self) -> Iterable[tuple[str, Tensor, torch.device]]:
+        """All that it keeps: what it is, the tensor, and the device where it belongs."""
+
+    def moving(self) -> Iterable[Tensor]:
+        """What a step changes so that running it twice would not be running it once: counts, recurrent states."""
+
+    def grow(self, length: int) -> None:
+        """Make room for `length` tokens a row: the only call that moves memory."""
 
 
 class Model(Protocol):
@@ -58,21 +109,13 @@ class Model(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
-    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, DecodeState]:
-        """Read the prompts.
-
-        Args:
-            token_ids: (rows, width), int64, on the CPU, padded on the left.
-            attention_mask: (rows, width), bool, on the CPU: False at padding. Each row's last entry is True.
-            new_tokens: how many tokens at most each row will get; decode_step is called fewer times than this.
-        Returns:
-            The logits (rows, vocab_size) after each prompt, floating, on the logits device, and the state to go on.
-        """
+    def new_rows(self, count: int, length: int) -> Rows:
+        """Room for `count` sequences of `length` tokens; more tokens come with `Rows.grow`."""
 
 
 @runtime_checkable
 class ImageReader(Model, Protocol):
-    """A model whose prompts may have images."""
+    """A model whose prompts may have images; its rows take what `encode` gives."""
 
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
@@ -83,13 +126,16 @@ class ImageReader(Model, Protocol):
             ArgumentError: the text has another number of places, or the images cannot be used.
         """
 
-    def prefill(
-        self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int, inputs: Sequence[Inputs] = ()
-    ) -> tuple[Tensor, DecodeState]:
-        """As `Model.prefill`.
 
-        Args:
-            inputs: one for each row, from `encode`; nothing where no row has an image.
+@runtime_checkable
+class Checked(Protocol):
+    """A model that can change after it was taken."""
+
+    def check(self) -> Hashable:
+        """Called once a call; what recorded steps rest on, such as its parameters, or None where that is not known.
+
+        Raises:
+            ModelError: it can no longer be run as it was taken.
         """
 
 

@@ -13,8 +13,10 @@ from gen.arguments import read_token_ids, read_whole
 from gen.devices import Placement, resolve_device, to_device
 from gen.errors import ArgumentError, ModelError, show_path
 from gen.isolation import isolated
+from gen.models.base import Inputs
 from gen.models.checkpoints import find_path
 from gen.models.checks import check_tokenizer, kind_of
+from gen.models.idle import Idle
 from gen.models.program_inputs import ProgramInputs
 from gen.models.relocating import relocate, run_on
 from gen.tokenizers import Tokenizer
@@ -89,6 +91,7 @@ class ExportedModel:
         eos_token_ids: tuple[int, ...],
         context_length: int | None,
     ) -> None:
+        self.idle: Idle[object] = Idle()
         self.tokenizer = Tokenizer(tokenizer)
         self.eos_token_ids = eos_token_ids
         self._inputs = ProgramInputs.read(program)
@@ -105,15 +108,13 @@ class ExportedModel:
             input_device=device, logits_device=device, dtype=next(weights, logits.dtype), has_cache=False
         )
 
-    def prefill(self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int) -> tuple[Tensor, "_State"]:
-        """See `gen.models.base.Model.prefill`."""
-        width = token_ids.shape[1]
-        lengths = attention_mask.sum(-1)
-        columns = torch.arange(width, device="cpu") - lengths.unsqueeze(1)
-        on_the_right = token_ids.gather(1, columns % width)  # each row turned until its padding is last
-        device = self.placement.input_device
-        state = _State(self, to_device(pad(on_the_right, (0, new_tokens)), device), to_device(lengths, device), width)
-        return state.logits(), state
+    def release(self) -> None:
+        """Give back the memory that the model keeps from call to call."""
+        self.idle.clear()
+
+    def new_rows(self, count: int, length: int) -> "ExportedRows":
+        """See `gen.models.base.Model.new_rows`."""
+        return ExportedRows(self, count, length)
 
     def forward(self, token_ids: Tensor, lengths: Tensor) -> Tensor:
         """The logits (rows, vocab_size) after each row's last token.
@@ -168,29 +169,63 @@ class ExportedModel:
         return logits
 
 
-class _State:
-    """The tokens of one call, which each step reads again; see `gen.models.base.DecodeState`."""
+class ExportedRows:
+    """The tokens of every row, which each step reads again; see `gen.models.base.Rows`."""
 
-    def __init__(self, model: ExportedModel, token_ids: Tensor, lengths: Tensor, width: int) -> None:
+    refillable = True
+    replayable = False
+    whole_prompts = True
+
+    def __init__(self, model: ExportedModel, count: int, length: int) -> None:
+        device = model.placement.input_device
         self._model = model
-        self._token_ids = token_ids  # (rows, prompt and new tokens), padded on the right
-        self._lengths = lengths  # (rows,): how many of them there are
-        self._width = width  # of the longest row; known on the host, so that shapes are
+        self.count, self.length = count, length
+        self._token_ids = torch.zeros((count, length), dtype=torch.int64, device=device)  # padded on the right
+        self._lengths = torch.ones(count, dtype=torch.int64, device=device)
 
-    def logits(self) -> Tensor:
-        """After each row's last token."""
-        width = min(self._width, self._model.context_length)
-        return self._model.forward(self._token_ids[:, :width], self._lengths)
+    def fill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    ) -> Tensor:
+        """See `gen.models.base.Rows.fill`."""
+        width = max(map(len, prompts))
+        token_ids = torch.zeros((len(prompts), width), dtype=torch.int64, device="cpu")
+        for row, prompt in enumerate(prompts):
+            token_ids[row, : len(prompt)] = torch.tensor(prompt, device="cpu")
+        self._token_ids[rows, :width] = to_device(token_ids, self._lengths.device)
+        self._lengths[rows] = to_device(torch.tensor([*map(len, prompts)], device="cpu"), self._lengths.device)
+        return self._model.forward(self._token_ids[rows, :width], self._lengths[rows])
 
-    def decode_step(self, token_ids: Tensor) -> Tensor:
-        self._token_ids.scatter_(1, self._lengths.unsqueeze(1), token_ids)
-        self._lengths.add_(1)
-        self._width += 1
-        return self.logits()
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        """See `gen.models.base.Rows.step`."""
+        count = len(token_ids)
+        lengths = self._lengths[:count]
+        self._token_ids[:count].scatter_(1, lengths.unsqueeze(1), token_ids)
+        lengths.add_(1).clamp_(max=self.length - 1)
+        return self._model.forward(self._token_ids[:count, : min(view, self._model.context_length)], lengths)
 
-    def reorder(self, ancestors: Tensor) -> None:
-        self._token_ids = self._token_ids.index_select(0, ancestors)
-        self._lengths = self._lengths.index_select(0, ancestors)
+    def reorder(self, ancestors: Tensor, view: int) -> None:
+        """See `gen.models.base.Rows.reorder`."""
+        for tensor in (self._token_ids[: len(ancestors), :view], self._lengths[: len(ancestors)]):
+            tensor.copy_(tensor.index_select(0, ancestors))
+
+    def copy(self, source: int, targets: slice, view: int) -> None:
+        """See `gen.models.base.Rows.copy`."""
+        for tensor in (self._token_ids[:, :view], self._lengths):
+            tensor[targets].copy_(tensor[source])
+
+    def moving(self) -> tuple[Tensor, ...]:
+        """See `gen.models.base.Rows.moving`."""
+        return (self._lengths,)
+
+    def parts(self) -> tuple[tuple[str, Tensor, torch.device], ...]:
+        """See `gen.models.base.Rows.parts`."""
+        device = self._model.placement.input_device
+        return ("the token ids", self._token_ids, device), ("the lengths", self._lengths, device)
+
+    def grow(self, length: int) -> None:
+        """See `gen.models.base.Rows.grow`."""
+        self._token_ids = pad(self._token_ids, (0, length - self.length))
+        self.length = length
 
 
 def _logits(output: Any) -> Tensor:

@@ -1,9 +1,10 @@
 """One probe when a model is taken: two short prompts as a batch, and a model that would be run wrongly is refused.
 
 The prompts have unequal lengths. gen reads them as it reads any batch, then makes two steps, and moves rows before each
-as samples and beams do. The logits after the prompts and after each step are compared with those of the model's own
-forward over each prompt and its new tokens alone, without cache, padding or mask. For quantised weights, whose
-activations may be rounded by what else is in the batch, they are compared with its forward over the padded batch.
+as samples and beams do; at last it fills a row anew. The logits after prompts and after each step are compared with
+those of the model's own forward over each prompt and its new tokens alone, without cache, padding or mask. For
+quantised weights, whose activations may be rounded by what else is in the batch, they are compared with its forward
+over the padded batch.
 
 A difference is the root mean square over the vocabulary, in units of the logits' standard deviation: unequal texts
 differ by about 1.4, rounding alone by 1e-6 in float32 and 0.01 in bfloat16. Rounding may also send a token to another
@@ -24,7 +25,6 @@ from torch import Tensor, nn
 from gen.devices import to_device
 from gen.errors import GenError, ModelError
 from gen.models.wrapping import innermost
-from gen.prefill import pad_left
 
 if TYPE_CHECKING:
     from gen.models.transformers import TransformersModel
@@ -33,7 +33,6 @@ TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01, torch.float16: 0.05, torc
 LENGTHS = (7, 3)
 STEPS = 2
 TRIES = 3
-MOVES = ((1, 0, 1), (1, 2, 0))  # before each step: which row each row continues; the first adds a row
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 logger = logging.getLogger("gen")
@@ -159,17 +158,23 @@ def _texts(model: "TransformersModel", attempt: int) -> tuple[list[list[int]], l
 def _logits_of_gen(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> list[tuple[int, int, Tensor]]:
-    """(prompt, new tokens, logits (vocab,)) for each row of the prefill and of each step, rows moved before it."""
-    steps = len(continuations[0])
-    logits, state = model.prefill(*pad_left(prompts), steps + 1)
-    rows = list(range(len(prompts)))
-    found = [(row, 0, logits[row].cpu()) for row in rows]
-    for step, move in zip(range(steps), MOVES, strict=False):
-        state.reorder(torch.tensor(move, device=logits.device))
-        rows = [rows[ancestor] for ancestor in move]
-        token_ids = torch.tensor([[continuations[row][step]] for row in rows], device=logits.device)
-        logits = state.decode_step(token_ids)
-        found += [(row, step + 1, one.cpu()) for row, one in zip(rows, logits, strict=True)]
+    """(prompt, new tokens, logits (vocab,)) for each row after the prompts, after each step, and of a row refilled."""
+    longest = max(len(prompt) + len(new) for prompt, new in zip(prompts, continuations, strict=True)) + 1
+    rows = model.new_rows(len(prompts) + 1, longest)
+    logits = rows.fill(slice(0, len(prompts)), prompts)
+    told = list(range(len(prompts)))  # which prompt each row has
+    found = [(prompt, 0, one.cpu()) for prompt, one in zip(told, logits, strict=True)]
+    for step in range(len(continuations[0])):
+        rows.reorder(torch.arange(len(told), device=logits.device).flip(0), longest)
+        told.reverse()
+        if step == 0 and rows.refillable:
+            rows.copy(0, slice(len(told), len(told) + 1), longest)
+            told.append(told[0])
+        token_ids = torch.tensor([[continuations[prompt][step]] for prompt in told], device=logits.device)
+        logits = rows.step(token_ids, longest)
+        found += [(prompt, step + 1, one.cpu()) for prompt, one in zip(told, logits, strict=True)]
+    if rows.refillable:
+        found.append((0, 0, rows.fill(slice(1, 2), prompts[:1])[0].cpu()))
     return found
 
 
@@ -188,15 +193,17 @@ def _logits_alone(
 def _logits_padded(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> dict[tuple[int, int], Tensor]:
-    """The same from one forward of both, padded on the left as gen pads them."""
+    """The same from one forward of both, padded on the left as transformers pads them."""
     device = model.placement.input_device
-    token_ids, mask = pad_left([prompt + new for prompt, new in zip(prompts, continuations, strict=True)])
+    texts = [prompt + new for prompt, new in zip(prompts, continuations, strict=True)]
+    width, steps = max(map(len, texts)), len(continuations[0])
+    token_ids = torch.tensor([[0] * (width - len(text)) + text for text in texts], device="cpu")
+    mask = torch.tensor([[False] * (width - len(text)) + [True] * len(text) for text in texts], device="cpu")
     inputs = {"input_ids": token_ids, "attention_mask": mask.to(torch.int64)}
     if model.takes("position_ids"):
         inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
     placed = {name: to_device(value, device) for name, value in inputs.items()}
     logits = model.hf_model(**placed, use_cache=False, return_dict=True).logits
-    width, steps = token_ids.shape[1], len(continuations[0])
     return {
         (row, step): logits[row, width - steps - 1 + step].cpu()
         for row in range(len(prompts))

@@ -10,13 +10,15 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Inputs
-from gen.models.transformers import State, TransformersModel, text_positions
+from gen.models.transformers import TransformersModel
 from gen.models.wrapping import innermost
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, ProcessorMixin
+    from transformers import Cache, PreTrainedModel, ProcessorMixin
+
+    from gen.models.transformers import Mask
 
 
 def reads_images(model: "PreTrainedModel") -> bool:
@@ -76,27 +78,38 @@ class VisionModel(TransformersModel):
         inputs.pop("attention_mask", None)
         return token_ids, inputs
 
-    def prefill(
-        self, token_ids: Tensor, attention_mask: Tensor, new_tokens: int, inputs: Sequence[Inputs] = ()
-    ) -> tuple[Tensor, State]:
-        """See `gen.models.base.ImageReader.prefill`.
+    def prompt_inputs(self, token_ids: Tensor, start: int, inputs: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """See `TransformersModel.prompt_inputs`."""
+        if not inputs:
+            return super().prompt_inputs(token_ids, start, inputs)
+        placed = {name: self._place_input(name, value) for name, value in inputs.items() if self.takes(name)}
+        return self._positions(token_ids, inputs), placed
+
+    def forward_all(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        mask: "Mask",
+        cache: "Cache",
+        inputs: Inputs,
+        logits_to_keep: int | Tensor,
+    ) -> Tensor:
+        """See `TransformersModel.forward_all`.
 
         Raises:
             ModelError: the model finds other places for images in the tokens than its processor has made.
         Host sync: at an image the model itself waits, to compare numbers of tokens and to cut images apart.
         """
-        if not any(inputs):
-            return super().prefill(token_ids, attention_mask, new_tokens)
-        merged = _merge(inputs, token_ids.shape[1])
-        positions = self._positions(token_ids, attention_mask, merged)
-        placed = {name: self._place_input(name, value) for name, value in merged.items() if self.takes(name)}
+        if not inputs:
+            return super().forward_all(token_ids, positions, mask, cache, inputs, logits_to_keep)
         try:
             with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
-                return self.prefill_at(positions, token_ids, attention_mask, new_tokens, placed)
+                return super().forward_all(token_ids, positions, mask, cache, inputs, logits_to_keep)
         except ValueError as error:
-            raise ModelError(f"{error}; use the processor that belongs to {type(self._inner).__name__}.") from error
+            reason = str(error).rstrip(".")
+            raise ModelError(f"{reason}; use the processor that belongs to {type(self._inner).__name__}.") from error
 
-    def _positions(self, token_ids: Tensor, attention_mask: Tensor, inputs: Inputs) -> Tensor:
+    def _positions(self, token_ids: Tensor, inputs: Inputs) -> Tensor:
         """Positions in the text, or where the model has them over time, height and width of images, those.
 
         Computed on the CPU and given to the model, which would otherwise keep a part of them for its next call.
@@ -104,11 +117,11 @@ class VisionModel(TransformersModel):
         base = getattr(self._inner, self._inner.base_model_prefix, None)
         get_rope_index = getattr(base, "get_rope_index", None)
         if get_rope_index is None:
-            return text_positions(attention_mask)
+            return super().prompt_inputs(token_ids, 0, {})[0]
         known = inspect.signature(get_rope_index).parameters
         positions: Tensor = get_rope_index(
             input_ids=token_ids,
-            attention_mask=attention_mask,
+            attention_mask=torch.ones_like(token_ids, dtype=torch.bool),
             **{name: value for name, value in inputs.items() if name in known},
         )[0]
         return positions
@@ -124,28 +137,3 @@ class VisionModel(TransformersModel):
 def _is_of_tokens(name: str) -> bool:
     """Whether an input has an entry for each token of the prompt."""
     return name.endswith("token_type_ids")
-
-
-def _merge(inputs: Sequence[Inputs], width: int) -> dict[str, Tensor]:
-    """The rows' inputs as those of a batch: entries of tokens padded on the left to `width`, images one after another.
-
-    Raises:
-        ArgumentError: the prompts' images came out in different shapes.
-    """
-    merged = {}
-    for name in dict.fromkeys(name for one in inputs for name in one):
-        values = [one[name] for one in inputs if name in one]
-        if _is_of_tokens(name):
-            merged[name] = torch.zeros((len(inputs), width), dtype=values[0].dtype, device="cpu")
-            for row, one in enumerate(inputs):
-                if name in one:
-                    merged[name][row, width - one[name].shape[1] :] = one[name][0]
-            continue
-        if len({value.shape[1:] for value in values}) > 1:
-            shapes = ", ".join(str(tuple(value.shape)) for value in values)
-            raise ArgumentError(
-                f"this model's processor gives the images of these prompts different shapes ({name}: {shapes}); "
-                "generate them one prompt at a time, or resize the images to one size."
-            )
-        merged[name] = torch.cat(values)
-    return merged

@@ -1,18 +1,10 @@
-"""Processors: what changes the logits by looking at the tokens so far. The decode loop runs them before any sampler.
-
-All functions take logits (rows, vocab), floating, and `seen`, the tokens so far: (rows, length) int64 on the logits'
-device, -1 where there is none (padding on the left, and what is yet to come). They return new logits in float32, leave
-their arguments alone and have no host sync; shapes are static.
-"""
+"""Processors: what a sampler asks the loop to change in the logits; `gen/stages/penalties.py` does it."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from gen.arguments import as_lists, check_text, is_whole, read_whole
 from gen.errors import ArgumentError, show
@@ -102,66 +94,3 @@ def _read_words(given: object) -> tuple[str | tuple[int, ...], ...] | None:
         else:
             raise ArgumentError(f"{wanted}, got {show(word)} as bad word {number}")
     return tuple(words) or None
-
-
-def add_bias(logits: Tensor, bias: Tensor) -> Tensor:
-    """Add bias (vocab,) float32 to every row."""
-    return logits.float() + bias
-
-
-def penalize_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """See `Processors.repetition_penalty`."""
-    logits = logits.float()
-    penalty = max(penalty, 1 / _LARGEST)
-    penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
-    return torch.where(_counts(seen, logits.shape[1]) > 0, penalized, logits)
-
-
-def penalize_presence(logits: Tensor, new: Tensor, presence: float, frequency: float) -> Tensor:
-    """See `Processors.presence_penalty` and `frequency_penalty`; `new` is the part of `seen` after the prompt."""
-    counts = _counts(new, logits.shape[1])
-    return logits.float() - counts * frequency - (counts > 0) * presence
-
-
-def ban_repeated_ngrams(logits: Tensor, seen: Tensor, position: Tensor, size: int) -> Tensor:
-    """See `Processors.no_repeat_ngram_size`.
-
-    Args:
-        position: (1,), int64: the column of `seen` where the next token goes.
-    """
-    if seen.shape[1] < size:
-        return logits.float()
-    windows = seen.unfold(1, size, 1)  # (rows, length - size + 1, size)
-    same = (windows[..., :-1] == _last(seen, position, size - 1).unsqueeze(1)).all(-1)
-    return _ban(logits, torch.where(same, windows[..., -1], -1))
-
-
-def ban_sequence(logits: Tensor, seen: Tensor, position: Tensor, token_ids: Tensor) -> Tensor:
-    """Ban the last of token_ids (n,) where those before it are what came last."""
-    last = _last(seen, position, len(token_ids) - 1)
-    follows = (last == token_ids[:-1]).all(-1, keepdim=True)
-    return _ban(logits, torch.where(follows, token_ids[-1:], -1))
-
-
-def ban_until(logits: Tensor, token_ids: Tensor, reached: Tensor) -> Tensor:
-    """Ban token_ids (n,) until `reached` (1,) bool is true."""
-    return _ban(logits, torch.where(reached, -1, token_ids).expand(len(logits), -1))
-
-
-def _last(seen: Tensor, position: Tensor, count: int) -> Tensor:
-    """The `count` tokens before a position, (rows, count); -2, equal to nothing, where there are none."""
-    columns = position + torch.arange(-count, 0, device=seen.device)
-    tokens = seen.index_select(1, columns.clamp(min=0))
-    return torch.where((columns < 0) | (tokens < 0), -2, tokens)
-
-
-def _counts(tokens: Tensor, vocab: int) -> Tensor:
-    """How often each row has each token: (rows, vocab) float32; -1 is not counted."""
-    counts = torch.zeros((len(tokens), vocab + 1), dtype=torch.float32, device=tokens.device)
-    places = torch.where(tokens < 0, vocab, tokens)
-    return counts.scatter_add_(1, places, torch.ones_like(places, dtype=torch.float32))[:, :vocab]
-
-
-def _ban(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Logits with -inf at each row's tokens (rows, n); -1 bans nothing."""
-    return logits.float().masked_fill(_counts(tokens, logits.shape[1]) > 0, -math.inf)

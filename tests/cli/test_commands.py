@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import gen
 from gen import cli
 from gen.models.transformers import TransformersModel
 from tests.gguf_files import write_gguf
-from tests.helpers import ScriptedModel
+from tests.helpers import ScriptedModel, ScriptedRows
 from tests.vision_helpers import picture, tiny_processor, tiny_vision_model
 
 Capture = pytest.CaptureFixture[str]
@@ -175,16 +176,13 @@ def test_a_row_without_a_token_left_loses_its_prompt_alone(capsys: Capture, monk
     class Dying(ScriptedModel):
         """A prompt with a "!" has no token left after two."""
 
-        def prefill(self, token_ids: torch.Tensor, attention_mask: torch.Tensor, new_tokens: int) -> Any:
-            logits, state = super().prefill(token_ids, attention_mask, new_tokens)
-            dead = (token_ids == ord("!")).any(1)
-            step = state.decode_step
+        def new_rows(self, count: int, length: int) -> ScriptedRows:
+            return DyingRows(self, count, length)
 
-            def decode_step(token_ids: torch.Tensor) -> torch.Tensor:
-                return step(token_ids).masked_fill(dead.unsqueeze(1), -torch.inf)
-
-            monkeypatch.setattr(state, "decode_step", decode_step)
-            return logits, state
+    class DyingRows(ScriptedRows):
+        def logits(self, rows: Sequence[int]) -> torch.Tensor:
+            dead = [ord("!") in self._read[row] and self._said[row] >= 2 for row in rows]
+            return super().logits(rows).masked_fill(torch.tensor(dead).unsqueeze(1), -torch.inf)
 
     monkeypatch.setattr(gen, "load", lambda *arguments, **options: Dying("abc"))
     assert run("generate", "One", "Two!", "Three", "--greedy") == 1

@@ -11,8 +11,8 @@ from torch.export import Dim
 from transformers import BertConfig, BertForMaskedLM
 
 import gen
+from gen.loop.texts import Completion
 from gen.models.transformers import TransformersModel
-from gen.texts import Completion
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.programs import LONGEST, PROMPTS, Everything, Logits, dynamic, exported, ids, program_of
 

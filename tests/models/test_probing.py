@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 import gen
 from gen.models.probing import TOLERANCE, distance, tolerance_of
+from gen.models.transformers_rows import TransformersRows
 from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
 from tests.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
@@ -70,9 +71,9 @@ FAILING: dict[str, dict[str, Any]] = {
 }
 
 
+CPU = torch.device("cpu")
 NOT_IN_FLOAT64 = {  # in transformers itself
     **dict.fromkeys(("mixtral", "qwen3_next", "jamba"), "gen cannot run .*Double"),
-    "bloom": "its logits for row 1 .* are not finite",
 }
 
 
@@ -138,17 +139,55 @@ def test_vision_models_pass_and_keep_nothing(family: str) -> None:
     assert attributes(model) == before
 
 
-def test_a_mistake_of_reorder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gen.models.transformers.State.reorder", lambda state, ancestors: None)
-    with pytest.raises(gen.ModelError, match="gen cannot run LlamaForCausalLM"):  # the rows' numbers differ
-        gen.from_transformers(tiny_model(), byte_tokenizer())
-    from gen.models.transformers import _reordered
+def _nothing(*_: Any) -> None:
+    """What a method does that has been forgotten."""
 
-    monkeypatch.undo()
-    monkeypatch.setattr(
-        "gen.models.transformers._reordered", lambda part, rows, dim=0: _reordered(part, rows.sort().values, dim)
-    )
+
+def _states_alone(rows: Any, view: int) -> Any:
+    return [tensor for state in rows._states for tensor in state.tensors(view)]
+
+
+def _counts_alone(rows: Any, view: int) -> Any:
+    return [*rows._column.values(), rows._position]
+
+
+def _all_columns(masks: Any, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
+    """Padding and what earlier texts left are seen."""
+    return (columns >= 0).expand(*queries.shape, -1)
+
+
+ROWS = "gen.models.transformers_rows.TransformersRows"
+MISTAKES = {
+    "rows are not reordered": (f"{ROWS}.reorder", _nothing),
+    "rows are not copied": (f"{ROWS}.copy", _nothing),
+    "lengths are not moved": (f"{ROWS}._tensors", _states_alone),
+    "keys and values are not moved": (f"{ROWS}._tensors", _counts_alone),
+    "recurrent states are not moved": (
+        "gen.models.transformers_cache.LayerState.tensors",
+        lambda state, view: [columns[..., :view, :] for columns in state.columns.values()],
+    ),
+    "recurrent states are not filled": ("gen.models.transformers_cache.LayerState.write_summaries", _nothing),
+    "masks hide nothing": ("gen.models.transformers_masks.Masks._seen", _all_columns),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_rows_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("qwen3_next" if "recurrent" in mistake else "llama")
+    gen.from_transformers(model, byte_tokenizer())
+    monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row . .*, after [12] new tokens"):
+        gen.from_transformers(model, byte_tokenizer())
+
+
+def test_a_mistake_of_a_row_that_is_filled_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = TransformersRows.fill
+
+    def after_what_was_there(rows: Any, where: slice, prompts: Any, start: int = 0, inputs: Any = ()) -> Tensor:
+        return fill(rows, where, prompts, start or min(2, int(rows._column[CPU][where.start])), inputs)
+
+    monkeypatch.setattr(f"{ROWS}.fill", after_what_was_there)
+    with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row 0 .*, after 0 new tokens"):
         gen.from_transformers(tiny_model(), byte_tokenizer())
 
 
@@ -198,13 +237,13 @@ def test_random_numbers_and_attributes_of_a_forward_that_fails_are_put_back() ->
     assert not hasattr(model, "drawn")
 
 
-def test_it_takes_five_forwards_of_at_most_nine_tokens_a_row() -> None:
+def test_it_takes_six_forwards_of_at_most_nine_tokens_a_row() -> None:
     model, shapes = tiny_model(), []
     model.register_forward_pre_hook(
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     gen.from_transformers(model, byte_tokenizer())
-    assert shapes == [(2, 7), (3, 1), (3, 1), (1, 9), (1, 5)]
+    assert shapes == [(2, 7), (3, 1), (3, 1), (1, 7), (1, 9), (1, 5)]
 
 
 def test_special_tokens_stay_out_of_it() -> None:
@@ -251,7 +290,8 @@ def test_quantised_weights_are_compared_with_the_models_own_padded_batch() -> No
         model.is_quantized = True
     gen.from_transformers(right, byte_tokenizer())
     assert shapes[-1] == (2, 9)
-    gen.from_transformers(wrong, byte_tokenizer())  # wrong in the same way by itself
+    with pytest.raises(gen.ModelError, match="differ from its own forward of the same batch"):
+        gen.from_transformers(wrong, byte_tokenizer())
     lost = random_model("Rwkv", WRONG["Rwkv"])
     lost.is_quantized = True
     with pytest.raises(

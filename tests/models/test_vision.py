@@ -153,8 +153,10 @@ def test_images_in_messages_that_cannot_be_used_are_refused(tmp_path: Path) -> N
         gen.generate(model, ["a", one], images=[[], [picture(1)]])
     with pytest.raises(gen.ArgumentError, match=r"^places for images: 1, images: 0"):
         gen.generate(model, message())
-    with pytest.raises(gen.ArgumentError, match=r"prompt 0: image 0 of the messages must be a PIL image, .* got 7"):
+    with pytest.raises(gen.ArgumentError, match=r"^image 0 of the messages must be a PIL image, .* got 7"):
         gen.generate(model, message(image=7))
+    with pytest.raises(gen.ArgumentError, match=r"^prompt 1: image 0 of the messages must be a PIL image, .* got 7"):
+        gen.generate(model, [one, message(image=7)])
     with pytest.raises(gen.ArgumentError, match=r"image 0 of the messages: cannot read '.*missing\.png'"):
         gen.generate(model, message(path=tmp_path / "missing.png"))
     for url in ("https://example.org/cat.png", "data:image/png;base64,iVBORw0KGgo="):
@@ -281,8 +283,14 @@ def test_images_of_other_shapes_are_refused_with_the_reason() -> None:
     processor.image_processor.do_resize = processor.image_processor.do_center_crop = False
     pictures = [[picture(1, 16, 16)], [picture(1, 24, 16)]]
     model = gen.from_transformers(tiny_vision_model("llava"), processor)
-    with pytest.raises(gen.ArgumentError, match=r"pixel_values: \(1, 3, 16, 16\), \(1, 3, 16, 24\)"):
-        gen.generate(model, ["<image>", "<image>"], images=pictures)
+    reason = r"Input image size \(16\*24\) doesn't match model \(16\*16\); use the processor that belongs to Llava"
+    with pytest.raises(gen.BatchError, match=f"prompt 1 failed: {reason}") as caught:
+        gen.generate(model, ["<image>", "<image>"], images=pictures, sampler=GREEDY, max_new_tokens=4)
+    text, error = caught.value.results
+    assert text == gen.generate(model, "<image>", images=pictures[0], sampler=GREEDY, max_new_tokens=4)
+    assert isinstance(error, gen.ModelError)
+    with pytest.raises(gen.ModelError, match=f"^{reason}"):
+        gen.generate(model, "<image>", images=pictures[1])
     with pytest.raises(gen.ArgumentError, match="LlavaProcessor refuses the prompt"):
         both = [image for images in pictures for image in images]
         gen.generate(model, "<image><image>", images=both)

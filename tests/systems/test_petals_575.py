@@ -1,7 +1,7 @@
 """Petals 575: a throughput probe began with an empty KV cache that was left on the CPU, and its first step failed.
 
-In gen the cache is made by the adapter for the devices that its layers are on; there is no empty one to forget. The
-oracle is the CPU's cache.
+In gen rows make their cache with the first prompt, on the devices that the layers are on; there is no empty one to
+forget. The oracle is the CPU's cache.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.models.base import Rows
 from gen.models.transformers import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 
 CPU, GPU1 = torch.device("cpu"), torch.device("cuda:1")
 SHAPES = ["llama", "gpt2", "gemma3", "mixtral", "deepseek_v3"]
-PROMPTS = torch.tensor([[0, 72, 105], [65, 100, 97]])
-MASK = torch.tensor([[False, True, True], [True, True, True]])
+PROMPTS = [[72, 105], [65, 100, 97]]
+LENGTH = 16
 
 
 class FaultyBlock:
@@ -54,24 +55,27 @@ def adapter(shape: str, device: torch.device) -> TransformersModel:
 
 @torch.inference_mode()
 def probe(model: TransformersModel, new_tokens: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """A prefill and decode steps by themselves: each one's logits, and every tensor of the call after it."""
-    logits, state = model.prefill(PROMPTS, MASK, new_tokens)
+    """Prompts and decode steps by themselves: each one's logits, and every tensor that the rows keep after it."""
+    rows = model.new_rows(len(PROMPTS), LENGTH)
+    logits = rows.fill(slice(0, len(PROMPTS)), PROMPTS)
     for step in range(new_tokens):
         if step:
-            logits = state.decode_step(logits.argmax(-1, keepdim=True))
-        tensors = {f"{name} of layer {n}": t for n, layer in enumerate(state.cache.layers) for name, t in of(layer)}
-        yield logits, tensors | dict(of(state))
+            logits = rows.step(logits.argmax(-1, keepdim=True), LENGTH)
+        yield logits, kept_by(rows)
 
 
-def of(owner: object) -> list[tuple[str, Tensor]]:
-    return [(name, value) for name, value in vars(owner).items() if isinstance(value, Tensor)]
+def kept_by(rows: Rows) -> dict[str, Tensor]:
+    """Every tensor that rows keep, by its name; each name comes once where all is on one device."""
+    parts = list(rows.parts())
+    named = {name: tensor for name, tensor, _ in parts}
+    assert len(named) == len(parts)
+    return named
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_empty_cache_of_gen_has_nothing_on_another_device(two_gpus: None, shape: str) -> None:
+def test_empty_rows_of_gen_have_nothing_on_another_device(two_gpus: None, shape: str) -> None:
     model = adapter(shape, GPU1)
-    for layer in model.new_cache(8).layers:
-        assert {tensor.device for _, tensor in of(layer)} <= {GPU1}
+    assert {tensor.device for tensor in kept_by(model.new_rows(2, LENGTH)).values()} == {GPU1}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -84,7 +88,8 @@ def test_all_of_gens_cache_is_on_gpu_1_through_a_warm_up_and_a_benchmark(two_gpu
         for (logits, tensors), (cpu_logits, cpu_tensors) in steps:
             assert logits.device == GPU1
             assert {name: tensor.device for name, tensor in tensors.items()} == dict.fromkeys(cpu_tensors, GPU1)
-            assert {"keys of layer 0", "values of layer 1", "mask", "positions"} <= set(tensors)
+            layers = {f"the cache's {name} of layer {number}" for name in ("keys", "values") for number in range(2)}
+            assert {*layers, "the columns", "the positions"} <= set(tensors)
             for name, tensor in tensors.items():
                 torch.testing.assert_close(tensor.cpu(), cpu_tensors[name], rtol=1e-4, atol=1e-4, msg=name)
             torch.testing.assert_close(logits.cpu(), cpu_logits, rtol=1e-4, atol=1e-4)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.loop.running import Options, completions, new_job, run
 from gen.models.transformers import TransformersModel
+from gen.prompts import read_requests
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
@@ -102,6 +104,73 @@ def test_the_host_never_waits_for_a_token_and_at_most_twice_a_call(shape: str, s
             short, long = (syncs(model, IN_THE_LOOP[sampler], new_tokens) for new_tokens in (4, 12))
             assert (long.count - short.count) / 8 == 0, long
             assert long.count <= 2, long
+
+
+@pytest.mark.parametrize("sampler", IN_THE_LOOP)
+@pytest.mark.parametrize("limits", ["equal", "unequal"])
+def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: str, sampler: str) -> None:
+    """Rows for two texts or searches at a time; with equal limits both end at once, and no other row goes on."""
+
+    def ran(model: TransformersModel, new_tokens: int) -> list[list[int]]:
+        requests = read_requests(
+            model,
+            [*PROMPTS, "once upon a time", "x = "],
+            samplers=[IN_THE_LOOP[sampler]] * 5,
+            max_new_tokens=[new_tokens + (number if limits == "unequal" else 0) for number in range(5)],
+            images=[[]] * 5,
+            seed=5,
+            eos_token_id=[],
+        )
+        jobs = [new_job(model, request) for request in requests]
+        run(model, jobs, Options(rows=2 * IN_THE_LOOP[sampler].samples, admit_tokens=5))
+        return [completion.token_ids for job in jobs for completion in completions(job)]
+
+    expected = ran(adapter(), 12)
+    with virtual_gpus(2):
+        spread = gen.from_transformers(split(tiny_model("llama"), "llama"), byte_tokenizer())
+        for model in (adapter("llama", "cuda:1"), spread):
+            assert ran(model, 12) == expected
+            counts = []
+            for new_tokens in (4, 12):
+                with no_host_sync(count=True) as report:
+                    ran(model, new_tokens)
+                counts.append(report.count)
+            assert counts[0] == counts[1] <= 2, report
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "several", "beams"])
+def test_stop_strings_and_eos_never_wait_for_a_token(sampler: str) -> None:
+    """Texts end where only the host sees it; those of beams also where only the device does."""
+    whole = adapter()
+    greedy: Any = gen.generate(whole, PROMPTS, sampler=SAMPLERS["greedy"], max_new_tokens=20, details=True)
+    first, second, _ = greedy
+    stop = next(sign for sign in first.text[3:] if sign.isascii() and sign not in first.text[:3])
+    seen = {*first.token_ids, *second.token_ids[:3]}
+    options: dict[str, Any] = {
+        "stop": [stop, "zzz"],
+        "eos_token_id": next(token for token in second.token_ids if token not in seen),
+    }
+
+    def ran(model: TransformersModel, new_tokens: int) -> Any:
+        return gen.generate(
+            model, PROMPTS, sampler=IN_THE_LOOP[sampler], seed=5, max_new_tokens=new_tokens, details=True, **options
+        )
+
+    expected = ran(whole, 20)
+    if sampler == "greedy":
+        assert [completion.finish_reason for completion in expected[:2]] == ["stop", "eos"]
+    with virtual_gpus(2):
+        spread = gen.from_transformers(split(tiny_model("llama"), "llama"), byte_tokenizer())
+        for model in (adapter("llama", "cuda:1"), spread):
+            with no_host_sync(count=True) as report:
+                found = ran(model, 20)
+            assert token_ids(found) == token_ids(expected)
+            assert report.count <= 2, report
+
+
+def token_ids(completions: Any) -> Any:
+    """Of a completion, or of each in a list of them."""
+    return [token_ids(one) for one in completions] if isinstance(completions, list) else completions.token_ids
 
 
 def test_streaming_never_waits_for_a_token() -> None:

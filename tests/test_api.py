@@ -1,20 +1,27 @@
-"""The decode loop with scripted models: stopping, streaming, batches, samples, seeds, details and bad input."""
+"""What users call, with scripted models and tiny ones: stops, streams, batches, seeds, what fails and bad input."""
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any, assert_type
 
+import numpy
 import pytest
 import torch
+from torch import Tensor
 
 import gen
+from gen.loop.batch import Job
+from gen.loop.running import Options, completions, new_job, run
+from gen.loop.texts import Completion
 from gen.models.transformers import TransformersModel
+from gen.prompts import read_requests
 from gen.samplers import beam_search, greedy, multinomial
-from gen.texts import Completion
 from gen.tokenizers import Tokenizer
-from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
 
 STORY = "Ünï😀 wörld — 中文 の 物語。 END of it"
 
@@ -190,6 +197,10 @@ def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> Non
     assert_type(gen.generate(model, "x", sampler=beam_search(2), details=True), Completion | list[Completion])
     assert_type(gen.generate(model, ["x"], sampler=multinomial()), list[str | list[str]])
     assert_type(gen.generate(model, ["x"], sampler=multinomial(), details=True), list[Completion | list[Completion]])
+    assert_type(gen.generate(model, ["x", "y"], sampler=[greedy(), greedy()]), list[str])
+    several: list[gen.samplers.Sampler] = [greedy(), multinomial(2)]
+    assert_type(gen.generate(model, ["x", "y"], sampler=several), list[str | list[str]])
+    assert_type(gen.generate(model, ["x", "y"], sampler=several, details=True), list[Completion | list[Completion]])
     assert_type(gen.stream(model, "x"), gen.Stream)
     assert_type(gen.stream(model, "x").completion, Callable[[], Completion])
 
@@ -267,14 +278,305 @@ def test_a_default_device_or_dtype_of_the_user_changes_nothing(llama: Any) -> No
 
 
 def test_a_row_with_nothing_left_raises_and_names_the_place() -> None:
+    class DeadRows(ScriptedRows):
+        def step(self, token_ids: Tensor, view: int) -> Tensor:
+            return torch.full_like(super().step(token_ids, view), math.nan)
+
     class Dead(ScriptedModel):
-        def prefill(self, *arguments: Any) -> Any:
-            logits, state = super().prefill(*arguments)
-            state.logits = lambda: torch.full_like(logits, math.nan)  # type: ignore[method-assign]
-            return logits, state
+        def new_rows(self, count: int, length: int) -> ScriptedRows:
+            return DeadRows(self, count, length)
 
     with pytest.raises(gen.SamplingError, match="no token was left to choose after 1 new ones"):
         gen.generate(Dead("hello"), "x")
+
+
+MIXED = ["a", "once upon a time there was", "the cat", "Zürich 中", "x" * 45, "0", "go on and on"]
+EACH: list[gen.samplers.Sampler] = [
+    greedy(),
+    multinomial(temperature=0.8, top_k=20),
+    multinomial(top_p=0.9, repetition_penalty=1.3),
+    greedy(no_repeat_ngram_size=2, bad_words=["e"], min_new_tokens=3),
+    multinomial(min_p=0.02, frequency_penalty=0.5, presence_penalty=0.3),
+    greedy(logit_bias={97: 3.0}),
+    multinomial(),
+]
+LIMITS = [5, 20, 0, 9, 33, 1, 14]
+
+
+def alone(model: Any, samplers: Sequence[gen.samplers.Sampler] = EACH, **arguments: Any) -> list[Any]:
+    """Each of `MIXED` by itself, with its sampler, its limit and its number as seed."""
+    return [
+        gen.generate(model, prompt, sampler=sampler, max_new_tokens=limit, seed=seed, **arguments)
+        for seed, (prompt, sampler, limit) in enumerate(zip(MIXED, samplers, LIMITS, strict=True))
+    ]
+
+
+def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any) -> None:
+    texts = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7))
+    assert texts == alone(llama)
+    assert_type(texts, list[str | list[str]])
+    made = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True)
+    assert made[0].token_ids == plain_greedy(llama.hf_model, [*b"a"], 5)  # type: ignore[union-attr]
+    assert [len(one.token_ids) for one in made] == LIMITS  # type: ignore[union-attr]
+    limits: Any = numpy.array(LIMITS)
+    assert gen.generate(llama, MIXED, max_new_tokens=limits, sampler=tuple(EACH), seed=range(7)) == texts
+
+
+class Likeliest:
+    """A sampler that gen does not know."""
+
+    samples, processors = 1, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+        return greedy().step(logits, weights, keys)
+
+
+def test_a_list_of_samplers_may_mix_draws_beams_samples_and_the_users_own(llama: Any) -> None:
+    samplers: list[gen.samplers.Sampler] = [multinomial(2), beam_search(2), Likeliest(), *EACH[3:5]]
+    samplers += [beam_search(3, repetition_penalty=1.1), multinomial(3, temperature=0.7)]
+    texts = gen.generate(llama, MIXED, sampler=samplers, max_new_tokens=LIMITS, seed=range(7))
+    assert texts == alone(llama, samplers)
+    assert [len(one) if isinstance(one, list) else 1 for one in texts] == [2, 1, 1, 1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(rows=2), Options(rows=2, replay=False), Options(rows=3, admit_tokens=4), Options(max_batch_tokens=100)],
+    ids=str,
+)
+def test_texts_are_the_same_alone_in_a_batch_streamed_and_in_rows_that_are_filled_anew(
+    llama: Any, options: Options
+) -> None:
+    expected = alone(llama, details=True)
+    assert gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True) == near(
+        expected
+    )
+    requests = read_requests(
+        llama, MIXED, samplers=EACH, max_new_tokens=LIMITS, images=[()] * len(MIXED), seed=range(7)
+    )
+    jobs = [new_job(llama, request) for request in requests]
+    ended: list[Job] = []
+    run(llama, jobs, options, ended.append)
+    assert [one for job in jobs for one in completions(job)] == near(expected)
+    assert len(ended) == len({id(job) for job in ended}) == len(jobs)
+    for seed, (prompt, sampler, limit) in enumerate(zip(MIXED, EACH, LIMITS, strict=True)):
+        stream = gen.stream(llama, prompt, sampler=sampler, max_new_tokens=limit, seed=seed)
+        assert "".join(stream) == expected[seed].text
+        assert [stream.completion()] == near([expected[seed]])
+
+
+class near:
+    """Equal to completions whose logprobs differ by what sums in another order differ."""
+
+    def __init__(self, completions: list[Completion]) -> None:
+        self._completions = completions
+
+    def __eq__(self, others: object) -> bool:
+        assert isinstance(others, list)
+        for one, other in zip(self._completions, others, strict=True):
+            assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
+            assert other.score == pytest.approx(one.score, abs=1e-3)
+            assert replace(other, logprobs=one.logprobs, score=one.score) == one
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("most", [1, 40, 70, 200, 10_000])
+def test_max_batch_tokens_changes_no_text(llama: Any, most: int) -> None:
+    arguments: Any = {"sampler": EACH, "max_new_tokens": LIMITS, "seed": range(7)}
+    assert gen.generate(llama, MIXED, max_batch_tokens=most, **arguments) == alone(llama)
+
+
+def test_a_progress_bar_counts_prompts_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gen.generate(ScriptedModel(say), ["a", "bb"], progress=True) == ["<a> said 1", "<bb> said 2"]
+    out, err = capsys.readouterr()
+    assert ("2/2" in err, out) == (True, "")
+    gen.generate(ScriptedModel(say), ["a", "bb"])
+    assert capsys.readouterr() == ("", "")
+
+
+class Broken(ScriptedModel):
+    """Says its prompt; it cannot read one with a "!", and has no token left at the end of one with a "?"."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda prompt: [*prompt.encode()])
+
+    def script(self, prompt_ids: Sequence[int]) -> list[int]:
+        if ord("!") in prompt_ids:
+            raise ZeroDivisionError("no such thing")
+        return [one for one in super().script(prompt_ids) if one != EOS or ord("?") not in prompt_ids]
+
+    def new_rows(self, count: int, length: int) -> ScriptedRows:
+        class BrokenRows(ScriptedRows):
+            def logits(self, rows: Sequence[int]) -> Tensor:
+                over = torch.tensor([self._said[row] >= len(self._scripts[row]) for row in rows])
+                return super().logits(rows).masked_fill(over.unsqueeze(1), -math.inf)
+
+        return BrokenRows(self, count, length)
+
+
+@pytest.mark.parametrize("details", [False, True])
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2), Likeliest()])
+def test_prompts_that_fail_leave_the_others_results_in_the_error(sampler: Any, details: bool) -> None:
+    prompts = ["ab", "c!", "def", "gh?", "i", "!"]
+    with pytest.raises(
+        gen.BatchError, match=r"^of 6 prompts 3 prompts, the first of them prompt 1 failed: no such thing .* \.results"
+    ) as caught:
+        gen.generate(Broken(), prompts, sampler=sampler, details=details)
+    results = caught.value.results
+    good = [number for number, prompt in enumerate(prompts) if prompt.isalpha()]
+    expected = [gen.generate(Broken(), prompts[number], sampler=sampler, seed=1, details=details) for number in good]
+    assert [without_seed(results[number]) for number in good] == [without_seed(one) for one in expected]
+    assert [type(results[number]) for number in (1, 3, 5)] == [ZeroDivisionError, gen.SamplingError, ZeroDivisionError]
+    assert str(results[3]).startswith("prompt 3")
+    assert caught.value.__cause__ is results[1]
+
+
+def without_seed(result: Any) -> Any:
+    if isinstance(result, list):
+        return [without_seed(one) for one in result]
+    return replace(result, seed=0) if isinstance(result, Completion) else result
+
+
+def test_the_error_itself_is_raised_where_no_prompt_is_left() -> None:
+    for prompt in ("a!", ["a!"], ["a!", "b?"]):
+        with pytest.raises(ZeroDivisionError, match="no such thing"):
+            gen.generate(Broken(), prompt)
+    with pytest.raises(gen.SamplingError, match=r"^prompt 0: no token"):
+        gen.generate(Broken(), ["a?", "b!"])
+    with pytest.raises(gen.BatchError, match=r"^of 2 prompts prompt 1 failed: prompt 1: no token .* are in \.results"):
+        gen.generate(Broken(), ["a", "b?"])
+
+
+class Stopping(Likeliest):
+    """Ctrl-C comes where it would choose an "e"."""
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+        if logits[:, ord("e")].max() == 0:
+            raise KeyboardInterrupt
+        return super().step(logits, weights, keys)
+
+
+def test_an_interrupt_within_a_sampler_leaves_the_results_that_are_done() -> None:
+    model, prompts = Broken(), ["abcdefgh", "ij", "k", "l?", "m!"]
+    with pytest.raises(gen.Interrupted, match=r"2 of 5 texts are in \.results") as caught:
+        gen.generate(model, prompts, sampler=Stopping())
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert caught.value.results == [None, "ij", "k", None, None]
+    assert gen.generate(model, prompts[:3]) == prompts[:3]
+    with pytest.raises(gen.Interrupted) as caught:  # batches run one after the other, the longest prompts first
+        stopping = Stopping()
+        gen.generate(model, ["ab", "a long one", "x?", "ef"], sampler=[stopping, greedy(), greedy(), stopping])
+    assert caught.value.results == [None, "a long one", None, None]
+    with pytest.raises(gen.Interrupted, match=r"0 of 1 texts") as caught:
+        gen.generate(model, "abcdef", sampler=Stopping())
+    assert caught.value.results == [None]
+
+
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2)])
+def test_an_interrupt_within_the_models_step_leaves_the_results_that_are_done(sampler: Any) -> None:
+    class Rows(ScriptedRows):
+        def step(self, token_ids: Tensor, view: int) -> Tensor:
+            if max(self._said) == 4:
+                raise KeyboardInterrupt
+            return super().step(token_ids, view)
+
+    class Slow(ScriptedModel):
+        def new_rows(self, count: int, length: int) -> ScriptedRows:
+            return Rows(self, count, length)
+
+    prompts = ["ab", "abcdefgh", "cd"]
+    with pytest.raises(gen.Interrupted) as caught:
+        gen.generate(Slow(lambda prompt: [*prompt.encode()]), prompts, sampler=sampler, details=True)
+    first, second, third = caught.value.results
+    texts = [[one.text for one in (made if isinstance(made, list) else [made])] for made in (first, third)]
+    assert texts == [["ab"] * len(texts[0]), ["cd"] * len(texts[0])]
+    assert second is None
+
+
+def test_an_interrupt_within_the_users_processor_leaves_a_text_that_had_no_limit_left() -> None:
+    def interrupt(*_: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(gen.Interrupted) as caught:
+        gen.generate(ScriptedModel("hello"), ["a", "b"], max_new_tokens=[0, 3], logits_processors=[interrupt])
+    assert caught.value.results == ["", None]
+
+
+def test_a_logits_processor_that_adds_is_a_bias(llama: Any) -> None:
+    def add(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        return logits + torch.where(torch.arange(logits.shape[1]) == 97, 2.5, 0.0)
+
+    for make in (greedy, multinomial, partial(beam_search, 3)):
+        arguments: Any = {"seed": range(7), "max_new_tokens": 12, "details": True}
+        biased: Any = gen.generate(llama, MIXED, sampler=make(logit_bias={97: 2.5}), **arguments)
+        processed: Any = gen.generate(llama, MIXED, sampler=make(), logits_processors=[add], **arguments)
+        assert processed == near(biased)
+        assert biased != gen.generate(llama, MIXED, sampler=make(), **arguments)
+
+
+def again(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    """Only the token three before the next one is left."""
+    third = token_ids.gather(1, lengths.unsqueeze(1) - 3)
+    return torch.full_like(logits, -math.inf).scatter(1, third, 0.0)
+
+
+def twice(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    return logits * 2
+
+
+@pytest.mark.parametrize("sampler", [None, greedy(repetition_penalty=1.5), beam_search(2), multinomial(2), Likeliest()])
+@pytest.mark.parametrize("replay", [True, False])
+def test_logits_processors_see_each_rows_own_tokens_and_length(llama: Any, sampler: Any, replay: bool) -> None:
+    prompts = ["abc", "once upon a time", "xyz" * 12, "12345"]
+    limits = [25, 3, 40, 11]
+    made: Any = gen.generate(
+        llama, prompts, sampler=sampler, max_new_tokens=limits, logits_processors=[again, twice], replay=replay
+    )
+    for prompt, limit, texts in zip(prompts, limits, made, strict=True):
+        for text in texts if isinstance(texts, list) else [texts]:
+            assert text == (prompt[-3:] * limit)[:limit]
+    if sampler is None or sampler.samples == 1:
+        stream = gen.stream(llama, "abc", sampler=sampler, max_new_tokens=7, logits_processors=[again])
+        assert "".join(stream) == "abcabca"
+
+
+def test_past_a_rows_end_a_logits_processor_sees_minus_one() -> None:
+    seen: dict[str, int] = {}
+    model = ScriptedModel(say)
+
+    def look(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        assert (token_ids.dtype, lengths.dtype) == (torch.int64, torch.int64)
+        assert (token_ids.shape[0], *lengths.shape) == (len(logits), len(logits))
+        for tokens, length in zip(token_ids.tolist(), lengths.tolist(), strict=True):
+            assert set(tokens[length:]) <= {-1}
+            text = bytes(one for one in tokens[:length] if 0 <= one < BOS).decode()
+            seen[text] = seen.get(text, 0) + 1
+        return logits
+
+    assert gen.generate(model, ["a", "bb"], logits_processors=[look]) == ["<a> said 1", "<bb> said 2"]
+    for prompt in ("a", "bb"):
+        whole = prompt + bytes(say(prompt)).decode()
+        assert all(whole[:length] in seen for length in range(len(prompt), len(whole) + 1))
+
+
+@pytest.mark.parametrize(
+    ("processor", "got"),
+    [
+        (lambda t, n, logits: logits[:, :5], r"\(1, 5\) on cpu"),
+        (lambda t, n, logits: logits[0], r"\(259,\) on cpu"),
+        (lambda t, n, logits: logits.to("meta"), r"\(1, 259\) on meta"),
+        (lambda t, n, logits: None, "a NoneType"),
+        (lambda t, n, logits: logits.tolist(), "a list"),
+    ],
+)
+def test_a_logits_processor_that_gives_something_else_is_refused(processor: Any, got: str) -> None:
+    for prompts in ("a", ["a", "b"]):
+        with pytest.raises(
+            gen.ArgumentError, match=rf"a logits processor must return logits \(1, 259\) on cpu, got {got}"
+        ):
+            gen.generate(ScriptedModel("hello"), prompts, logits_processors=[processor])
 
 
 def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
@@ -319,6 +621,20 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
             lambda m: generate(m, "x", chat=True, chat_template_kwargs=["tools"]),
             r"chat_template_kwargs must be a mapping of names, .* got \['tools'\]",
         ),
+        (lambda m: generate(m, ["x", "y"], sampler=[greedy()]), "sampler must be .* one for each of 2 prompts, got 1"),
+        (lambda m: generate(m, ["x"], sampler=["greedy"]), "sampler must be a sampler"),
+        (lambda m: generate(m, ["x"], sampler=[]), "sampler must be one sampler or one for each of 1 prompts, got 0"),
+        (
+            lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]),
+            "max_new_tokens must be .* one for each of 2 prompts, got 3",
+        ),
+        (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, -2]), "max_new_tokens must be a whole number .* got -2"),
+        (lambda m: generate(m, "x", logits_processors=again), "logits_processors"),
+        (lambda m: generate(m, "x", logits_processors=[3]), "logits_processors"),
+        (lambda m: generate(m, "x", max_batch_tokens=0), "max_batch_tokens must be a whole number at least 1, got 0"),
+        (lambda m: generate(m, "x", progress="yes"), "progress must be True or False, got 'yes'"),
+        (lambda m: generate(m, "x", replay=None), "replay must be True or False, got None"),
+        (lambda m: stream(m, "x", replay=1), "replay must be True or False, got 1"),
         (lambda m: stream(m, ["x"]), "stream takes one prompt; use generate for a list"),
         (lambda m: stream(m, "x", sampler=multinomial(2)), "stream makes one text, the sampler makes 2 a prompt"),
         (lambda m: stream(m, "x", max_new_tokens=-1), "max_new_tokens must be a whole number at least 0"),

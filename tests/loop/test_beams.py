@@ -1,4 +1,4 @@
-"""Beam search: tokens and scores equal transformers' over random cases; masks, stops and return counts."""
+"""Beam search: tokens and scores equal transformers' over random cases, where rows are filled anew too."""
 
 import random
 from typing import Any
@@ -8,9 +8,9 @@ import torch
 from transformers import PreTrainedModel
 
 import gen
-from gen.prefill import pad_left
 from gen.samplers import BeamSearchSampler, beam_search
 from tests.helpers import SHAPES, ScriptedModel, byte_tokenizer, tiny_model
+from tests.loop.calls import run_in_rows
 
 LIKELY = 20  # the model's texts are of these ids; any of them may be an eos, so that texts end at different steps
 
@@ -28,7 +28,9 @@ def transformers_beams(
     model: PreTrainedModel, prompts: list[list[int]], sampler: BeamSearchSampler, eos: list[int], **options: Any
 ) -> list[tuple[list[int], float]]:
     """transformers' texts up to their eos, and their scores."""
-    token_ids, mask = pad_left(prompts)
+    width = max(map(len, prompts))
+    token_ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     output = model.generate(
         token_ids,
         attention_mask=mask,
@@ -72,6 +74,24 @@ def test_texts_and_scores_equal_transformers_over_a_thousand_random_cases(hf_mod
         texts += len(ours)
         ended += sum(completion.finish_reason == "eos" for completion in ours)
     assert 0.2 < ended / texts < 0.9, "the cases should have texts that end early and texts that do not"
+
+
+def test_in_rows_that_are_filled_anew_texts_and_scores_equal_transformers(hf_model: PreTrainedModel) -> None:
+    rng = random.Random(1)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    for _ in range(100):
+        beams = rng.randint(2, 5)
+        sampler = beam_search(beams, early_stopping=rng.choice([True, False, "never"]))
+        eos, new_tokens = rng.sample(range(LIKELY), rng.randint(1, 4)), rng.randint(1, 12)
+        prompts = [[rng.randrange(259) for _ in range(rng.randint(1, 40))] for _ in range(rng.randint(3, 7))]
+        options: Any = {"max_new_tokens": new_tokens, "num_return_sequences": beams}
+        expected = transformers_beams(hf_model, prompts, sampler, eos, **options)
+        rows = beams * rng.randint(1, 2) + rng.randint(0, 1)
+        groups = run_in_rows(model, prompts, rows, sampler=sampler, eos_token_id=eos, max_new_tokens=new_tokens)
+        ours = [completion for group in groups for completion in group]
+        assert [completion.token_ids for completion in ours] == [token_ids for token_ids, _ in expected]
+        scores = [score for _, score in expected]
+        assert [completion.score for completion in ours] == pytest.approx(scores, rel=1e-6, abs=2e-5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

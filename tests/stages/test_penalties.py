@@ -1,14 +1,26 @@
-"""Processors in the loop: texts equal transformers' with the same settings, each prompt alone and unpadded."""
+"""Penalties and bans: logits and texts equal those of transformers' processors, each row or prompt alone."""
 
+import random
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+)
 
 import gen
+from gen.requests import Request
 from gen.samplers import beam_search, greedy, multinomial
-from gen.samplers.processors import penalize_presence
+from gen.stages.penalties import Penalties
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.loop.calls import run_in_rows
 
 PROMPTS = ["a rose is a rose is a rose", "x", "to be or not to be"]
 BIAS = {101: 4.0, 32: -6.0, 7: 2.5}
@@ -89,11 +101,138 @@ def test_a_bad_word_given_as_text_is_kept_out_with_and_without_a_space() -> None
     assert "no" not in kept
 
 
+VOCAB = 8  # few, so that tokens repeat
+
+
+def random_request(rng: random.Random, prompt_ids: list[int]) -> Request:
+    """A request with some of the settings; many have none."""
+    settings: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        settings["repetition_penalty"] = rng.choice([0.5, 1.3, 2.0])
+    if rng.random() < 0.3:
+        settings["presence_penalty"], settings["frequency_penalty"] = rng.choice([-1.0, 2.0]), rng.choice([0.0, 0.5])
+    if rng.random() < 0.3:
+        settings["logit_bias"] = {rng.randrange(VOCAB): rng.choice([-2.0, 3.0]) for _ in range(rng.randint(1, 4))}
+    if rng.random() < 0.3:
+        settings["no_repeat_ngram_size"] = rng.randint(1, 4)
+    if rng.random() < 0.3:
+        settings["min_new_tokens"] = rng.randint(1, 6)
+    words: set[tuple[int, ...]] = set()
+    if rng.random() < 0.4:
+        words = {tuple(rng.choices(range(VOCAB), k=rng.randint(1, 4))) for _ in range(rng.randint(1, 5))}
+    eos = tuple(rng.sample(range(VOCAB), rng.randint(0, 3)))
+    sampler = greedy(**settings, bad_words=[[*word] for word in words] or None)
+    return Request(
+        prompt_ids=prompt_ids, sampler=sampler, seeds=(0,), limit=99, eos_token_ids=eos, bad_words=tuple(words)
+    )
+
+
+def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> Tensor:
+    """What transformers' processors make of the logits (vocab,) of one row without padding; presence by hand."""
+    asked: Any = request.sampler.processors
+    if asked is None:
+        return logits
+    new = token_ids[len(request.prompt_ids) :]
+    processors = LogitsProcessorList()
+    if asked.logit_bias:
+        processors.append(SequenceBiasLogitsProcessor([[[one], bias] for one, bias in asked.logit_bias.items()]))
+    if asked.repetition_penalty != 1:
+        processors.append(RepetitionPenaltyLogitsProcessor(asked.repetition_penalty))
+    processors.append(
+        lambda _, scores: (
+            scores
+            - torch.tensor(
+                [
+                    new.count(token) * asked.frequency_penalty + (token in new) * asked.presence_penalty
+                    for token in range(VOCAB)
+                ]
+            )
+        )
+    )
+    if asked.no_repeat_ngram_size:
+        processors.append(NoRepeatNGramLogitsProcessor(asked.no_repeat_ngram_size))
+    if request.bad_words:
+        processors.append(NoBadWordsLogitsProcessor([[*word] for word in request.bad_words]))
+    if asked.min_new_tokens and request.eos_token_ids:
+        processors.append(
+            MinNewTokensLengthLogitsProcessor(len(request.prompt_ids), asked.min_new_tokens, [*request.eos_token_ids])
+        )
+    changed: Tensor = processors(torch.tensor([token_ids]), logits.unsqueeze(0).clone())[0]
+    return changed
+
+
+def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and_when_they_came() -> None:
+    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
+    changed = 0
+    for _ in range(60):
+        count, columns = rng.randint(1, 6), 24
+        stage = Penalties(count, torch.device("cpu"))
+        requests: dict[int, Request] = {}
+        texts = {row: [0] for row in range(count)}
+        for _ in range(12):
+            first = rng.randrange(count)
+            rows = range(first, rng.randint(first + 1, count))  # these rows begin anew
+            for row in rows:
+                texts[row] = rng.choices(range(VOCAB), k=rng.randint(1, 9))
+                requests[row] = random_request(rng, [*texts[row]])
+            if rows:
+                stage.admit(slice(rows.start, rows.stop), [requests[row] for row in rows])
+            for row, text in texts.items():
+                texts[row] = [*text, *rng.choices(range(VOCAB), k=rng.randint(0, 1))]
+            here = range(max(requests) + 1) if requests and rng.random() < 0.8 else rows
+            if not here or stage.key() is None:
+                continue
+            logits = torch.randn(len(here), VOCAB, generator=generator)
+            history = torch.tensor([texts[row] + [-1] * (columns - len(texts[row])) for row in here])
+            lengths = torch.tensor([[len(texts[row])] for row in here])
+            prompts = [len(requests[row].prompt_ids) if row in requests else 1 for row in here]
+            made = stage(logits, slice(here.start, here.stop), history, lengths, lengths - torch.tensor([prompts]).T)
+            for place, row in enumerate(here):
+                expected = logits[place]
+                if row in requests:
+                    expected = penalized_alone(requests[row], texts[row], logits[place])
+                changed += not torch.equal(expected, logits[place])
+                torch.testing.assert_close(made[place], expected)
+    assert changed > 500
+
+
+def test_samples_of_a_prompt_have_its_penalties_each() -> None:
+    stage = Penalties(5, torch.device("cpu"))
+    requests = [
+        Request(prompt_ids=[1], sampler=greedy(logit_bias={token: 1.0}), seeds=(0, 1), limit=9) for token in (2, 3)
+    ]
+    stage.admit(slice(0, 4), requests)
+    history, ones = torch.ones(5, 4, dtype=torch.int64), torch.ones(5, 1, dtype=torch.int64)
+    made = stage(torch.zeros(5, 4), slice(0, 5), history, ones, ones - 1)
+    assert made.tolist() == [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
+    stage = Penalties(2, torch.device("cpu"))
+    for row, penalty in enumerate((1e-300, 1e30)):
+        request = Request(prompt_ids=[0, 1, 2], sampler=greedy(repetition_penalty=penalty), seeds=(0,), limit=9)
+        stage.admit(slice(row, row + 1), [request])
+    history, lengths = torch.tensor([[0, 1, 2]] * 2), torch.full((2, 1), 3)
+    made = stage(torch.tensor([[-3.0, 0.0, 3.0]] * 2), slice(0, 2), history, lengths, lengths - 3)
+    assert not made.isnan().any()
+    assert not made.isinf().any()
+    assert made[0].argmax() == 2
+
+
+def test_texts_equal_transformers_in_rows_that_are_filled_anew(model: Any) -> None:
+    """Every prompt has settings of its own, and a row has had many others before."""
+    prompts = [text[:end] for text in PROMPTS for end in (1, 5, 9, 14, 26)] * 2
+    pairs = [SETTINGS[number % len(SETTINGS)] for number in range(len(prompts))]
+    expected = [
+        transformers_text(model, prompt, [258], **theirs) for prompt, (_, theirs) in zip(prompts, pairs, strict=True)
+    ]
+    samplers = [greedy(**ours) for ours, _ in pairs]
+    for rows in (1, 2, 5):
+        groups = run_in_rows(model, prompts, rows, sampler=samplers, eos_token_id=[258], max_new_tokens=24)
+        assert [completion.token_ids for [completion] in groups] == expected
+
+
 def test_presence_and_frequency_count_the_new_tokens_alone(model: Any) -> None:
-    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
-    new = torch.tensor([[3, 3, 1, -1], [-1, -1, -1, -1]])
-    penalized = penalize_presence(logits, new, presence=0.5, frequency=0.25)
-    assert penalized.tolist() == [[1.0, 1.25, 3.0, 3.0], [1.0, 2.0, 3.0, 4.0]]
     settings: Any = {"presence_penalty": 3.0, "frequency_penalty": 1.5}
     ours = gen.generate(model, PROMPTS, sampler=greedy(**settings), max_new_tokens=12, details=True)
     for prompt, completion in zip(PROMPTS, ours, strict=True):

@@ -1,0 +1,334 @@
+"""What users call: `generate` and `stream` read their arguments, fill a batch, and drain it."""
+
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from tqdm import tqdm
+
+from gen.arguments import LARGEST, check_flag, read_whole
+from gen.errors import ArgumentError, BatchError, Interrupted
+from gen.images import ImageLike, read_images
+from gen.loop.batch import Job, Taker
+from gen.loop.custom import CustomTexts
+from gen.loop.running import Options, Runner, completions, new_job, run
+from gen.loop.texts import Completion, Text
+from gen.models.base import Model, RecommendsSampler
+from gen.prompts import AnyPrompt, Prompt, Prompts, read_requests, split_prompts
+from gen.requests import LogitsProcessor
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
+from gen.samplers.base import read_sampler
+from gen.streaming import Stream
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments of `generate` that the type of its result does not depend on."""
+
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
+    max_new_tokens: int | Sequence[int]
+    stop: str | Sequence[str] | None
+    seed: int | Sequence[int] | None
+    eos_token_id: int | Sequence[int] | None
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    num_return_sequences: int
+    logits_processors: Sequence[LogitsProcessor] | None
+    max_batch_tokens: int | None
+    progress: bool
+    replay: bool
+
+
+One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
+
+
+@overload
+def generate(
+    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[False] = ..., **arguments: Unpack[Arguments]
+) -> str: ...
+@overload
+def generate(
+    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **arguments: Unpack[Arguments]
+) -> Completion: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: One | Sequence[GreedySampler] = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> list[str]: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: One | Sequence[GreedySampler] = ...,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
+) -> list[Completion]: ...
+@overload
+def generate(
+    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[False] = ..., **arguments: Unpack[Arguments]
+) -> str | list[str]: ...
+@overload
+def generate(
+    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[True], **arguments: Unpack[Arguments]
+) -> Completion | list[Completion]: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: Sampler | Sequence[Sampler],
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> list[str | list[str]]: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: Sampler | Sequence[Sampler],
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
+) -> list[Completion | list[Completion]]: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool,
+    **arguments: Unpack[Arguments],
+) -> Result: ...
+def generate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    *,
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
+    sampler: Sampler | Sequence[Sampler] | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    details: bool = False,
+    num_return_sequences: int = 1,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    max_batch_tokens: int | None = None,
+    progress: bool = False,
+    replay: bool = True,
+) -> Result:
+    """Continue a prompt, or each of a list of prompts.
+
+    A text depends on its prompt and seed alone: it is the same in any batch and streamed (in float32; logits in
+    bfloat16 themselves change with the batch). Equal prompts with equal seeds give equal texts.
+
+    Args:
+        model: from `gen.load` and its kin.
+        prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
+            any of these. An empty text starts from the bos token. Token ids may also be an array or a tensor,
+            (length,) for one prompt or (prompts, length) for a list. Where a whole number is wanted, one of numpy or a
+            tensor of one will do.
+        images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
+            a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
+            be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
+        sampler: how tokens are chosen; it has the sampling parameters. None is what the checkpoint's generation config
+            recommends, and `gen.samplers.multinomial()`, at temperature 1, where that recommends nothing. For a list
+            of prompts it may be a list with one for each.
+        max_new_tokens: how many tokens at most for each text; the end of the context may come before. For a list of
+            prompts it may be a list with one for each. Time and memory follow the tokens that are made.
+        stop: strings that end a text and are left out of it, wherever the borders of tokens are. Special tokens have no
+            text; those that a stop string has in it, such as "<|im_end|>", are written out where it is looked for.
+        seed: one whole number below 2**63 for all prompts, or one for each; None draws one for each. Further samples
+            of a prompt have seeds derived from its own.
+        eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
+        chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are). Where
+            the last message is the assistant's, the text goes on with it.
+        chat_template_kwargs: what the chat template takes beside the messages, such as {"tools": [...]} or
+            {"enable_thinking": False}; see `apply_chat_template` of transformers.
+        details: return a `Completion` in the place of each text.
+        num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
+        logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
+            token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
+            int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
+        max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
+        progress: whether to show a progress bar of prompts on stderr.
+        replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
+    Returns:
+        A str for a prompt, a list of str for a list. Where a prompt has several texts (a multinomial sampler with
+        samples, num_return_sequences above 1) a list of them stands in the place of the str.
+    Raises:
+        ArgumentError: an argument cannot be used; nothing has run.
+        SamplingError: a row had no token left to choose.
+        BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
+        Interrupted: Ctrl-C; its `results` has the texts that were done.
+        ModelError: the checkpoint recommends what no sampler takes.
+    What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
+    Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
+    """
+    prompts, batch = split_prompts(prompt)
+    samplers = _read_samplers(model, sampler, len(prompts))
+    for name, flag in (("details", details), ("progress", progress), ("replay", replay)):
+        check_flag(name, flag)
+    returned = _read_returned(num_return_sequences, samplers)
+    if max_batch_tokens is not None:
+        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    requests = read_requests(
+        model,
+        prompts,
+        samplers=samplers,
+        max_new_tokens=max_new_tokens,
+        images=read_images(images, len(prompts) if batch else None),
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        template_kwargs=chat_template_kwargs,
+        logits_processors=logits_processors,
+    )
+    jobs = [new_job(model, request) for request in requests]
+    options = Options(max_batch_tokens=max_batch_tokens, replay=replay)
+
+    def result(job: Job) -> Any:
+        """A prompt's text or completion, or all of them where its sampler makes several."""
+        made: list[Any] = [one if details else one.text for one in completions(job)]
+        if isinstance(job.request.sampler, BeamSearchSampler):
+            return made[:returned] if returned > 1 else made[0]
+        return made if len(job.request.seeds) > 1 else made[0]
+
+    try:
+        _run(model, jobs, options, progress)
+    except KeyboardInterrupt:
+        raise Interrupted([_done(job, result) for job in jobs]) from None
+    if not batch:
+        one: Result = result(jobs[0])
+        return one
+    every: Result = _results(jobs, result)
+    return every
+
+
+def _run(model: Model, jobs: Sequence[Job], options: Options, progress: bool) -> None:
+    """Run all jobs, under a progress bar if one is wanted."""
+    with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
+        run(model, jobs, options, lambda _: bar.update())
+
+
+def _done(job: Job, result: Callable[[Job], Any]) -> Any:
+    """A prompt's result; None where it has not ended, or has failed."""
+    try:
+        return result(job) if job.ended else None
+    except Exception:  # as in `_results`
+        return None
+
+
+def _results(jobs: Sequence[Job], result: Callable[[Job], Any]) -> Any:
+    """Each prompt's result.
+
+    Raises:
+        BatchError: some prompts have an error instead. If all have, the first one's is raised itself.
+    """
+    results: list[Any] = []
+    errors: dict[int, Exception] = {}
+    for number, job in enumerate(jobs):
+        try:
+            results.append(result(job))
+        except Exception as error:  # a model, or a processor of the user's, fails with errors of every kind
+            errors[number] = error
+            results.append(error)
+    if len(errors) == len(jobs):
+        raise errors[0]
+    if errors:
+        raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
+    return results
+
+
+def stream(
+    model: Model,
+    prompt: Prompt,
+    *,
+    images: Sequence[ImageLike] | None = None,
+    sampler: Sampler | None = None,
+    max_new_tokens: int = 128,
+    stop: str | Sequence[str] | None = None,
+    seed: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    replay: bool = True,
+) -> Stream:
+    """Continue one prompt piece by piece; the pieces joined are what `generate` returns for the same arguments.
+
+    A piece never ends within a character, and text that may yet be part of a stop string waits until that is known.
+
+    Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
+    Returns:
+        An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
+    """
+    prompts, batch = split_prompts(prompt)
+    if batch:
+        raise ArgumentError("stream takes one prompt; use generate for a list.")
+    [chosen] = _read_samplers(model, sampler, 1)
+    if chosen.samples != 1:
+        raise ArgumentError(f"stream makes one text, the sampler makes {chosen.samples} a prompt; use generate.")
+    check_flag("replay", replay)
+    [request] = read_requests(
+        model,
+        prompts,
+        samplers=[chosen],
+        max_new_tokens=max_new_tokens,
+        images=read_images(images, None),
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        template_kwargs=chat_template_kwargs,
+        logits_processors=logits_processors,
+    )
+    job = new_job(model, request, streamed=True)
+    return Stream(_pieces(model, job, Options(replay=replay)), job)
+
+
+def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
+    """Each step's new text; nothing of what it computes with outlives a yield."""
+    taker: Taker
+    [taker] = job.takers
+    if isinstance(taker, CustomTexts):
+        [taker] = taker.texts
+    with Runner(model, [job], options) as runner:
+        while not runner.idle:
+            runner.advance()
+            if isinstance(taker, Text) and (piece := taker.read()):
+                yield piece
+    if job.error is not None:
+        raise job.error
+    if not isinstance(taker, Text):  # a search of one beam: at its end
+        if text := completions(job)[0].text:
+            yield text
+    elif taker.error is not None:
+        raise taker.error
+
+
+def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
+    """One sampler a prompt."""
+    if sampler is None:
+        return [model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()] * prompts
+    if not isinstance(sampler, list | tuple):
+        return [read_sampler(sampler)] * prompts
+    if len(sampler) != prompts:
+        raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
+    return [read_sampler(one) for one in sampler]
+
+
+def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
+    """How many of a beam search's texts are returned."""
+    beams = [sampler.samples for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
+    most = min(beams) if len(beams) == len(samplers) else LARGEST
+    returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
+    if returned != 1 and len(beams) < len(samplers):
+        raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
+    return returned

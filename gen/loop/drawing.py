@@ -1,0 +1,100 @@
+"""Draws: every row by itself, each with temperature, cuts and seed of its own; temperature 0 is greedy."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.requests import Request
+from gen.samplers import GreedySampler, MultinomialSampler
+from gen.samplers.base import Sampler
+from gen.samplers.parameters import Parameters
+
+_DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
+_DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
+
+
+class Drawing:
+    """The search of greedy and multinomial samplers.
+
+    While all requests have equal parameters these are numbers, which is faster; as soon as one differs each row's
+    are in tables on the device, until `begin` is called. Tokens are the same either way.
+    """
+
+    reorders = False
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
+        self._zeros = torch.zeros(count, dtype=torch.float32, device=device)
+        self._tables = {
+            name: torch.full((count,), value, dtype=_DTYPES[name], device=device) for name, value in _DEFAULTS.items()
+        }
+        self.results = (self._token_ids, self._logprobs)
+        self.begin()
+
+    def begin(self) -> None:
+        """All rows are free: what earlier requests asked for no longer counts."""
+        self._seen: dict[tuple[float | None, ...], Sampler] = {}
+        self._used: list[str] = []
+        self._samplers: dict[tuple[int, int], Sampler] = {}
+
+    def key(self) -> Hashable:
+        """See `gen.loop.search.Search.key`."""
+        return tuple(self._seen) if len(self._seen) == 1 else tuple(self._used)
+
+    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+        """See `gen.loop.search.Search.admit`."""
+        columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
+        for request in requests:
+            self._seen.setdefault(_numbers(request.sampler), request.sampler)
+        for place, (name, default) in enumerate(_DEFAULTS.items()):
+            table = self._tables[name]
+            if name not in self._used and any(numbers[place] is not None for numbers in columns):
+                table.fill_(default)  # of the rows that go on: they leave it alone
+                self._used.append(name)
+                self._samplers.clear()
+            if name in self._used:
+                values = [default if numbers[place] is None else numbers[place] for numbers in columns]
+                table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
+
+    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> None:
+        """See `gen.loop.search.Search.choose`."""
+        token_ids, _, logprobs = self._sampler(here).step(logits, self._zeros[here], keys)
+        self._token_ids[here] = token_ids
+        self._logprobs[here] = logprobs
+
+    def _sampler(self, here: slice) -> Sampler:
+        """The one sampler of all rows, or one with each row's own parameters."""
+        if len(self._seen) == 1:
+            return next(iter(self._seen.values()))
+        where = here.start, here.stop
+        if where not in self._samplers:
+            tables: dict[str, Any] = {name: self._tables[name][here] for name in self._used}
+            sampler = MultinomialSampler(**tables)
+            # it keeps copies, but a row's values change when the next request gets it
+            object.__setattr__(sampler, "parameters", Parameters(**tables))
+            self._samplers[where] = sampler
+        return self._samplers[where]
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.search.Search.tensors`."""
+        return (self._token_ids, self._logprobs, *self._tables.values())
+
+
+def draws(sampler: Sampler) -> bool:
+    """Whether a sampler is one of gen's own whose rows are independent and whose parameters are numbers."""
+    if type(sampler) is GreedySampler:
+        return True
+    return type(sampler) is MultinomialSampler and not any(isinstance(one, Tensor) for one in _numbers(sampler))
+
+
+def _numbers(sampler: Sampler) -> tuple[float | None, ...]:
+    """The numbers of `_DEFAULTS`; None for what the sampler leaves alone."""
+    if isinstance(sampler, MultinomialSampler):
+        if not isinstance(sampler.temperature, Tensor) and sampler.temperature == 0:
+            return (0.0, None, None, None)
+        return tuple(getattr(sampler, name) for name in _DEFAULTS)
+    return (0.0, None, None, None)

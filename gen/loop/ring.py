@@ -1,0 +1,83 @@
+"""Brings each step's small results from the device to the host while the device goes on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SLOTS = 8  # more than may be under way: a slot is not written again before it has been read
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Results that are on their way; `slot` is where."""
+
+    slot: int
+
+
+class Ring:
+    """A few slots, written in turn on the device and read one step later on the host.
+
+    On CUDA a step writes its results to the slot that a counter on the device names; then a stream of its own copies
+    the slot to pinned memory, and the host reads it after that copy's event, one step late: it never waits for the
+    step that it has just launched, and nothing is allocated from step to step. Elsewhere the host reads the results
+    themselves, at once.
+
+    Args:
+        results: tensors (rows, ...) on one device, which every step changes in place.
+
+    Attributes:
+        lag: how many steps the host is behind when it reads: 1 on CUDA, else 0.
+    """
+
+    def __init__(self, results: Sequence[Tensor]) -> None:
+        self._results = results
+        device = results[0].device
+        self.lag = 1 if device.type == "cuda" else 0
+        if self.lag:
+            shapes = [(SLOTS, *one.shape) for one in results]
+            self._slots = [
+                torch.zeros(shape, dtype=one.dtype, device=device) for shape, one in zip(shapes, results, strict=True)
+            ]
+            self._slot = torch.zeros(1, dtype=torch.int64, device=device)
+            self._pinned = [torch.zeros_like(slots, device="cpu").pin_memory() for slots in self._slots]
+            self._written, self._copied = (
+                [torch.cuda.Event() for _ in range(SLOTS)]  # type: ignore[no-untyped-call]
+                for _ in range(2)
+            )
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._next = 0
+
+    def push(self) -> None:
+        """Write the results to the next slot: device work alone, a part of the step. Host sync: none."""
+        if self.lag:
+            for slots, one in zip(self._slots, self._results, strict=True):
+                slots.index_copy_(0, self._slot, one.unsqueeze(0))
+            self._slot.add_(1).remainder_(SLOTS)
+
+    def moving(self) -> list[Tensor]:
+        """What a push changes so that doing it twice would not be doing it once."""
+        return [self._slot] if self.lag else []
+
+    def send(self) -> Ticket:
+        """Start to copy what was pushed last; call it once for each push, on its stream. Host sync: none."""
+        if not self.lag:
+            return Ticket(0)
+        slot = self._next
+        self._next = (slot + 1) % SLOTS
+        self._written[slot].record(torch.cuda.current_stream(self._slot.device))
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._written[slot])
+            for slots, pinned in zip(self._slots, self._pinned, strict=True):
+                pinned[slot].copy_(slots[slot], non_blocking=True)
+            self._copied[slot].record(self._stream)
+        return Ticket(slot)
+
+    def read(self, ticket: Ticket, rows: int) -> list[list[Any]]:
+        """The results of the first rows, as lists, one for each tensor. Host sync: a wait for that copy's event."""
+        if not self.lag:
+            return [one[:rows].tolist() for one in self._results]
+        self._copied[ticket.slot].synchronize()
+        return [pinned[ticket.slot, :rows].tolist() for pinned in self._pinned]

@@ -1,0 +1,210 @@
+"""The rows of a batch with all that the loop keeps of them on the device, and the step that changes it."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.loop.ring import Ring
+from gen.loop.search import Search
+from gen.models.base import Model
+from gen.requests import Request
+from gen.samplers.random import row_keys
+
+
+class Stage(Protocol):
+    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place."""
+
+    def begin(self) -> None:
+        """All rows are free: what earlier requests asked for no longer counts."""
+
+    def key(self) -> Hashable:
+        """What a recorded step depends on; None where it does nothing."""
+
+    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+        """Rows, side by side, begin with these requests' texts."""
+
+    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+        """The logits (n, vocab) of the rows `here`, changed.
+
+        Args:
+            history: (n, columns), int64: the tokens so far, prompt and text; -1 where there is none.
+            lengths: (n, 1), int64: how many they are.
+            generated: (n, 1), int64: how many of them are new.
+        """
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All that belongs to rows, rows first."""
+
+
+class RowSet:
+    """A set of rows, which serves one call at a time.
+
+    Attributes:
+        rows: the model's.
+        search: chooses tokens.
+        stages: change logits before it.
+        kind: of search; equal for equal ones.
+        count, length: how many rows there are, and how many tokens each has room for.
+        stream: of its own, on which it is used on CUDA; None elsewhere.
+        rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
+        recordings: steps by shape and by what takes part; kept until memory moves.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        count: int,
+        length: int,
+        kind: Hashable,
+        search: Callable[[int, torch.device], Search],
+        stages: Sequence[Callable[[int, torch.device], Stage]],
+    ) -> None:
+        device = model.placement.logits_device
+        self.rows = model.new_rows(count, length)
+        self.search = search(count, device)
+        self.stages = [stage(count, device) for stage in stages]
+        self.kind, self.count, self.length = kind, count, length
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.rests_on: Hashable = None
+        self.recordings: dict[Hashable, Any] = {}
+        self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
+        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+        self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
+        self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._lengths = torch.zeros((count, 1), dtype=torch.int64, device=device)  # where a stage wants the history
+        self._history: Tensor | None = None  # (count, length), made when a stage first wants it
+        self._storied = False  # whether a stage wants it now
+        self.ring = Ring(self.search.results)
+
+    def begin(self) -> None:
+        """All rows are free."""
+        self.search.begin()
+        for stage in self.stages:
+            stage.begin()
+        self._storied = False
+
+    def key(self, count: int, view: int) -> Hashable:
+        """What a recorded step depends on."""
+        return count, view, self._storied, self.search.key(), tuple(stage.key() for stage in self.stages)
+
+    def fill(
+        self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], *, start: int = 0
+    ) -> None:
+        """Read prompts into rows side by side and choose each row's next token.
+
+        Args:
+            rows: all rows of all requests, those of a request side by side.
+            tokens: what is read for each request: its prompt, and what was made of its text before, which counts as
+                generated.
+            start: how many of the tokens have been read before, by `read_part`.
+        """
+        each = (rows.stop - rows.start) // len(requests)
+        firsts = slice(rows.start, rows.stop, each)
+        inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
+        logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
+        self._begin_rows(rows, requests, tokens)
+        if each > 1:
+            for place, read in zip(range(self.count)[firsts], tokens, strict=True):
+                self.rows.copy(place, slice(place + 1, place + each), len(read))
+            logits = logits.repeat_interleave(each, 0)
+        self._choose(logits, rows, self.length, first=True)
+
+    def read_part(self, row: int, part: Sequence[int], start: int) -> None:
+        """Read a part of a prompt that is not its last one; `start` tokens have been read before."""
+        self.rows.fill(slice(row, row + 1), [part], start)
+
+    def step(self, count: int, view: int) -> Callable[[], None]:
+        """The step of the first rows: takes no arguments, returns nothing, and changes tensors in place."""
+        token_ids, here = self.search.results[0][:count], slice(0, count)
+
+        def run() -> None:
+            self._choose(self.rows.step(token_ids, view), here, view)
+
+        return run
+
+    def move(self, source: int, target: int, view: int) -> None:
+        """Make one row what another one is."""
+        self.rows.copy(source, slice(target, target + 1), view)
+        for tensor in self._tensors():
+            tensor[target].copy_(tensor[source])
+
+    def grow(self, length: int) -> None:
+        """Make room for more tokens; recordings are dropped, since memory moves."""
+        self.rows.grow(length)
+        self.recordings.clear()
+        self._keys = row_keys(self._seeds, length).T.contiguous()
+        if self._history is not None:
+            self._history = torch.nn.functional.pad(self._history, (0, length - self.length), value=-1)
+        self.length = length
+
+    def bytes(self) -> int:
+        """The memory of all its rows."""
+        parts = [tensor for _, tensor, _ in self.rows.parts()]
+        return sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
+
+    def moving(self) -> Iterable[Tensor]:
+        """What a step changes so that running it twice would not be running it once."""
+        return chain(self._tensors(), self.rows.moving(), self.ring.moving())
+
+    def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+        """Set all that the loop keeps of rows."""
+        device = self._seeds.device
+        each = (rows.stop - rows.start) // len(requests)
+        # a search has one seed for all of its rows
+        seeds = [seed for request in requests for seed in request.seeds * (each // len(request.seeds))]
+        self._seeds[rows] = to_device(torch.tensor(seeds, dtype=torch.int64, device="cpu"), device)
+        self._keys[rows] = row_keys(self._seeds[rows], self.length).T
+        lengths = [
+            [len(read), len(read) - len(request.prompt_ids)] for request, read in zip(requests, tokens, strict=True)
+        ]
+        counts = to_device(torch.tensor(lengths, device="cpu"), device).repeat_interleave(each, 0)
+        self._generated[rows] = counts[:, 1:]
+        self.search.admit(rows, requests)
+        for stage in self.stages:
+            stage.admit(rows, requests)
+        storied, self._storied = self._storied, any(stage.key() is not None for stage in self.stages)
+        if self._storied:
+            if self._history is None:
+                self._history = torch.empty((self.count, self.length), dtype=torch.int64, device=device)
+            kept = torch.full((len(tokens), self.length), -1, dtype=torch.int64, device="cpu")
+            for number, read in enumerate(tokens):
+                kept[number, : len(read)] = torch.tensor(read, device="cpu")
+            texts = to_device(kept, device)
+            if not storied:  # what the other rows have read is not known: they look like the first of these
+                self._history.copy_(texts[:1].expand_as(self._history))
+                self._lengths.copy_(counts[:1, :1].expand_as(self._lengths))
+            self._history[rows] = texts.repeat_interleave(each, 0)
+            self._lengths[rows] = counts[:, :1]
+
+    def _choose(self, logits: Tensor, here: slice, view: int, *, first: bool = False) -> None:
+        """From logits to the next token, its count and the ring: the walk of every step."""
+        generated, lengths = self._generated[here], self._lengths[here]
+        logits = logits[:, : self._vocabulary]
+        if self._storied and self._history is not None:
+            history = self._history[here, :view]
+            shown = lengths.clamp(max=history.shape[1])  # a row that is free may have been longer
+            for stage in self.stages:
+                if stage.key() is not None:
+                    logits = stage(logits, here, history, shown, generated)
+        keys = self._keys[here].gather(1, generated).squeeze(1)
+        ancestors = self.search.choose(logits, here, keys, generated)
+        if ancestors is not None and not first:
+            self.rows.reorder(ancestors, view)
+        if self._storied and self._history is not None:
+            history = self._history[here]
+            if ancestors is not None:
+                history.copy_(history.index_select(0, ancestors))
+            history.scatter_(1, lengths, self.search.results[0][here])
+            lengths.add_(1).clamp_(max=self.length - 1)
+        generated.add_(1).clamp_(max=self.length - 1)
+        self.ring.push()
+
+    def _tensors(self) -> Iterable[Tensor]:
+        """All that the loop keeps of rows."""
+        own = [self._seeds, self._keys, self._generated, self._lengths]
+        history = [] if self._history is None else [self._history]
+        return chain(own, history, self.search.tensors(), *(stage.tensors() for stage in self.stages))

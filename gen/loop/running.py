@@ -1,0 +1,292 @@
+"""Runs requests to their end: sorted by kind of search into batches, over rows that the model keeps between calls."""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+
+from gen.errors import ModelError
+from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
+from gen.loop.beams import Beams, BeamTexts
+from gen.loop.custom import Custom, CustomTexts
+from gen.loop.drawing import Drawing, draws
+from gen.loop.row_set import RowSet, Stage
+from gen.loop.search import Search
+from gen.loop.texts import Completion, Text
+from gen.models.base import Checked, Model
+from gen.requests import Request
+from gen.samplers import BeamSearchSampler
+from gen.samplers.base import Sampler
+from gen.stages.penalties import Penalties
+from gen.stages.user import UserProcessors
+
+logger = logging.getLogger("gen")
+
+ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
+_HEADROOM = 32  # new tokens that a new set of rows has room for before it grows
+_KEPT_BYTES = 2**29  # of an idle set of rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How requests are run; the texts are the same with any.
+
+    Attributes:
+        replay: whether steps are recorded where they can be.
+        cuda_graph: whether steps are captured on CUDA where they can be.
+        max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
+        rows: how many rows at most; None for the device's usual number.
+        admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on.
+    """
+
+    replay: bool = True
+    cuda_graph: bool = True
+    max_batch_tokens: int | None = None
+    rows: int | None = None
+    admit_tokens: int = ADMIT_TOKENS
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of search: requests of one kind share a batch.
+
+    Attributes:
+        key: equal for equal kinds.
+        width: how many rows a search has; 1 where every row is a text.
+        search: makes it.
+    """
+
+    key: Hashable
+    width: int
+    search: Callable[[int, torch.device], Search]
+
+
+def kind_of(sampler: Sampler) -> Kind:
+    """The kind of a request's search."""
+    if draws(sampler):
+        return Kind("drawing", 1, Drawing)
+    if type(sampler) is BeamSearchSampler:
+        key = sampler.samples, sampler.length_penalty, sampler.early_stopping
+        return Kind(("beams", *key), sampler.samples, partial(Beams, sampler))
+    return Kind(("custom", id(sampler)), sampler.samples, partial(Custom, sampler))
+
+
+def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
+    """A request as a batch takes it."""
+    kind, tokenizer = kind_of(request.sampler), model.tokenizer
+    takers: list[Taker]
+    if kind.key == "drawing":
+        takers = [Text(request, sample, tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
+    elif type(request.sampler) is BeamSearchSampler:
+        takers = [BeamTexts(request, kind.width, tokenizer)]
+    else:
+        texts = [Text(request, sample, tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
+        takers = [CustomTexts(texts)]
+    return Job(request, takers, width=kind.width)
+
+
+def completions(job: Job) -> list[Completion]:
+    """What has become of a job's texts.
+
+    Raises:
+        GenError: what went wrong with one of them.
+    """
+    if job.error is not None:
+        raise job.error
+    made: list[Completion] = []
+    for taker in job.takers:
+        if isinstance(taker, BeamTexts):
+            made += taker.completions()
+        else:
+            texts = taker.texts if isinstance(taker, CustomTexts) else [taker]
+            made += [text.completion() for text in texts]  # type: ignore[attr-defined]
+    return made
+
+
+def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None) -> None:
+    """Run jobs until all have ended; what went wrong with one is in the job.
+
+    Args:
+        progress: told of every job that has ended.
+    Raises:
+        ModelError: not even one prompt fits into memory.
+    """
+    groups: dict[Hashable, list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: -len(job.tokens)):
+        job.done = progress
+        kind = kind_of(job.request.sampler).key
+        last = groups.setdefault(kind, [])
+        if last and not _alike(last[0], job):  # a step looks at as many columns as its longest row has
+            groups[kind, len(groups)] = last
+            last = groups[kind] = []
+        last.append(job)
+    for group in groups.values():
+        with Runner(model, group, options) as runner:
+            runner.drain()
+
+
+def _alike(longest: Job, job: Job) -> bool:
+    """Whether a job's prompt is not much shorter than the longest one of its batch."""
+    return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _HEADROOM
+
+
+class Runner:
+    """A batch over rows that the model keeps from call to call, which goes on with fewer rows when memory is out.
+
+    Args:
+        jobs: what it begins with, all of one kind; like lengths go together, and what takes longest begins first.
+        rows: how many rows; None for as many as the jobs need, the options allow and the device usually has.
+    """
+
+    def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
+        self._model, self._options = model, options
+        self._kind = kind_of(jobs[0].request.sampler)
+        self._rests_on = model.check() if isinstance(model, Checked) else None
+        self._least = max(job.rows for job in jobs)
+        order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
+        self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
+        if rows is None:
+            rows = min(sum(job.rows for job in order), self._most_rows())
+        self._warned = False
+        self._rows = self._lease(rows) or self._new_rows(rows)
+        self._batch = self._new_batch(order)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.close(broken=kind is not None and kind is not GeneratorExit)
+
+    def close(self, *, broken: bool = False) -> None:
+        """Give the rows back to the model; those of a call that broke off are dropped."""
+        idle: Any = getattr(self._model, "idle", None)
+        if idle is not None and not broken and self._rows.bytes() <= _KEPT_BYTES:
+            idle.put(self._rows)
+
+    @property
+    def idle(self) -> bool:
+        """See `Batch.idle`."""
+        return self._batch.idle
+
+    @property
+    def waiting(self) -> int:
+        """See `Batch.waiting`."""
+        return self._batch.waiting
+
+    def add(self, job: Job) -> None:
+        """See `Batch.add`."""
+        self._batch.add(job)
+
+    def advance(self) -> None:
+        """See `Batch.advance`; where memory is out, half the rows begin anew with what their texts have.
+
+        Raises:
+            ModelError: not even one prompt fits into memory.
+        """
+        try:
+            self._batch.advance()
+        except Exception as error:
+            self._shrink(error)
+
+    def drain(self) -> None:
+        """Advance until nothing is left."""
+        while not self.idle:
+            try:
+                self._batch.drain()
+            except Exception as error:
+                self._shrink(error)
+
+    def _shrink(self, error: Exception) -> None:
+        """Go on with half the rows after an error that says that memory is out; raise any other."""
+        if not is_out_of_memory(error):
+            raise error
+        jobs, count = self._batch.give_up(), self._rows.count
+        self._least = max((job.rows for job in jobs), default=1)
+        rows = self._fewer(count, error)
+        error.__traceback__ = None  # its frames hold what is to be freed
+        del self._batch, self._rows  # before others are made
+        self._length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._length)
+        self._rows = self._new_rows(rows)
+        self._batch = self._new_batch([self._resumed(job) for job in jobs])
+
+    def _fewer(self, count: int, error: Exception) -> int:
+        """Half as many rows.
+
+        Raises:
+            ModelError: there are as few as can be.
+        """
+        if count <= self._least:
+            raise ModelError(
+                f"not even one prompt at a time fits into the memory of {self._model.placement.logits_device}: {error} "
+                "Give shorter prompts, or a smaller max_new_tokens."
+            ) from error
+        rows = max(self._least, count // 2 // self._kind.width * self._kind.width)
+        if not self._warned and not isinstance(error, TooLong):
+            logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
+            self._warned = True
+        return rows
+
+    def _resumed(self, job: Job) -> Job:
+        """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over."""
+        job.launched = job.read = 0
+        if len(job.takers) == 1 and isinstance(job.takers[0], Text):
+            job.resumed = list(job.takers[0].token_ids)
+        else:
+            job.takers = new_job(self._model, job.request).takers
+        return job
+
+    def _new_batch(self, jobs: Sequence[Job]) -> Batch:
+        options = self._options
+        batch = Batch(
+            self._model,
+            self._rows,
+            width=self._kind.width,
+            tokens=options.max_batch_tokens,
+            admit_tokens=options.admit_tokens,
+            replay=options.replay and self._rests_on is not None,
+        )
+        for job in jobs:
+            batch.add(job)
+        return batch
+
+    def _most_rows(self) -> int:
+        """How many rows at most, a whole number of searches."""
+        options = self._options
+        most = options.rows or ROWS.get(self._model.placement.logits_device.type, ROWS["cpu"])
+        if options.max_batch_tokens is not None:
+            most = min(most, options.max_batch_tokens // self._length)
+        return max(most, self._least) // self._kind.width * self._kind.width
+
+    def _lease(self, rows: int) -> RowSet | None:
+        """The model's idle set of rows where it fits, for this call alone."""
+        idle: Any = getattr(self._model, "idle", None)
+        leased: RowSet | None = idle.take() if idle is not None else None
+        if leased is None or leased.kind != self._kind.key or not self._fits(leased, rows):
+            return None
+        if leased.rests_on != self._rests_on:
+            leased.recordings.clear()
+            leased.rests_on = self._rests_on
+        return leased
+
+    def _fits(self, leased: RowSet, rows: int) -> bool:
+        """Whether a set has as many rows as are needed, and no more than may be."""
+        options, tokens = self._options, leased.count * leased.length
+        return rows <= leased.count <= (options.rows or leased.count) and tokens <= (options.max_batch_tokens or tokens)
+
+    def _new_rows(self, rows: int) -> RowSet:
+        """A set of rows; fewer where memory does not do."""
+        stages: tuple[Callable[[int, torch.device], Stage], ...] = (Penalties, UserProcessors)
+        while True:
+            try:
+                with torch.inference_mode():
+                    made = RowSet(self._model, rows, self._length, self._kind.key, self._kind.search, stages)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                rows = self._fewer(rows, error)
+            else:
+                made.rests_on = self._rests_on
+                return made

@@ -1,0 +1,101 @@
+"""Attention masks for rows that each have a column of their own: which earlier columns a token may see.
+
+Example: a window of 3, a row whose next token goes to column 4, and 6 columns in view: it sees columns 2, 3 and 4.
+transformers makes its own masks for rows of one length, on the host's count of tokens; these read columns on the
+device. Source of the kinds: `create_masks_for_generate` of transformers, read here from the config, because older
+versions fail for some models.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gen.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_KINDS: dict[str, dict[str, str | None]] = {
+    # what a layer's kind needs: names of masks, and how each looks; None for no mask
+    FULL: {FULL: FULL},
+    SLIDING: {SLIDING: SLIDING},
+    CHUNKED: {CHUNKED: CHUNKED},
+    "indexed_attention": {"indexed_attention": FULL},
+    "minimax_m3_sparse": {"minimax_m3_sparse": FULL},
+    "linear_attention": {"linear_attention": None},
+    "conv": {"conv": None},
+    "hybrid": {FULL: FULL, "linear_attention": None},
+    "hybrid_sliding": {SLIDING: FULL, "linear_attention": None},
+}
+
+
+class Masks:
+    """Makes a model's masks.
+
+    Args:
+        config: of the decoder.
+        flat: whether the model takes a mask (rows, columns) alone, as those with ALiBi do.
+    Raises:
+        ModelError: the config has a kind of layer that is not known.
+    """
+
+    def __init__(self, config: "PreTrainedConfig", *, flat: bool, dtype: torch.dtype) -> None:
+        self._flat, self._dtype = flat, dtype
+        self._window = getattr(config, "sliding_window", None)
+        self._chunk = getattr(config, "attention_chunk_size", None)
+        self._by_name: dict[str, str | None] | None = None
+        self._all = FULL
+        if hasattr(config, "layer_types") and config.layer_types is not None:
+            self._by_name = {}
+            for kind in dict.fromkeys(config.layer_types):
+                if kind not in _KINDS:
+                    raise ModelError(
+                        f"{type(config).__name__} has layers of the kind {kind!r}, which gen does not know."
+                    )
+                self._by_name |= _KINDS[kind]
+        elif self._window is not None:
+            self._all = SLIDING
+        elif self._chunk is not None:
+            self._all = CHUNKED
+        self._numbers: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def of(self, queries: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor | None]:
+        """The masks for some tokens.
+
+        Args:
+            queries: (rows, tokens), int64: the tokens' own columns.
+            columns: (view,), int64: 0 to view - 1, on the same device.
+        Returns:
+            (rows, 1, tokens, view) of the model's dtype: 0 where a token may look, the lowest number elsewhere; a dict
+            of such by kind of layer where the model has several; or (rows, view) bool for a flat one. No host sync.
+        """
+        if self._flat:
+            return columns <= queries[:, -1:]
+        if self._by_name is None:
+            return self._numbered(self._seen(self._all, queries, columns))
+        made: dict[str | None, Tensor | None] = {None: None}
+        for kind in self._by_name.values():
+            if kind not in made and kind is not None:
+                made[kind] = self._numbered(self._seen(kind, queries, columns))
+        return {name: made[kind] for name, kind in self._by_name.items()}
+
+    def _seen(self, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
+        """(rows, tokens, view), bool."""
+        own = queries.unsqueeze(-1)
+        seen = columns <= own
+        if kind == SLIDING and self._window is not None:
+            seen = seen & (columns > own - self._window)
+        elif kind == CHUNKED and self._chunk is not None:
+            seen = seen & (columns // self._chunk == own // self._chunk)
+        return seen
+
+    def _numbered(self, seen: Tensor) -> Tensor:
+        """As numbers to add: eager attention needs them, and sdpa would make them of truth values in every layer."""
+        if seen.device not in self._numbers:
+            lowest = torch.finfo(self._dtype).min
+            self._numbers[seen.device] = tuple(  # type: ignore[assignment]
+                torch.full((), number, dtype=self._dtype, device=seen.device) for number in (0.0, lowest)
+            )
+        return torch.where(seen.unsqueeze(1), *self._numbers[seen.device])

@@ -1,0 +1,42 @@
+"""What the user asked for, one prompt at a time, checked: all that the loop needs to know of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gen.models.base import Inputs
+from gen.samplers.base import Sampler
+
+LogitsProcessor = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """One prompt and how to go on from it.
+
+    Attributes:
+        prompt_ids: the prompt's tokens, at least one.
+        sampler: how tokens are chosen.
+        seeds: one for each text that is to be made, below 2**63.
+        limit: how many new tokens at most, by max_new_tokens and by the context.
+        stops: strings that end a text.
+        eos_token_ids: tokens that end a text.
+        bad_words: token ids that must not come in a row.
+        inputs: what the prompt's images are to the model.
+        logits_processors: the user's own, run before the sampler.
+        hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
+        number: which of a call's prompts it is, from 0.
+    """
+
+    prompt_ids: list[int]
+    sampler: Sampler
+    seeds: tuple[int, ...]
+    limit: int
+    stops: tuple[str, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    inputs: Inputs = field(default_factory=dict)
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    hidden: Mapping[int, str] = field(default_factory=dict)
+    number: int = 0

@@ -1,0 +1,430 @@
+"""Which rows a batch fills, steps, moves and gives up, step by step; the model writes down what is asked of it."""
+
+import heapq
+import logging
+import random
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.loop.batch import Job
+from gen.loop.running import Options, Runner, completions, run
+from gen.models.base import Inputs
+from gen.models.transformers_rows import TransformersRows
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.testing import virtual_gpus
+from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs, run_in_rows
+
+Event = tuple[str, Any]
+
+
+class Logged(ScriptedModel):
+    """A scripted model that writes down every fill (row and tokens of each prompt) and step (its rows)."""
+
+    def __init__(self, script: Any, *, refillable: bool = True, whole_prompts: bool = False, most: int = 99) -> None:
+        super().__init__(script)
+        self.refillable, self.whole_prompts, self.most = refillable, whole_prompts, most
+        self.log: list[Event] = []
+
+    def new_rows(self, count: int, length: int) -> "LoggedRows":
+        return LoggedRows(self, count, length)
+
+    def filled(self) -> list[tuple[int, list[int]]]:
+        """Every row and the tokens that it was given, in the order of time."""
+        return [given for name, event in self.log if name == "fill" for given in event]
+
+    def stepped(self) -> list[int]:
+        """How many rows each step had."""
+        return [event for name, event in self.log if name == "step"]
+
+
+class LoggedRows(ScriptedRows):
+    """A prompt with "!" in it cannot be read; no more than `most` rows can be read or stepped at once."""
+
+    def __init__(self, model: Logged, count: int, length: int) -> None:
+        super().__init__(model, count, length)
+        self.refillable, self.whole_prompts = model.refillable, model.whole_prompts
+        self._logged = model
+
+    def fill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    ) -> Tensor:
+        if len(prompts) > self._logged.most:
+            raise torch.OutOfMemoryError("planted")
+        if any(ord("!") in prompt for prompt in prompts):
+            raise ValueError("it has a !")
+        given = [(row, [*prompt]) for row, prompt in zip(range(self.count)[rows], prompts, strict=True)]
+        self._logged.log.append(("fill", given))
+        return super().fill(rows, prompts, start, inputs)
+
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        if len(token_ids) > self._logged.most:
+            raise torch.OutOfMemoryError("planted")
+        self._logged.log.append(("step", len(token_ids)))
+        return super().step(token_ids, view)
+
+
+def say(prompt: str) -> list[int]:
+    """ "03 any" says three letters."""
+    return [*b"abcdefghijklmnopqrstuvwxyz"[: int(prompt[:2])]]
+
+
+def said(prompt: str) -> str:
+    return bytes(say(prompt)).decode()
+
+
+def texts(jobs: Sequence[Job]) -> list[str]:
+    return [completions(job)[0].text for job in jobs]
+
+
+def steps_of_list_scheduling(durations: Sequence[int], workers: int) -> int:
+    """How long it takes when whoever is free takes the next one at once."""
+    free = [0] * workers
+    for duration in durations:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_a_freed_row_is_filled_again_before_the_next_step(rows: int) -> None:
+    rng = random.Random(rows)
+    for _ in range(20):
+        lengths = [rng.randint(0, 9) for _ in range(rng.randint(1, 20))]
+        model, prompts = Logged(say), [f"{length:02} {number:02}" for number, length in enumerate(lengths)]
+        [*made] = run_in_rows(model, prompts, rows)
+        assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
+        # the first of a text's tokens is the fill's, and its last one the eos, which is no letter
+        assert len(model.stepped()) == steps_of_list_scheduling(lengths, min(rows, len(prompts)))
+
+
+def test_rows_move_down_so_that_a_step_has_no_more_than_it_needs() -> None:
+    rng = random.Random(0)
+    for _ in range(30):
+        lengths = [rng.randint(1, 12) for _ in range(rng.randint(1, 16))]
+        model, prompts = Logged(say), [f"{length:02}" for length in lengths]
+        made = run_in_rows(model, prompts, 16)
+        assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
+        live = [sum(length > step for length in lengths) for step in range(max(lengths))]
+        powers = [next(power for power in (1, 2, 4, 8, 16) if power >= count) for count in live]
+        assert model.stepped() == [min(power, len(lengths)) for power in powers]
+
+
+def test_searches_move_down_whole() -> None:
+    model, prompts = Logged(say), ["02", "03", "09", "01", "12"]  # the bucket of 5 searches has room for 8
+    made = run_in_rows(model, prompts, 15, sampler=beam_search(3))
+    assert [group[0].text for group in made] == [said(prompt) for prompt in prompts]
+    assert model.stepped() == [15] + [12] * 2 + [6] * 6 + [3] * 3
+
+
+def read_between_steps(model: Logged) -> list[int]:
+    """How many tokens of prompts were read before, between and after steps."""
+    read = [0]
+    for name, event in model.log:
+        if name == "step":
+            read.append(0)
+        else:
+            read[-1] += sum(len(tokens) for _, tokens in event)
+    return read
+
+
+@pytest.mark.parametrize("whole_prompts", [False, True])
+def test_between_two_steps_no_more_prompt_is_read_than_may_be(whole_prompts: bool) -> None:
+    model = Logged(lambda prompt: b"a" * 60 if prompt == "first" else b"b", whole_prompts=whole_prompts)
+    [running] = new_jobs(model, ["first"])
+    lengths = [100, 3, 55, 40, 41, 9, 9, 9, 9, 9, 9, 120]
+    jobs = new_jobs(model, ["x" * length for length in lengths])
+    with Runner(model, [running], Options(admit_tokens=40), rows=4) as runner:
+        runner.advance()
+        for job in jobs:
+            runner.add(job)
+        while not runner.idle:
+            runner.advance()
+    assert texts([running, *jobs]) == ["a" * 60] + ["b"] * len(jobs)
+    assert sum(len(tokens) for _, tokens in model.filled()) == sum(lengths) + len("first")
+    read = read_between_steps(model)
+    if whole_prompts:  # a longer one is read by itself
+        assert {one for one in read if one > 40} == {100, 55, 41, 120}
+    else:
+        assert max(read) == 40
+    assert len(model.stepped()) == 60  # the first text got its token at every step
+
+
+def test_a_cancelled_job_frees_its_row_by_the_next_step_and_one_that_waits_never_starts() -> None:
+    model = Logged(lambda prompt: b"z" * 90 if prompt.startswith("long") else prompt.encode())
+    jobs = new_jobs(model, ["long 1", "long 2"])
+    waiting = new_jobs(model, ["never", "next", "last"])
+    ended: list[Job] = []
+    for job in [*jobs, *waiting]:
+        job.done = ended.append
+    with Runner(model, jobs, Options(), rows=2) as runner:
+        for job in waiting:
+            runner.add(job)
+        for _ in range(5):
+            runner.advance()
+        assert runner.waiting == 3
+        before: Any = jobs[0].takers[0]
+        length = len(before.token_ids)
+        jobs[0].cancelled = waiting[0].cancelled = True
+        runner.advance()
+        assert ended == [jobs[0], waiting[0]]
+        assert len(before.token_ids) == length
+        assert model.filled()[-1] == (0, [*b"next"])
+        while not runner.idle:
+            runner.advance()
+    assert texts([jobs[1], *waiting[1:]]) == ["z" * 90, "next", "last"]
+    assert sorted(map(id, ended)) == sorted(map(id, [*jobs, *waiting]))
+    assert [*b"never"] not in [tokens for _, tokens in model.filled()]
+
+
+def test_a_job_is_cancelled_while_its_prompt_is_read_in_parts() -> None:
+    model = Logged("done")
+    first, other = new_jobs(model, ["x" * 50, "y"])
+    with Runner(model, [first], Options(admit_tokens=10), rows=1) as runner:
+        runner.add(other)
+        runner.advance()
+        first.cancelled = True
+        while not runner.idle:
+            runner.advance()
+    assert model.filled() == [(0, [*b"x"] * 10), (0, [*b"y"])]
+    assert texts([other]) == ["done"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_one_prompt_that_cannot_be_read_fails_alone(rows: int) -> None:
+    model, prompts = Logged(lambda prompt: prompt.encode()), ["good", "bad!", "nice", "worse!", "fine"]
+    jobs = new_jobs(model, prompts)
+    ended: list[Job] = []
+    run(model, jobs, Options(rows=rows), ended.append)
+    for prompt, job in zip(prompts, jobs, strict=True):
+        if "!" in prompt:
+            with pytest.raises(ValueError, match="it has a !"):
+                completions(job)
+        else:
+            assert texts([job]) == [prompt]
+    assert len(ended) == len(jobs)
+    with pytest.raises(gen.BatchError) as caught:
+        gen.generate(model, prompts)
+    assert [one if isinstance(one, str) else type(one) for one in caught.value.results] == [
+        "good",
+        ValueError,
+        "nice",
+        ValueError,
+        "fine",
+    ]
+
+
+@pytest.mark.parametrize("where", [5, 25, 49])
+def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: int) -> None:
+    model = Logged(lambda prompt: prompt.encode()[:3])
+    bad = "x" * where + "!" + "x" * (49 - where)
+    jobs = new_jobs(model, [bad, "abc", "def"])
+    run(model, jobs, Options(rows=1, admit_tokens=10))
+    with pytest.raises(ValueError, match="it has a !"):
+        completions(jobs[0])
+    assert texts(jobs[1:]) == ["abc", "def"]
+
+
+@pytest.mark.parametrize("sampler", [multinomial(5), beam_search(4)])
+@pytest.mark.parametrize("admit_tokens", [4, 4096])
+def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tokens: int) -> None:
+    model, prompts = Logged(lambda prompt: prompt.encode()), ["abcdef", "gh", "ijklmnopq"]
+    jobs = new_jobs(model, prompts, sampler=sampler)
+    run(model, jobs, Options(admit_tokens=admit_tokens))
+    assert [{one.text for one in completions(job)} for job in jobs] == [{prompt} for prompt in prompts]
+    assert sorted(bytes(tokens).decode() for _, tokens in model.filled()) == sorted(prompts)
+
+
+def test_rows_that_cannot_be_refilled_are_filled_together_and_all_stepped_until_the_last_ends() -> None:
+    model = Logged(say, refillable=False, whole_prompts=True)
+    prompts = ["03 a", "07 b", "01 c", "00 d", "05 e", "02 f", "04 g"]
+    made = run_in_rows(model, prompts, 3)
+    assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
+    assert model.stepped() == [3] * 7 + [3] * 5 + [1] * 4
+    fills = [[row for row, _ in event] for name, event in model.log if name == "fill"]
+    assert fills == [[0, 1, 2], [0, 1, 2], [0]]
+
+
+def test_one_prompt_that_cannot_be_read_fails_alone_where_rows_cannot_be_refilled() -> None:
+    model = Logged(lambda prompt: prompt.encode(), refillable=False, whole_prompts=True)
+    jobs = new_jobs(model, ["good", "bad!", "nice"])
+    run(model, jobs, Options(rows=2))
+    assert [job.error is None for job in jobs] == [True, False, True]
+    assert texts([jobs[0], jobs[2]]) == ["good", "nice"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("refillable", [True, False])
+def test_where_memory_is_out_rows_are_halved_with_one_warning_and_texts_are_the_same(
+    most: int, refillable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, prompts = Logged(say, most=most, refillable=refillable), [f"{length:02}" for length in range(20)]
+    with caplog.at_level(logging.WARNING, "gen"):
+        made = run_in_rows(model, prompts, 16)
+    assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory with 16 rows; going on with 8: planted"
+    ]
+    assert max(model.stepped()) <= most
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+
+
+PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab", "cd"]
+LIMITS = [9, 30, 4, 17, 12, 1, 25, 6]
+SEARCHES = [
+    multinomial(temperature=0.9),
+    multinomial(3, repetition_penalty=1.2, min_new_tokens=4),
+    beam_search(3, no_repeat_ngram_size=2),
+]
+
+
+class OutOfMemory:
+    """Lets a method of the rows fail at one of its calls, half of it done, while there are more than so many rows."""
+
+    def __init__(self, method: Callable[..., Any], most: int, call: int) -> None:
+        self.method, self.most, self.call, self.failed = method, most, call, 0
+
+    def of(self) -> Callable[..., Any]:
+        def limited(rows: TransformersRows, *args: Any, **kwargs: Any) -> Any:
+            self.call -= 1
+            out = self.method(rows, *args, **kwargs)
+            if self.call < 0 and rows.count > self.most:
+                self.failed += 1
+                raise torch.OutOfMemoryError("planted")
+            return out
+
+        return limited
+
+
+@pytest.mark.parametrize("sampler", SEARCHES)
+@pytest.mark.parametrize("call", [0, 3, 11])
+@pytest.mark.parametrize("method", ["fill", "step", "copy", "grow"])
+def test_texts_are_the_same_wherever_memory_ran_out(
+    llama: Any, sampler: Sampler, call: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: Any = {"sampler": sampler, "seed": range(8), "max_new_tokens": LIMITS, "details": True}
+    llama.release()
+    expected = gen.generate(llama, PROMPTS, **arguments)
+    planted = OutOfMemory(getattr(TransformersRows, method), 5, call)
+    monkeypatch.setattr(TransformersRows, method, planted.of())
+    llama.release()
+    made = gen.generate(llama, PROMPTS, replay=False, **arguments)
+
+    def told(groups: Any) -> list[Any]:
+        return [
+            (one.text, one.token_ids, one.finish_reason, one.seed)
+            for group in groups
+            for one in (group if isinstance(group, list) else [group])
+        ]
+
+    assert told(made) == told(expected)
+    assert planted.failed <= 3
+    assert planted.failed or call or method in ("copy", "grow")
+
+
+def test_on_a_gpu_a_text_whose_last_token_is_on_its_way_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = TransformersRows.step
+    with virtual_gpus(1):
+        model = gen.from_transformers(tiny_model(vocab_size=259).to("cuda"), byte_tokenizer())
+        expected = gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS)
+        for call in (0, 1, 2, 3, 5, 8):
+            model.release()
+            monkeypatch.setattr(TransformersRows, "step", OutOfMemory(step, 4, call).of())
+            assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS) == expected
+
+
+def test_rows_that_cannot_be_made_are_halved_too_and_the_old_ones_are_freed_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Small(Logged):
+        made: weakref.ref[LoggedRows] | None = None
+
+        def new_rows(self, count: int, length: int) -> LoggedRows:
+            assert self.made is None or self.made() is None, "the old rows are still there"
+            if count > 8:
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+            rows = super().new_rows(count, length)
+            self.made = weakref.ref(rows)
+            return rows
+
+    model, prompts = Small(say, most=2), [f"{length:02}" for length in range(20)]
+    with caplog.at_level(logging.WARNING, "gen"):
+        made = run_in_rows(model, prompts, 20)
+    assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2)])
+def test_where_not_even_one_prompt_fits_the_error_says_so(sampler: Sampler) -> None:
+    with pytest.raises(gen.ModelError, match="not even one prompt at a time fits into the memory of cpu: planted"):
+        gen.generate(Logged("x", most=0), ["a", "b", "c"], sampler=sampler)
+
+
+class Measured(Logged):
+    """Writes down how many tokens its rows have room for."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__(script)
+        self.room: list[int] = []
+
+    def new_rows(self, count: int, length: int) -> LoggedRows:
+        model = self
+
+        class Rows(LoggedRows):
+            def grow(self, length: int) -> None:
+                model.room.append(self.count * length)
+                super().grow(length)
+
+        self.room.append(count * length)
+        return Rows(self, count, length)
+
+
+def double(prompt: str) -> list[int]:
+    """Two y for each x, of which some have been said before."""
+    return [*b"y"] * (2 * prompt.count("x") - prompt.count("y"))
+
+
+@pytest.mark.parametrize("most", [100, 300, 1000])
+def test_all_rows_together_have_no_more_room_than_they_may(most: int) -> None:
+    model = Measured(double)
+    lengths = (1, 2, 3, 30, 31, 32, 33, 45, 5, 6, 7)
+    prompts, expected = ["x" * length for length in lengths], ["yy" * length for length in lengths]
+    assert gen.generate(model, prompts) == expected  # leaves rows behind
+    model.room.clear()
+    assert gen.generate(model, prompts, max_batch_tokens=most) == expected
+    assert model.room
+    assert max(model.room) <= max(most, 192)  # one text has what it needs in any case: 135 tokens
+
+
+def test_kept_rows_serve_the_next_call_unless_there_are_more_than_may_be() -> None:
+    model = Measured(say)
+    run_in_rows(model, ["02"] * 8, 8)
+    assert len(model.room) == 1
+    run_in_rows(model, ["02"] * 3, 8)
+    assert len(model.room) == 1
+    run_in_rows(model, ["02"] * 8, 2)
+    assert len(model.room) == 2
+    assert max(model.stepped()[-8:]) == 2
+
+
+def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
+    counts: list[int] = []
+
+    def count(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        counts.append(len(logits))
+        return logits
+
+    model = Logged(say)
+    jobs = new_jobs(model, ["03"], logits_processors=[count]) + new_jobs(model, ["09", "04"])
+    run(model, jobs, Options(rows=1))
+    assert texts(jobs) == ["abc", "abcdefghi", "abcd"]
+    assert len(counts) == 4

@@ -1,0 +1,162 @@
+"""The user's own processors: what they are shown, whose logits they change, and what they may return."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
+
+import gen
+from gen.loop.running import Options, completions, run
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.stages.user import UserProcessors
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs, run_in_rows
+
+PROMPTS = ["a rose is a rose", "x", "to be or not to be", "ab", "once upon a time, in a land far away"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    hf_model = tiny_model(vocab_size=259, tie_word_embeddings=True)
+    with torch.no_grad():
+        hf_model.get_input_embeddings().weight *= 0.5
+    return gen.from_transformers(hf_model, byte_tokenizer())
+
+
+class Strict:
+    """Transformers' repetition penalty, a row at a time without its padding; refuses what is no row of tokens."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+        self._penalty = RepetitionPenaltyLogitsProcessor(1.7)
+
+    def __call__(self, token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        assert token_ids.dtype == lengths.dtype == torch.int64
+        assert len(token_ids) == len(lengths) == len(logits)
+        rows = []
+        for tokens, length, row in zip(token_ids, lengths.tolist(), logits, strict=True):
+            assert 1 <= length <= len(tokens)
+            assert (tokens[:length] >= 0).all()
+            assert (tokens[length:] == -1).all()
+            self.seen.append(tokens[:length].tolist())
+            rows.append(self._penalty(tokens[None, :length], row[None])[0])
+        return torch.stack(rows)
+
+
+def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) -> None:
+    wanted = []
+    for prompt in PROMPTS:
+        token_ids = torch.tensor([[*prompt.encode()]])
+        output = model.hf_model.generate(
+            token_ids, do_sample=False, max_new_tokens=40, eos_token_id=[258], pad_token_id=0, repetition_penalty=1.7
+        )
+        wanted.append(output[0, token_ids.shape[1] :].tolist())
+    for rows in (1, 2, 3, 8):
+        own = Strict()
+        groups = run_in_rows(model, PROMPTS, rows, logits_processors=[own], eos_token_id=[258], max_new_tokens=40)
+        assert [completion.token_ids for [completion] in groups] == wanted
+        for prompt, text in zip(PROMPTS, wanted, strict=True):  # each text was shown as it grew
+            assert all([*prompt.encode(), *text[:end]] in own.seen for end in range(40))
+
+
+@pytest.mark.parametrize("sampler", [multinomial(3), beam_search(3), greedy(repetition_penalty=1.2)])
+def test_every_search_shows_each_row_its_own_tokens(model: Any, sampler: Sampler) -> None:
+    own = Strict()
+    groups = run_in_rows(
+        model, PROMPTS, 4, sampler=sampler, seed=3, logits_processors=[own], eos_token_id=[258], max_new_tokens=12
+    )
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            assert [*prompt.encode(), *completion.token_ids[:11]] in own.seen
+
+
+def push(token_id: int) -> Any:
+    """A processor after which only one token is left."""
+
+    def pushed(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        return torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([token_id]), 0.0)
+
+    return pushed
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_processor_changes_the_rows_of_its_own_request_alone(rows: int) -> None:
+    model = ScriptedModel(lambda prompt: [*prompt.encode()])
+    pushes = {letter: push(ord(letter)) for letter in "xyz"}
+    asked = ["", "x", "", "y", "yx", "xy", "z", ""]
+    jobs = [
+        job
+        for number, names in enumerate(asked)
+        for job in new_jobs(
+            model, [f"plain{number}"], logits_processors=[pushes[name] for name in names], max_new_tokens=6
+        )
+    ]
+    run(model, jobs, Options(rows=rows))
+    expected = [f"plain{number}" if not names else names[-1] * 6 for number, names in enumerate(asked)]
+    assert [completions(job)[0].text for job in jobs] == expected
+
+
+def test_processors_run_in_their_order_after_penalties_and_before_the_sampler(model: Any) -> None:
+    calls: list[str] = []
+
+    def first(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        calls.append("first")
+        assert logits[0, ord("q")] == -torch.inf
+        return logits.index_fill(1, torch.tensor([ord("p")]), 1e9)
+
+    def second(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        calls.append("second")
+        assert logits[0, ord("p")] == 1e9
+        return logits
+
+    banned = greedy(logit_bias={ord("q"): float("-inf")})
+    text = gen.generate(model, "x", sampler=banned, logits_processors=[first, second, second], max_new_tokens=3)
+    assert text == "ppp"
+    assert calls == ["first", "second", "second"] * 3
+
+
+def test_streamed_the_text_is_the_same(model: Any) -> None:
+    whole = gen.generate(model, PROMPTS[0], logits_processors=[Strict()], seed=1, max_new_tokens=16)
+    pieces = gen.stream(model, PROMPTS[0], logits_processors=[Strict()], seed=1, max_new_tokens=16)
+    assert "".join(pieces) == whole
+
+
+def test_a_request_without_processors_costs_nothing() -> None:
+    stage = UserProcessors(2, torch.device("cpu"))
+    [job] = new_jobs(ScriptedModel("a"), ["x"])
+    stage.admit(slice(0, 1), [job.request])
+    assert stage.key() is None
+    assert [*stage.tensors()] == []
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda logits: None, r"must return logits \(1, 259\) on cpu, got a NoneType"),
+        (lambda logits: logits[:, :-1], r"got \(1, 258\) on cpu"),
+        (lambda logits: logits[0], r"got \(259,\) on cpu"),
+        (lambda logits: logits.to("meta"), r"got \(1, 259\) on meta"),
+        (lambda logits: logits.numpy(), "got a ndarray"),
+    ],
+)
+def test_what_is_no_logits_is_refused_and_says_what_came(made: Any, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.generate(ScriptedModel("hello"), "x", logits_processors=[lambda token_ids, lengths, logits: made(logits)])
+
+
+def test_a_processors_own_error_reaches_the_caller() -> None:
+    def fails(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        raise ZeroDivisionError("of the processor")
+
+    with pytest.raises(ZeroDivisionError, match="of the processor"):
+        gen.generate(ScriptedModel("hello"), ["x", "y"], logits_processors=[fails])
+
+
+@pytest.mark.parametrize("given", ["text", 3, [3], lambda *given: given[2]])
+def test_what_is_no_list_of_functions_is_refused_before_the_model_runs(given: Any) -> None:
+    model = ScriptedModel("hello")
+    with pytest.raises(gen.ArgumentError, match="logits_processors must be a list of functions"):
+        gen.generate(model, "x", logits_processors=given)
+    assert model.steps == 0
