@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from gen.api import generate, stream
     from gen.devices import Placement
     from gen.embedding import embed
-    from gen.errors import ArgumentError, BatchError, DeviceError, GenError, Interrupted, ModelError, SamplingError
+    from gen.engine import Engine, agenerate, astream
+    from gen.errors import (
+        ArgumentError,
+        BatchError,
+        DeviceError,
+        EngineClosed,
+        EngineFull,
+        GenError,
+        Interrupted,
+        ModelError,
+        SamplingError,
+    )
     from gen.loop.texts import Completion
     from gen.models.encoder import from_transformers_encoder, load_encoder
     from gen.models.exported import from_exported
@@ -24,12 +35,17 @@ __all__ = [
     "BatchError",
     "Completion",
     "DeviceError",
+    "Engine",
+    "EngineClosed",
+    "EngineFull",
     "GenError",
     "Interrupted",
     "ModelError",
     "Placement",
     "SamplingError",
     "Stream",
+    "agenerate",
+    "astream",
     "embed",
     "from_exported",
     "from_transformers",
@@ -46,7 +62,18 @@ _HOMES = {
     "api": ["generate", "stream"],
     "devices": ["Placement"],
     "embedding": ["embed"],
-    "errors": ["ArgumentError", "BatchError", "DeviceError", "GenError", "Interrupted", "ModelError", "SamplingError"],
+    "engine": ["Engine", "agenerate", "astream"],
+    "errors": [
+        "ArgumentError",
+        "BatchError",
+        "DeviceError",
+        "EngineClosed",
+        "EngineFull",
+        "GenError",
+        "Interrupted",
+        "ModelError",
+        "SamplingError",
+    ],
     "loop.texts": ["Completion"],
     "models.encoder": ["from_transformers_encoder", "load_encoder"],
     "models.exported": ["from_exported"],

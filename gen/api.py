@@ -1,45 +1,35 @@
 """What users call: `generate` and `stream` read their arguments, fill a batch, and drain it."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from collections.abc import Generator, Mapping, Sequence
+from typing import Literal, Unpack, overload
 
 from tqdm import tqdm
 
-from gen.arguments import LARGEST, check_flag, read_whole
-from gen.errors import ArgumentError, BatchError, Interrupted
-from gen.images import ImageLike, read_images
+from gen.arguments import check_flag, read_whole
+from gen.calls import PromptArguments, Result, read_call, read_one
+from gen.errors import Interrupted
+from gen.images import ImageLike
 from gen.loop.batch import Job, Taker
 from gen.loop.custom import CustomTexts
 from gen.loop.running import Options, Runner, completions, new_job, run
 from gen.loop.texts import Completion, Text
-from gen.models.base import Model, RecommendsSampler
-from gen.prompts import AnyPrompt, Prompt, Prompts, read_requests, split_prompts
+from gen.models.base import Model
+from gen.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests import LogitsProcessor
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
-from gen.samplers.base import read_sampler
-from gen.streaming import Stream
+from gen.samplers import GreedySampler, Sampler
+from gen.streaming import CallerStream, Stream
 
 
-class Arguments(TypedDict, total=False):
+class Arguments(PromptArguments, total=False):
     """The arguments of `generate` that the type of its result does not depend on."""
 
-    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
-    max_new_tokens: int | Sequence[int]
-    stop: str | Sequence[str] | None
-    seed: int | Sequence[int] | None
-    eos_token_id: int | Sequence[int] | None
-    chat: bool
-    chat_template_kwargs: Mapping[str, object] | None
-    num_return_sequences: int
-    logits_processors: Sequence[LogitsProcessor] | None
     max_batch_tokens: int | None
     progress: bool
     replay: bool
 
 
 One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
-Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
 
 @overload
@@ -170,80 +160,33 @@ def generate(
     What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
     Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """
-    prompts, batch = split_prompts(prompt)
-    samplers = _read_samplers(model, sampler, len(prompts))
-    for name, flag in (("details", details), ("progress", progress), ("replay", replay)):
+    for name, flag in (("progress", progress), ("replay", replay)):
         check_flag(name, flag)
-    returned = _read_returned(num_return_sequences, samplers)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-    requests = read_requests(
+    call = read_call(
         model,
-        prompts,
-        samplers=samplers,
+        prompt,
+        images=images,
+        sampler=sampler,
         max_new_tokens=max_new_tokens,
-        images=read_images(images, len(prompts) if batch else None),
         stop=stop,
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,
-        template_kwargs=chat_template_kwargs,
+        chat_template_kwargs=chat_template_kwargs,
+        details=details,
+        num_return_sequences=num_return_sequences,
         logits_processors=logits_processors,
     )
-    jobs = [new_job(model, request) for request in requests]
+    jobs = [new_job(model, request) for request in call.requests]
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay)
-
-    def result(job: Job) -> Any:
-        """A prompt's text or completion, or all of them where its sampler makes several."""
-        made: list[Any] = [one if details else one.text for one in completions(job)]
-        if isinstance(job.request.sampler, BeamSearchSampler):
-            return made[:returned] if returned > 1 else made[0]
-        return made if len(job.request.seeds) > 1 else made[0]
-
     try:
-        _run(model, jobs, options, progress)
+        with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
+            run(model, jobs, options, lambda _: bar.update())
     except KeyboardInterrupt:
-        raise Interrupted([_done(job, result) for job in jobs]) from None
-    if not batch:
-        one: Result = result(jobs[0])
-        return one
-    every: Result = _results(jobs, result)
-    return every
-
-
-def _run(model: Model, jobs: Sequence[Job], options: Options, progress: bool) -> None:
-    """Run all jobs, under a progress bar if one is wanted."""
-    with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
-        run(model, jobs, options, lambda _: bar.update())
-
-
-def _done(job: Job, result: Callable[[Job], Any]) -> Any:
-    """A prompt's result; None where it has not ended, or has failed."""
-    try:
-        return result(job) if job.ended else None
-    except Exception:  # as in `_results`
-        return None
-
-
-def _results(jobs: Sequence[Job], result: Callable[[Job], Any]) -> Any:
-    """Each prompt's result.
-
-    Raises:
-        BatchError: some prompts have an error instead. If all have, the first one's is raised itself.
-    """
-    results: list[Any] = []
-    errors: dict[int, Exception] = {}
-    for number, job in enumerate(jobs):
-        try:
-            results.append(result(job))
-        except Exception as error:  # a model, or a processor of the user's, fails with errors of every kind
-            errors[number] = error
-            results.append(error)
-    if len(errors) == len(jobs):
-        raise errors[0]
-    if errors:
-        raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
-    return results
+        raise Interrupted([call.done(job) for job in jobs]) from None
+    return call.results(jobs)
 
 
 def stream(
@@ -269,28 +212,23 @@ def stream(
     Returns:
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
     """
-    prompts, batch = split_prompts(prompt)
-    if batch:
-        raise ArgumentError("stream takes one prompt; use generate for a list.")
-    [chosen] = _read_samplers(model, sampler, 1)
-    if chosen.samples != 1:
-        raise ArgumentError(f"stream makes one text, the sampler makes {chosen.samples} a prompt; use generate.")
     check_flag("replay", replay)
-    [request] = read_requests(
+    request = read_one(
+        "stream",
         model,
-        prompts,
-        samplers=[chosen],
+        prompt,
+        images=images,
+        sampler=sampler,
         max_new_tokens=max_new_tokens,
-        images=read_images(images, None),
         stop=stop,
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,
-        template_kwargs=chat_template_kwargs,
+        chat_template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
     )
     job = new_job(model, request, streamed=True)
-    return Stream(_pieces(model, job, Options(replay=replay)), job)
+    return CallerStream(_pieces(model, job, Options(replay=replay)), job)
 
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
@@ -311,24 +249,3 @@ def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
             yield text
     elif taker.error is not None:
         raise taker.error
-
-
-def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
-    """One sampler a prompt."""
-    if sampler is None:
-        return [model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()] * prompts
-    if not isinstance(sampler, list | tuple):
-        return [read_sampler(sampler)] * prompts
-    if len(sampler) != prompts:
-        raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
-    return [read_sampler(one) for one in sampler]
-
-
-def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
-    """How many of a beam search's texts are returned."""
-    beams = [sampler.samples for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
-    most = min(beams) if len(beams) == len(samplers) else LARGEST
-    returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
-    if returned != 1 and len(beams) < len(samplers):
-        raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
-    return returned

@@ -29,6 +29,14 @@ class SamplingError(GenError, RuntimeError):
     """Nothing was left to sample: every token of a row had probability zero. Or a sampler chose what is no token."""
 
 
+class EngineFull(GenError):
+    """As many requests run and wait as may: ask again later."""
+
+
+class EngineClosed(GenError):
+    """The engine takes no more requests: it was closed, or its loop has failed."""
+
+
 class BatchError(GenError):
     """Some prompts of a list could not be continued; the others were.
 

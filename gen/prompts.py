@@ -168,7 +168,7 @@ def read_requests(
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
         ModelError: the model can no longer be run as it was taken.
     """
-    _check_model(model)
+    check_model(model)
     check_flag("chat", chat)
     limits = _read_limits(max_new_tokens, len(prompts))
     eos_token_ids = model.eos_token_ids
@@ -209,7 +209,7 @@ def read_requests(
     return requests
 
 
-def _check_model(model: Model) -> None:
+def check_model(model: Model) -> None:
     """Raise unless this is a loaded model that can still be run as it was taken."""
     needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
     if not all(hasattr(model, name) for name in needed):

@@ -1,18 +1,40 @@
 """A text that comes piece by piece, and the completion that it ends as."""
 
-from collections.abc import Generator, Iterator
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Generator, Iterator
 
 from gen.errors import GenError
 from gen.loop.batch import Job
+from gen.loop.engine import Feed
 from gen.loop.running import completions
 from gen.loop.texts import Completion
 
 
-class Stream(Iterator[str]):
+class Stream(Iterator[str], ABC):
     """The pieces of one text, none of them empty, and at its end the completion.
 
-    Each piece is asked of the model when the one before it has been taken; `close` ends the work early.
+    A stream that is no longer referred to is closed.
     """
+
+    @abstractmethod
+    def __next__(self) -> str: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop generating and free the text's memory; the pieces so far were all."""
+
+    @abstractmethod
+    def completion(self) -> Completion:
+        """What `generate` returns for the same arguments with `details=True`.
+
+        Raises:
+            GenError: there is none: the text has not ended yet, or it was closed or failed before its end.
+        """
+
+
+class CallerStream(Stream):
+    """A text that grows in the thread that takes its pieces: each piece is made when it is asked for."""
 
     def __init__(self, pieces: Generator[str], job: Job) -> None:
         self._pieces = pieces
@@ -22,15 +44,11 @@ class Stream(Iterator[str]):
         return next(self._pieces)
 
     def close(self) -> None:
-        """Stop generating and free the text's memory; the pieces so far were all."""
+        """See `Stream.close`."""
         self._pieces.close()
 
     def completion(self) -> Completion:
-        """What `generate` returns for the same arguments with `details=True`.
-
-        Raises:
-            GenError: the text has not ended: there are pieces to take, or it was closed or failed before its end.
-        """
+        """See `Stream.completion`; all pieces must have been taken."""
         if not self._job.ended:
             raise GenError(
                 "the text has not ended; take all pieces of the stream before its completion (a stream that was closed "
@@ -40,3 +58,68 @@ class Stream(Iterator[str]):
             return completions(self._job)[0]
         except Exception as error:  # a processor of the user's fails with errors of every kind
             raise GenError(f"the stream has failed and has no completion: {error}") from error
+
+
+class EngineStream(Stream, AsyncIterator[str]):
+    """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
+
+    Pieces that have not been taken are merged into one: nobody waits for a slow reader.
+
+    Args:
+        owner: what closes the engine when it ends; it stays for as long as the stream does.
+    """
+
+    def __init__(self, feed: Feed, owner: object) -> None:
+        self._feed, self._owner = feed, owner
+        self._closed = False
+
+    def __next__(self) -> str:
+        while (piece := self._take()) is None:
+            self._feed.wait()
+        if not piece:
+            raise StopIteration
+        return piece
+
+    async def __anext__(self) -> str:
+        while (piece := self._take()) is None:
+            try:
+                await self._feed.arrival()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    def close(self) -> None:
+        """See `Stream.close`: the row is free by the next step, and a request that waits never starts."""
+        self._closed = True
+        self._feed.cancel()
+
+    def cancel(self) -> None:
+        """As `close`."""
+        self.close()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def completion(self) -> Completion:
+        """See `Stream.completion`; waits for the end of the text, whether or not its pieces have been taken."""
+        self._feed.wait(end=True)
+        if not self._feed.ended:
+            raise GenError("the stream was closed before its text had ended; it has no completion.")
+        self._feed.check()
+        return completions(self._feed.job)[0]
+
+    def __del__(self) -> None:
+        self._feed.cancel()
+
+    def _take(self) -> str | None:
+        """What has come; "" at the end, None where nothing has come yet."""
+        if self._closed:
+            return ""
+        piece = self._feed.take()
+        if piece == "":
+            self._feed.check()
+        return piece

@@ -1,4 +1,4 @@
-"""The programs of docs/exported.md, embedding.md and chat.md print what the pages show; the export example runs."""
+"""The programs of the pages in docs/ print what the pages show; the export example runs."""
 
 import re
 import runpy
@@ -29,7 +29,8 @@ def encoder(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("page", "save"), [("exported.md", text_model), ("embedding.md", encoder), ("chat.md", text_model)]
+    ("page", "save"),
+    [("exported.md", text_model), ("embedding.md", encoder), ("chat.md", text_model), ("engine.md", text_model)],
 )
 def test_a_page_prints_what_it_shows(page: str, save: object, tmp_path: Path) -> None:
     assert callable(save)

@@ -29,6 +29,7 @@ ADMIT_TOKENS = 4096
 _NEAR = 16  # prompts whose lengths differ by less are read together
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
 _WORTH = 8  # steps of one shape before it is recorded
+_MOST_SHAPES = 256  # are counted and recorded before all are forgotten: a server's users bring ever new functions
 
 
 class Taker(Protocol):
@@ -139,11 +140,6 @@ class Batch:
     def add(self, job: Job) -> None:
         """Let a request wait for rows."""
         self._waiting.append(job)
-
-    @property
-    def waiting(self) -> int:
-        """How many requests wait for rows."""
-        return len(self._waiting)
 
     @property
     def idle(self) -> bool:
@@ -368,6 +364,9 @@ class Batch:
         if recording is not None:
             recording()
             return
+        if len(self._shapes) + len(self._rows.recordings) >= _MOST_SHAPES:
+            self._shapes.clear()
+            self._rows.recordings.clear()
         step = self._rows.step(count, view)
         seen = self._shapes[key] = self._shapes.get(key, 0) + 1
         if not self._replay or seen < _WORTH or self._device.type != "cpu":

@@ -10,6 +10,7 @@ from gen.devices import to_device
 from gen.requests import Request
 from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.base import Sampler
+from gen.samplers.multinomial_sampler import draw
 from gen.samplers.parameters import Parameters
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
@@ -39,7 +40,7 @@ class Drawing:
         """All rows are free: what earlier requests asked for no longer counts."""
         self._seen: dict[tuple[float | None, ...], Sampler] = {}
         self._used: list[str] = []
-        self._samplers: dict[tuple[int, int], Sampler] = {}
+        self._views: dict[tuple[int, int], Parameters] = {}
 
     def key(self) -> Hashable:
         """See `gen.loop.search.Search.key`."""
@@ -49,35 +50,35 @@ class Drawing:
         """See `gen.loop.search.Search.admit`."""
         columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
         for request in requests:
-            self._seen.setdefault(_numbers(request.sampler), request.sampler)
+            if len(self._seen) < 2:  # from then on it is tables, however many come
+                self._seen.setdefault(_numbers(request.sampler), request.sampler)
         for place, (name, default) in enumerate(_DEFAULTS.items()):
             table = self._tables[name]
             if name not in self._used and any(numbers[place] is not None for numbers in columns):
                 table.fill_(default)  # of the rows that go on: they leave it alone
                 self._used.append(name)
-                self._samplers.clear()
+                self._views.clear()
             if name in self._used:
                 values = [default if numbers[place] is None else numbers[place] for numbers in columns]
                 table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
 
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> None:
         """See `gen.loop.search.Search.choose`."""
-        token_ids, _, logprobs = self._sampler(here).step(logits, self._zeros[here], keys)
+        if len(self._seen) == 1:
+            [sampler] = self._seen.values()
+            token_ids, _, logprobs = sampler.step(logits, self._zeros[here], keys)
+        else:
+            token_ids, logprobs = draw(self._parameters(here), logits, keys)
         self._token_ids[here] = token_ids
         self._logprobs[here] = logprobs
 
-    def _sampler(self, here: slice) -> Sampler:
-        """The one sampler of all rows, or one with each row's own parameters."""
-        if len(self._seen) == 1:
-            return next(iter(self._seen.values()))
+    def _parameters(self, here: slice) -> Parameters:
+        """Each row's own: views of the tables, which change in place when rows are filled."""
         where = here.start, here.stop
-        if where not in self._samplers:
+        if where not in self._views:
             tables: dict[str, Any] = {name: self._tables[name][here] for name in self._used}
-            sampler = MultinomialSampler(**tables)
-            # it keeps copies, but a row's values change when the next request gets it
-            object.__setattr__(sampler, "parameters", Parameters(**tables))
-            self._samplers[where] = sampler
-        return self._samplers[where]
+            self._views[where] = Parameters(**tables)
+        return self._views[where]
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.search.Search.tensors`."""

@@ -1,265 +1,262 @@
-"""One running batch in a thread of its own, which requests join and leave: what a server stands on."""
+"""A batch that runs in a thread of its own, which requests join and leave: what a server stands on."""
 
 import asyncio
+import atexit
 import logging
-import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from threading import Condition, Thread
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import Condition, Lock, Thread, current_thread
+from weakref import WeakSet, finalize
 
-from gen.errors import GenError
+from gen.errors import EngineClosed, EngineFull
 from gen.loop.batch import Job
-from gen.loop.running import Options, Runner, completions
-from gen.loop.texts import Completion, Text
+from gen.loop.running import Options, Runner
+from gen.loop.texts import Text
 from gen.models.base import Model
 
 logger = logging.getLogger("gen")
 
-
-class EngineFull(GenError):
-    """As many requests wait as may: ask again later."""
+Sleeper = tuple[asyncio.AbstractEventLoop, asyncio.Event]  # a reader in an event loop that waits for more
 
 
-class EngineClosed(GenError):
-    """The engine takes no more requests, because it was closed or because its loop has failed."""
+class Feed:
+    """One request's text on its way from the engine's thread to its readers.
 
+    Args:
+        wake: lets the thread look again; may be called at any moment, by a finaliser too.
 
-class Reader(Iterator[str], AsyncIterator[str]):
-    """One request's text, piece by piece, for one reader: `for` in a thread, `async for` in an event loop.
-
-    Pieces that the reader has not fetched yet are merged, so that a slow one holds nobody up and grows no queue.
+    Attributes:
+        failure: what ended it, through no fault of the request.
     """
 
-    def __init__(self, job: Job, inbox: "_Inbox") -> None:
-        self._job, self._inbox = job, inbox
-        self._changed = Condition()
+    def __init__(self, job: Job, wake: Callable[[], object]) -> None:
+        self.job, self._wake = job, wake
+        self._changed = Condition()  # of what follows
         self._unread = ""
         self._over = False
-        self._error: BaseException | None = None
-        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.failure: BaseException | None = None
+        self._sleepers: list[Sleeper] = []
 
-    def __iter__(self) -> "Reader":
-        return self
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self._over
 
-    def __next__(self) -> str:
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, and not because it was cancelled."""
+        job = self.job
+        failed = self.failure is not None or job.error is not None
+        return self._over and (failed or all(taker.ended for taker in job.takers))
+
+    def take(self) -> str | None:
+        """What has come since the last call; "" where it is over, None where nothing has come yet."""
         with self._changed:
-            self._changed.wait_for(lambda: self._unread or self._over)
-            return self._take() or self._end(StopIteration())
+            piece, self._unread = self._unread, ""
+            return piece if piece or self._over else None
 
-    def __aiter__(self) -> "Reader":
-        return self
+    def check(self) -> None:
+        """Raise what went wrong, if something did, with this request or with the engine."""
+        errors = [self.failure, self.job.error, *(getattr(taker, "error", None) for taker in self.job.takers)]
+        for error in errors:
+            if error is not None:
+                raise error
 
-    async def __anext__(self) -> str:
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            while True:
-                with self._changed:
-                    if self._unread or self._over:
-                        return self._take() or self._end(StopAsyncIteration())
-                    self._waiter = loop, event
-                    event.clear()
-                await event.wait()
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        finally:
+    def wait(self, *, end: bool = False) -> None:
+        """Wait for the next piece, or for the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready(end))
+
+    async def arrival(self, *, end: bool = False) -> None:
+        """As `wait`, in an event loop."""
+        while True:
             with self._changed:
-                self._waiter = None
-
-    async def aclose(self) -> None:
-        """As `cancel`."""
-        self.cancel()
-
-    def close(self) -> None:
-        """As `cancel`."""
-        self.cancel()
+                if self._ready(end):
+                    return
+                event = asyncio.Event()
+                self._sleepers.append((asyncio.get_running_loop(), event))
+            await event.wait()
 
     def cancel(self) -> None:
-        """Stop this request: its row is free by the next step; one that waits never starts."""
-        self._job.cancelled = True
-        self._inbox.wake()
+        """Nobody wants it any more: its row is free by the next step. Takes no lock, since finalisers call it."""
+        if not self._over:
+            self.job.cancelled = True
+            self._wake()
 
-    def completion(self) -> Completion:
-        """What `generate` returns with `details=True`; waits until the text has ended.
+    def put(self) -> list[Sleeper]:
+        """Add what its text has grown by, in the engine's thread; whom to wake."""
+        over = self.job.ended  # before the text is read
+        piece = "".join(taker.read() for taker in self.job.takers if isinstance(taker, Text))
+        return self._put(piece, over) if piece or over else []
 
-        Raises:
-            GenError: what went wrong with this text, or that it was cancelled.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._over)
-        if self._error is not None:
-            raise self._error
-        if self._job.cancelled:
-            raise GenError("the request was cancelled before its text had ended; it has no completion.")
-        return completions(self._job)[0]
+    def fail(self, error: BaseException) -> list[Sleeper]:
+        """Nothing more will come, through no fault of the request; whom to wake."""
+        self.failure = error
+        return self._put("", over=True)
 
-    def put(self) -> "tuple[asyncio.AbstractEventLoop, asyncio.Event] | None":
-        """Called by the engine's thread when the text may have grown; whom to wake."""
-        [taker] = self._job.takers
-        assert isinstance(taker, Text)  # an engine's requests are draws of one text; tells mypy
-        piece = taker.read()
-        if not piece and not self._job.ended:
-            return None
+    def _put(self, piece: str, over: bool) -> list[Sleeper]:
         with self._changed:
             self._unread += piece
-            self._over = self._over or self._job.ended
-            self._error = self._error or self._job.error or taker.error
+            self._over = over
             self._changed.notify_all()
-            return self._waiter
+            sleepers, self._sleepers = self._sleepers, []
+            return sleepers
 
-    def fail(self, error: BaseException) -> "tuple[asyncio.AbstractEventLoop, asyncio.Event] | None":
-        """Called by the engine's thread when nothing more will come, because of an error that is not this request's."""
-        with self._changed:
-            if not self._over:
-                self._over, self._error = True, error
-            self._changed.notify_all()
-            return self._waiter
-
-    def _take(self) -> str:
-        piece, self._unread = self._unread, ""
-        return piece
-
-    def _end(self, stop: BaseException) -> Any:
-        raise self._error if self._error is not None else stop
+    def _ready(self, end: bool) -> bool:
+        return self._over or (bool(self._unread) and not end)
 
 
-class _Inbox:
-    """Where requests wait for the engine's thread; it knows no engine, so that one that nobody has any more can go."""
+class EngineLoop:
+    """One thread that runs requests, first come, first served, in one batch.
 
-    def __init__(self) -> None:
-        self.changed = Condition()
-        self.readers: deque[tuple[Job, Reader]] = deque()
-        self.closed = False
-        self.failure: BaseException | None = None
-        self._woken = False
+    It refers to no model while nothing runs, so that a model can go; its rows then lie with the model.
 
-    def wake(self) -> None:
-        """Let the thread look again."""
-        with self.changed:
-            self._woken = True
-            self.changed.notify_all()
+    Args:
+        owner: the loop is closed when this ends.
+        options: with `rows`, which says how many requests run at once.
+        max_waiting: how many more may wait.
+    """
 
-    def close(self) -> None:
-        """Take no more."""
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
-
-    def wait(self) -> None:
-        """Until there is something to do."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.readers or self.closed or self._woken)
-            self._woken = False
-
-
-class Engine:
-    """Runs requests as they come, first come, first served, in one batch of `rows` rows; see `gen.Engine`."""
-
-    def __init__(self, model: Model, options: Options, *, max_waiting: int) -> None:
-        self._model, self._options, self._max_waiting = model, options, max_waiting
-        self._runner: Runner | None = None
-        self._running: dict[Job, Reader] = {}
-        self._inbox = _Inbox()
-        self._waiting = 0
-        self._thread = Thread(target=_run, args=(weakref.ref(self), self._inbox), name="gen engine", daemon=True)
-        weakref.finalize(self, self._inbox.close)
+    def __init__(self, owner: object, options: Options, *, max_waiting: int) -> None:
+        assert options.rows is not None  # tells mypy
+        self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
+        self._lock = Lock()  # of what waits; finalisers never take it
+        self._waiting: deque[tuple[Model, Feed]] = deque()
+        self._running: list[Feed] = []
+        self._some_cancelled = self._closed = False
+        self._failure = ""
+        self._asleep = Lock()  # held while there is nothing to do: unlike an event, finalisers may change it
+        self._asleep.acquire()
+        self._finalizer = finalize(owner, self._stop)
+        self._thread = Thread(target=self._run, name="gen engine", daemon=True)
+        _loops.add(self)
         self._thread.start()
 
-    def add(self, job: Job) -> Reader:
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
+
+    def add(self, model: Model, job: Job) -> Feed:
         """Let a request join.
 
         Raises:
             EngineFull: as many wait as may.
-            EngineClosed: the engine is closed, or its loop has failed.
+            EngineClosed: it was closed, or has failed.
         """
-        inbox = self._inbox
-        with inbox.changed:
-            if inbox.closed:
-                raise EngineClosed(f"the engine is closed{f': {inbox.failure}' if inbox.failure else '.'}")
-            if len(inbox.readers) + self._waiting >= self._max_waiting:
-                raise EngineFull(f"{self._max_waiting} requests wait already; ask again later, or give max_waiting.")
-            reader = Reader(job, inbox)
-            inbox.readers.append((job, reader))
-            inbox.changed.notify_all()
-        return reader
+        feed = Feed(job, self._on_cancel)
+        with self._lock:
+            if self._full():
+                self._drop_cancelled()
+            if self._closed:
+                raise EngineClosed(f"the engine {self._failure or 'was closed'}; make another one.")
+            if self._full():
+                raise EngineFull(
+                    f"{self._rows} requests run and {self._max_waiting} wait, as many as may; ask again later."
+                )
+            self._waiting.append((model, feed))
+        self._wake()
+        return feed
 
     def close(self) -> None:
-        """End all requests with `EngineClosed` and wait for the thread."""
-        self._inbox.close()
-        self._thread.join()
+        """Take no more, end what there is with `EngineClosed`, and wait for the thread, a step at most."""
+        self._finalizer.detach()
+        self._stop()
+        if current_thread() is not self._thread:
+            self._thread.join()
 
-    def work(self) -> None:
-        """Run until nothing is left to do; in the engine's thread."""
-        while self._join() and self._runner is not None:
-            self._runner.advance()
-            self._tell([reader.put() for reader in self._running.values()])
-            for job in [job for job in self._running if job.ended]:
-                del self._running[job]
-            with self._inbox.changed:
-                self._waiting = self._runner.waiting
+    def _full(self) -> bool:
+        return len(self._waiting) + len(self._running) >= self._max_waiting + self._rows
 
-    def fail(self, error: BaseException) -> None:
-        """Nothing more will come: tell all readers."""
-        inbox = self._inbox
-        with inbox.changed:
-            inbox.closed = True
-            if not isinstance(error, EngineClosed):
-                inbox.failure = error
-            left = [*self._running.values(), *(reader for _, reader in inbox.readers)]
-            inbox.readers.clear()
-        self._running.clear()
-        self._tell([reader.fail(error) for reader in left])
+    def _stop(self) -> None:
+        self._closed = True
+        self._wake()
 
-    def _join(self) -> bool:
-        """Take what has come into the batch; whether there is something to do."""
-        inbox = self._inbox
-        with inbox.changed:
-            if inbox.closed:
-                return False
-            new = [*inbox.readers]
-            inbox.readers.clear()
-        for job, reader in new:
-            self._running[job] = reader
-            if self._runner is None:
-                self._runner = Runner(self._model, [job], self._options, rows=self._options.rows)
-            else:
-                self._runner.add(job)
-        return self._runner is not None and not self._runner.idle
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it is awake
+            self._asleep.release()
 
-    @staticmethod
-    def _tell(waiters: "list[tuple[asyncio.AbstractEventLoop, asyncio.Event] | None]") -> None:
-        """Wake readers in event loops: one call a loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
-        for waiter in waiters:
-            if waiter is not None:
-                by_loop.setdefault(waiter[0], []).append(waiter[1])
-        for loop, events in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_set_all, events)
-            except RuntimeError:  # that event loop is closed, and its readers with it
-                logger.debug("an event loop was closed while its requests were running")
+    def _on_cancel(self) -> None:
+        self._some_cancelled = True
+        self._wake()
 
+    def _drop_cancelled(self) -> None:
+        """Those who wait and were cancelled never start; the lock is held."""
+        self._some_cancelled = False
+        gone = [feed for _, feed in self._waiting if feed.job.cancelled]
+        if gone:
+            self._waiting = deque(waiting for waiting in self._waiting if waiting[1] not in gone)
+            _tell(feed.put() for feed in gone)
 
-def _run(engine_of: "weakref.ref[Engine]", inbox: _Inbox) -> None:
-    """The engine's thread: holds the engine only while it works, so that a model that nobody has any more can go."""
-    while True:
-        inbox.wait()
-        engine = engine_of()
-        if engine is None:
-            return
+    def _run(self) -> None:
+        """The thread."""
+        error: BaseException = EngineClosed("the engine was closed while the request was under way.")
         try:
-            engine.work()
-        except BaseException as error:  # whatever it is, readers are told, and nobody waits for ever
-            logger.error("the engine's loop has failed: %s", error)
-            engine.fail(error)
-            return
-        if inbox.closed:
-            engine.fail(EngineClosed("the engine was closed."))
-            return
-        del engine
+            while not self._closed:
+                self._asleep.acquire()
+                self._work()
+        except BaseException as failure:  # whatever it is, readers are told, and nobody waits for ever
+            logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
+            self._failure = f"has failed ({type(failure).__name__}: {failure})"
+            error = failure
+        with self._lock:
+            self._closed = True
+            left = [*self._running, *(feed for _, feed in self._waiting)]
+            self._running = []
+            self._waiting.clear()
+        _tell(feed.fail(error) for feed in left)
+
+    def _work(self) -> None:
+        """Run until nothing is left to do, and give the rows back."""
+        runner: Runner | None = None
+        while not self._closed:
+            for model, job in self._join():
+                if runner is None:
+                    runner = Runner(model, [job], self._options, rows=self._rows)
+                else:
+                    runner.add(job)
+            if runner is None or not self._running:
+                break
+            runner.advance()
+            _tell(feed.put() for feed in self._running)
+            self._running = [feed for feed in self._running if not feed.over]
+        if runner is not None:
+            runner.close()
+
+    def _join(self) -> list[tuple[Model, Job]]:
+        """Those who have waited longest, for as many as have a row; the others may still be cancelled."""
+        jobs = [feed.job for feed in self._running]
+        taken = sum(not job.ended and job.launched < job.request.limit for job in jobs)
+        with self._lock:
+            if self._some_cancelled:
+                self._drop_cancelled()
+            joining = [self._waiting.popleft() for _ in range(min(self._rows - taken, len(self._waiting)))]
+            self._running += [feed for _, feed in joining]
+        return [(model, feed.job) for model, feed in joining]
+
+
+def _tell(sleepers: Iterable[list[Sleeper]]) -> None:
+    """Wake readers in event loops: one call a loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
+    for some in sleepers:
+        for loop, event in some:
+            by_loop.setdefault(loop, []).append(event)
+    for loop, events in by_loop.items():
+        with suppress(RuntimeError):  # the event loop is closed, and its readers are gone
+            loop.call_soon_threadsafe(_set_all, events)
 
 
 def _set_all(events: list[asyncio.Event]) -> None:
     for event in events:
         event.set()
+
+
+_loops: WeakSet[EngineLoop] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """No thread computes while the interpreter ends, which torch does not survive."""
+    for loop in list(_loops):
+        loop.close()

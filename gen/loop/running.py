@@ -138,7 +138,7 @@ class Runner:
 
     Args:
         jobs: what it begins with, all of one kind; like lengths go together, and what takes longest begins first.
-        rows: how many rows; None for as many as the jobs need, the options allow and the device usually has.
+        rows: how many rows, where the options allow it; None for as many as the jobs need.
     """
 
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
@@ -148,8 +148,7 @@ class Runner:
         self._least = max(job.rows for job in jobs)
         order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
         self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
-        if rows is None:
-            rows = min(sum(job.rows for job in order), self._most_rows())
+        rows = min(rows or sum(job.rows for job in order), self._most_rows())
         self._warned = False
         self._rows = self._lease(rows) or self._new_rows(rows)
         self._batch = self._new_batch(order)
@@ -170,11 +169,6 @@ class Runner:
     def idle(self) -> bool:
         """See `Batch.idle`."""
         return self._batch.idle
-
-    @property
-    def waiting(self) -> int:
-        """See `Batch.waiting`."""
-        return self._batch.waiting
 
     def add(self, job: Job) -> None:
         """See `Batch.add`."""

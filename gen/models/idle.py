@@ -1,17 +1,31 @@
-"""A place where a model keeps one set of rows that no call uses, with what was recorded on it."""
+"""What a model keeps from call to call: one set of rows that no call uses, with what was recorded on it; an engine."""
 
+from collections.abc import Callable
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
+class Closable(Protocol):
+    """An engine, as far as a model needs to know it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Closable)
+
+
 class Idle(Generic[T]):
-    """Holds at most one thing; threads may take and put at any time."""
+    """Holds at most one thing, and one engine; threads may take and put at any time."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: T | None = None
+        self._engine: Closable | None = None
 
     def take(self) -> T | None:
         """What is kept, which is then the caller's alone; None if there is nothing."""
@@ -24,6 +38,17 @@ class Idle(Generic[T]):
         with self._lock:
             self._kept = thing
 
+    def engine(self, make: Callable[[], E]) -> E:
+        """The model's engine, which is made at the first call, and anew when it has closed."""
+        with self._lock:
+            if self._engine is None or self._engine.closed:
+                self._engine = make()
+            return self._engine  # type: ignore[return-value]  # engines are of one kind
+
     def clear(self) -> None:
-        """Keep nothing."""
+        """Keep nothing: close the engine, which gives its rows back, and drop those."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
         self.take()

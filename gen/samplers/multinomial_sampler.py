@@ -70,20 +70,7 @@ class MultinomialSampler(Processors):
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
-        path = path_of(logits)
-        temperature = self.parameters.temperature
-        if not isinstance(temperature, Tensor) and temperature == 0:
-            token_ids, logprobs = path.most_likely(logits)
-        else:
-            parameters = self.parameters.for_rows(logits)
-            token_ids, logprobs = path.draw(logits, keys, parameters)
-            if parameters.cold is not None:
-                best, best_logprobs = path.most_likely(logits)
-                token_ids = torch.where(parameters.cold, best, token_ids)
-                logprobs = torch.where(parameters.cold.squeeze(1), best_logprobs, logprobs)
-            if parameters.unusable is not None:
-                token_ids = token_ids.masked_fill(parameters.unusable, 0)
-                logprobs = logprobs.masked_fill(parameters.unusable.squeeze(1), -torch.inf)
+        token_ids, logprobs = draw(self.parameters, logits, keys)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
     @torch.no_grad()
@@ -99,3 +86,20 @@ class MultinomialSampler(Processors):
     ) -> Sampled:
         """See `gen.samplers.base.step_with_generator`."""
         return step_with_generator(self, next_token_logits, sequence_weights, rng)
+
+
+def draw(parameters: Parameters, logits: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's token (rows, 1), int64, and its log-probability (rows,), float32, from logits (rows, vocab)."""
+    path = path_of(logits)
+    if not isinstance(parameters.temperature, Tensor) and parameters.temperature == 0:
+        return path.most_likely(logits)
+    own = parameters.for_rows(logits)
+    token_ids, logprobs = path.draw(logits, keys, own)
+    if own.cold is not None:
+        best, best_logprobs = path.most_likely(logits)
+        token_ids = torch.where(own.cold, best, token_ids)
+        logprobs = torch.where(own.cold.squeeze(1), best_logprobs, logprobs)
+    if own.unusable is not None:
+        token_ids = token_ids.masked_fill(own.unusable, 0)
+        logprobs = logprobs.masked_fill(own.unusable.squeeze(1), -torch.inf)
+    return token_ids, logprobs

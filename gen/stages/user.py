@@ -1,12 +1,16 @@
 """The user's own logits processors, run as a stage: functions of the tokens so far and the logits."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError
 from gen.requests import LogitsProcessor, Request
+
+_MOST_KEPT = 16
+_Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by ids of functions; (count, 1) bool
 
 
 class UserProcessors:
@@ -19,27 +23,33 @@ class UserProcessors:
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
+        self._kept: _Lists = {}  # what recorded steps may know, beside those that rows ask for now
+        self._version = 0
         self.begin()
 
     def begin(self) -> None:
         """See `gen.loop.row_set.Stage.begin`."""
-        self._lists: dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]] = {}  # by id; (count, 1) bool
+        self._lists: _Lists = {}
+        self._askers: WeakSet[Request] = WeakSet()  # what goes with the last of them is not run any more
         self._begun = False  # whether rows have been admitted
         self._somewhere = False  # whether some of them did not
 
     def key(self) -> Hashable:
         """See `gen.loop.row_set.Stage.key`."""
-        return (self._somewhere, *self._lists) if self._lists else None
+        return (self._version, self._somewhere, *self._lists) if self._lists else None
 
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """See `gen.loop.row_set.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
-        asked = [tuple(map(id, request.logits_processors)) for request in requests]
+        asked = [_ids(request) for request in requests]
         known = set(self._lists)
+        wanted_still = set(map(_ids, self._askers))
+        self._lists = {ids: one for ids, one in self._lists.items() if ids in wanted_still}
         for ids, request in zip(asked, requests, strict=True):
-            if ids and ids not in self._lists:
-                mine = torch.zeros((self._count, 1), dtype=torch.bool, device=self._device)
-                self._lists[ids] = request.logits_processors, mine
+            if ids:
+                self._askers.add(request)
+                if ids not in self._lists:
+                    self._lists[ids] = self._list(request)
         for number, wanted in enumerate(asked):
             own = slice(rows.start + number * each, rows.start + (number + 1) * each)
             for ids, (_, mine) in self._lists.items():
@@ -47,6 +57,18 @@ class UserProcessors:
         new = self._begun and known != set(self._lists)
         self._somewhere = self._somewhere or new or len(self._lists) > 1 or not all(asked)
         self._begun = True
+
+    def _list(self, request: Request) -> tuple[tuple[LogitsProcessor, ...], Tensor]:
+        """A request's functions with no row of their own yet; where a recorded step may know them, as it does."""
+        ids = _ids(request)
+        if ids not in self._kept:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept = dict(self._lists)
+                self._version += 1
+            mine = torch.zeros((self._count, 1), dtype=torch.bool, device=self._device)
+            self._kept[ids] = request.logits_processors, mine
+        self._kept[ids][1].zero_()
+        return self._kept[ids]
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.loop.row_set.Stage`. Host sync: what the functions do."""
@@ -61,6 +83,11 @@ class UserProcessors:
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.row_set.Stage.tensors`."""
         return [mine for _, mine in self._lists.values()]
+
+
+def _ids(request: Request) -> tuple[int, ...]:
+    """Equal for equal functions in equal order, for as long as they live."""
+    return tuple(map(id, request.logits_processors))
 
 
 def _checked(made: object, logits: Tensor) -> Tensor:

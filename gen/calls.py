@@ -1,0 +1,206 @@
+"""One call of the user's: its arguments read into requests, and what it returns made of the jobs they became."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from gen.arguments import LARGEST, check_flag, read_whole
+from gen.errors import ArgumentError, BatchError
+from gen.images import ImageLike, read_images
+from gen.loop.batch import Job
+from gen.loop.running import completions
+from gen.loop.texts import Completion
+from gen.models.base import Model, RecommendsSampler
+from gen.prompts import AnyPrompt, Prompt, Prompts, read_requests, split_prompts
+from gen.requests import LogitsProcessor, Request
+from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
+from gen.samplers.base import read_sampler
+
+Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
+
+
+class PromptArguments(TypedDict, total=False):
+    """What may be said of prompts and of how they go on, but for the sampler; see `gen.generate`."""
+
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
+    max_new_tokens: int | Sequence[int]
+    stop: str | Sequence[str] | None
+    seed: int | Sequence[int] | None
+    eos_token_id: int | Sequence[int] | None
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    num_return_sequences: int
+    logits_processors: Sequence[LogitsProcessor] | None
+
+
+class OneArguments(TypedDict, total=False):
+    """What may be said of one prompt that makes one text; see `gen.generate`."""
+
+    images: Sequence[ImageLike] | None
+    sampler: Sampler | None
+    max_new_tokens: int
+    stop: str | Sequence[str] | None
+    seed: int | None
+    eos_token_id: int | Sequence[int] | None
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    logits_processors: Sequence[LogitsProcessor] | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `generate`, read and checked.
+
+    Attributes:
+        requests: one for each prompt.
+        batch: whether the prompts came as a list.
+        returned: how many of a beam search's texts are returned.
+        details: whether completions are returned instead of texts.
+    """
+
+    requests: list[Request]
+    batch: bool
+    returned: int
+    details: bool
+
+    def result(self, job: Job) -> Any:
+        """A prompt's text or completion, or all of them where its sampler makes several."""
+        made: list[Any] = [one if self.details else one.text for one in completions(job)]
+        if isinstance(job.request.sampler, BeamSearchSampler):
+            return made[: self.returned] if self.returned > 1 else made[0]
+        return made if len(job.request.seeds) > 1 else made[0]
+
+    def done(self, job: Job) -> Any:
+        """A prompt's result; None where it has not ended, or has failed."""
+        try:
+            return self.result(job) if job.ended else None
+        except Exception:  # as in `results`
+            return None
+
+    def results(self, jobs: Sequence[Job]) -> Result:
+        """What the call returns.
+
+        Raises:
+            BatchError: some prompts have an error instead. If all have, the first one's is raised itself.
+        """
+        results: list[Any] = []
+        errors: dict[int, Exception] = {}
+        for number, job in enumerate(jobs):
+            try:
+                results.append(self.result(job))
+            except Exception as error:  # a model, or a processor of the user's, fails with errors of every kind
+                errors[number] = error
+                results.append(error)
+        if len(errors) == len(jobs):
+            raise errors[0]
+        if errors:
+            raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
+        returned: Result = results if self.batch else results[0]
+        return returned
+
+
+def read_call(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    *,
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
+    sampler: Sampler | Sequence[Sampler] | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    details: bool = False,
+    num_return_sequences: int = 1,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+) -> Call:
+    """The arguments of `gen.generate`, which says what they are, checked.
+
+    Raises:
+        ArgumentError: one of them cannot be used.
+        ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
+    """
+    prompts, batch = split_prompts(prompt)
+    samplers = _read_samplers(model, sampler, len(prompts))
+    check_flag("details", details)
+    returned = _read_returned(num_return_sequences, samplers)
+    requests = read_requests(
+        model,
+        prompts,
+        samplers=samplers,
+        max_new_tokens=max_new_tokens,
+        images=read_images(images, len(prompts) if batch else None),
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        template_kwargs=chat_template_kwargs,
+        logits_processors=logits_processors,
+    )
+    return Call(requests, batch, returned, details)
+
+
+def read_one(
+    function: str,
+    model: Model,
+    prompt: Prompt,
+    *,
+    images: Sequence[ImageLike] | None = None,
+    sampler: Sampler | None = None,
+    max_new_tokens: int = 128,
+    stop: str | Sequence[str] | None = None,
+    seed: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+) -> Request:
+    """The arguments of a function that continues one prompt with one text, checked.
+
+    Args:
+        function: its name, for errors.
+    Raises:
+        ArgumentError, ModelError: as of `read_call`; or the prompt is a list of prompts, or makes several texts.
+    """
+    prompts, batch = split_prompts(prompt)
+    if batch:
+        raise ArgumentError(f"{function} takes one prompt; use generate for a list.")
+    [chosen] = _read_samplers(model, sampler, 1)
+    if chosen.samples != 1:
+        raise ArgumentError(f"{function} makes one text, the sampler makes {chosen.samples} a prompt; use generate.")
+    [request] = read_requests(
+        model,
+        prompts,
+        samplers=[chosen],
+        max_new_tokens=max_new_tokens,
+        images=read_images(images, None),
+        stop=stop,
+        seed=seed,
+        eos_token_id=eos_token_id,
+        chat=chat,
+        template_kwargs=chat_template_kwargs,
+        logits_processors=logits_processors,
+    )
+    return request
+
+
+def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
+    """One sampler a prompt."""
+    if sampler is None:
+        return [model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()] * prompts
+    if not isinstance(sampler, list | tuple):
+        return [read_sampler(sampler)] * prompts
+    if len(sampler) != prompts:
+        raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
+    return [read_sampler(one) for one in sampler]
+
+
+def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
+    """How many of a beam search's texts are returned."""
+    beams = [sampler.samples for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
+    most = min(beams) if len(beams) == len(samplers) else LARGEST
+    returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
+    if returned != 1 and len(beams) < len(samplers):
+        raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")
+    return returned

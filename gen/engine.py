@@ -1,0 +1,204 @@
+"""What servers and asyncio programs call: an engine that requests join and leave, `agenerate` and `astream`."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, overload
+
+from gen.arguments import LARGEST, check_flag, read_whole
+from gen.calls import OneArguments, PromptArguments, Result, read_call, read_one
+from gen.errors import ArgumentError
+from gen.loop.batch import Job
+from gen.loop.drawing import draws
+from gen.loop.engine import EngineLoop
+from gen.loop.running import Options, new_job, run
+from gen.loop.texts import Completion
+from gen.models.base import Model
+from gen.models.idle import Idle
+from gen.prompts import AnyPrompt, Prompt, Prompts, check_model
+from gen.requests import Request
+from gen.samplers import GreedySampler, Sampler
+from gen.streaming import EngineStream
+
+ROWS = 32  # how many requests run at once in the engine of `agenerate` and `astream`
+
+
+class Engine:
+    """One running batch in a thread of its own, which requests join and leave at any step; first come, first served.
+
+    A text is what `gen.generate` gives for the same arguments, whatever runs beside it. The engine closes at the end of
+    its `with` block, or when neither it nor a stream of it is referred to any more.
+
+    Args:
+        model: as for `gen.generate`.
+        rows: how many requests run at once.
+        max_waiting: how many more may wait.
+        max_batch_tokens, replay: as for `gen.generate`.
+    Raises:
+        ArgumentError: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rows: int = 32,
+        max_waiting: int = 256,
+        max_batch_tokens: int | None = None,
+        replay: bool = True,
+    ) -> None:
+        check_model(model)
+        check_flag("replay", replay)
+        if max_batch_tokens is not None:
+            max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+        options = Options(rows=read_whole("rows", rows, minimum=1), max_batch_tokens=max_batch_tokens, replay=replay)
+        self._model = model
+        self._loop = EngineLoop(self, options, max_waiting=read_whole("max_waiting", max_waiting))
+
+    def submit(self, prompt: Prompt, **arguments: Unpack[OneArguments]) -> EngineStream:
+        """Let a request join the batch; from any thread, at once.
+
+        Args: as for `gen.stream`, but for `replay`, which is the engine's; they are checked in the caller's thread.
+        Returns:
+            Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
+        Raises:
+            ArgumentError, ModelError: as of `gen.generate`.
+            EngineFull: `rows` requests run and `max_waiting` wait.
+            EngineClosed: the engine was closed, or has failed; its readers have been told why.
+        """
+        return _submit(self._loop, self._model, read_one("submit", self._model, prompt, **arguments), owner=self)
+
+    def close(self) -> None:
+        """Take no more requests, and end those under way, whose readers get `EngineClosed`; wait at most a step."""
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def astream(model: Model, prompt: Prompt, **arguments: Unpack[OneArguments]) -> EngineStream:
+    """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside those of others.
+
+    The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
+
+    Args: as for `gen.stream`, but for `replay`; they are checked at the call.
+    Raises:
+        ArgumentError, ModelError: as of `gen.generate`.
+    """
+    return _submit(_own_loop(model), model, read_one("astream", model, prompt, **arguments), owner=model)
+
+
+One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+
+
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[PromptArguments],
+) -> str: ...
+@overload
+async def agenerate(
+    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **arguments: Unpack[PromptArguments]
+) -> Completion: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[PromptArguments],
+) -> list[str]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[PromptArguments],
+) -> list[Completion]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[PromptArguments],
+) -> Result: ...
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = None,
+    details: bool = False,
+    **arguments: Unpack[PromptArguments],
+) -> Result:
+    """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
+
+    What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread. A task that is
+    cancelled frees its rows by the next step.
+
+    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress` and `replay`.
+    Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
+    """
+    call = read_call(model, prompt, sampler=sampler, details=details, **arguments)
+    jobs = [new_job(model, request) for request in call.requests]
+    if all(map(_runs, call.requests)):
+        await _run_beside_others(model, jobs)
+    else:
+        try:
+            await asyncio.to_thread(run, model, jobs, Options())
+        finally:
+            for job in jobs:
+                job.cancelled = not job.ended
+    return call.results(jobs)
+
+
+async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
+    """Run jobs in the model's engine until all have ended; what went wrong with one is in the job."""
+    loop = _own_loop(model)
+    feeds = [loop.add(model, job) for job in jobs]
+    try:
+        for feed in feeds:
+            await feed.arrival(end=True)
+            if feed.failure is not None:
+                raise feed.failure
+    finally:
+        for feed in feeds:
+            feed.cancel()
+
+
+def _runs(request: Request) -> bool:
+    """Whether an engine runs it."""
+    return draws(request.sampler) and len(request.seeds) == 1
+
+
+def _submit(loop: EngineLoop, model: Model, request: Request, *, owner: object) -> EngineStream:
+    if not _runs(request):
+        raise ArgumentError(
+            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; "
+            f"{type(request.sampler).__name__} is for gen.generate and gen.agenerate."
+        )
+    return EngineStream(loop.add(model, new_job(model, request, streamed=True)), owner)
+
+
+def _own_loop(model: Model) -> EngineLoop:
+    """The model's own engine, made at the first call, and made anew where it was closed or has failed."""
+    idle: Any = getattr(model, "idle", None)
+    if not isinstance(idle, Idle):
+        check_model(model)
+        raise ArgumentError(
+            f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle); make a gen.Engine of it."
+        )
+    loop: EngineLoop = idle.engine(lambda: EngineLoop(model, Options(rows=ROWS), max_waiting=LARGEST))
+    return loop

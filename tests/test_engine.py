@@ -1,0 +1,601 @@
+"""Requests join and leave an engine's running batch: their texts are those of `generate`, and nobody waits in vain."""
+
+import asyncio
+import gc
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.samplers import beam_search, greedy, multinomial
+from tests.helpers import ScriptedModel, ScriptedRows
+
+
+class GatedModel(ScriptedModel):
+    """Waits before each step until it is let go on; `read` are the prompts that it has read."""
+
+    def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
+        super().__init__(script)
+        self.gate = threading.Semaphore(0)
+        self.read: list[str] = []
+
+    def new_rows(self, count: int, length: int) -> "GatedRows":
+        return GatedRows(self, count, length)
+
+    def script(self, prompt_ids: Sequence[int]) -> list[int]:
+        self.read.append(self.tokenizer.decode(prompt_ids).removeprefix("<s>"))
+        return super().script(prompt_ids)
+
+    def open(self) -> None:
+        """Go on without waiting."""
+        self.gate.release(10**6)
+
+
+class GatedRows(ScriptedRows):
+    _model: GatedModel
+
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        self._model.gate.acquire()
+        return super().step(token_ids, view)
+
+
+class FailingModel(GatedModel):
+    def new_rows(self, count: int, length: int) -> GatedRows:
+        class FailingRows(GatedRows):
+            def step(self, token_ids: Tensor, view: int) -> Tensor:
+                super().step(token_ids, view)
+                raise ZeroDivisionError("no step")
+
+        return FailingRows(self, count, length)
+
+
+async def text_of(stream: Any) -> str:
+    return "".join([piece async for piece in stream])
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "gen engine"}
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    return gen.load("demo", device="cpu")
+
+
+def some_requests(count: int) -> list[dict[str, Any]]:
+    rng = random.Random(0)
+    starts = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a fox who " * 8]
+    samplers = [
+        None,
+        greedy(),
+        greedy(no_repeat_ngram_size=2),
+        multinomial(temperature=0.7, top_k=20),
+        multinomial(top_p=0.9, repetition_penalty=1.2),
+    ]
+    return [
+        {
+            "prompt": rng.choice(starts),
+            "sampler": rng.choice(samplers),
+            "max_new_tokens": rng.randint(0, 30),
+            "seed": number,
+            "stop": rng.choice([None, ["\n", " the"]]),
+        }
+        for number in range(count)
+    ]
+
+
+def test_requests_that_join_at_random_times_give_the_texts_that_each_gives_alone(demo: Any) -> None:
+    requests = some_requests(24)
+    rng = random.Random(1)
+    with gen.Engine(demo, rows=4) as engine:
+        streams: list[Any] = []
+        pieces: list[list[str]] = []
+        while len(streams) < len(requests):
+            for number in range(len(streams)):
+                if rng.random() < 0.2:
+                    pieces[number] += [piece] if (piece := next(streams[number], "")) else []
+            streams.append(engine.submit(**requests[len(streams)]))
+            pieces.append([])
+        for number, stream in enumerate(streams):
+            pieces[number] += stream
+    for request, stream, parts in zip(requests, streams, pieces, strict=True):
+        alone = gen.generate(demo, **request, details=True)
+        assert "".join(parts) == alone.text
+        completion = stream.completion()
+        assert (completion.text, completion.token_ids, completion.finish_reason, completion.seed) == (
+            (alone.text, alone.token_ids, alone.finish_reason, alone.seed)
+        )
+        assert completion.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+
+
+def close(streams: list[Any]) -> None:
+    streams.pop().close()
+
+
+def cancel(streams: list[Any]) -> None:
+    streams.pop().cancel()
+
+
+def drop(streams: list[Any]) -> None:
+    streams.pop()
+    gc.collect()
+
+
+def aclose(streams: list[Any]) -> None:
+    asyncio.run(streams.pop().aclose())
+
+
+def cancel_a_reading_task(streams: list[Any]) -> None:
+    async def run() -> None:
+        task = asyncio.create_task(text_of(streams.pop()))
+        await asyncio.sleep(0)  # it has begun to read, and waits
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+
+
+def cancel_a_task_that_does_something_else(streams: list[Any]) -> None:
+    async def read(begun: asyncio.Event) -> None:
+        async for _ in streams.pop():
+            begun.set()
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        begun = asyncio.Event()
+        task = asyncio.create_task(read(begun))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+
+
+LEAVING = [close, cancel, drop, aclose, cancel_a_reading_task, cancel_a_task_that_does_something_else]
+
+
+@pytest.mark.parametrize("leave", LEAVING)
+def test_who_leaves_frees_the_row_by_the_next_step(leave: Callable[[list[Any]], None]) -> None:
+    model = GatedModel()
+    with gen.Engine(model, rows=1) as engine:
+        first = [engine.submit("a")]
+        second = engine.submit("b")
+        if leave is not cancel_a_task_that_does_something_else:
+            assert next(first[0]) == "h"  # of the prompt; a step has begun
+        leave(first)
+        model.gate.release()
+        assert next(second) == "h"
+        assert model.steps == 3  # two prompts, and the step that had begun
+        assert model.read == ["a", "b"]
+        model.open()
+        assert "".join(second) == "ello"
+    assert len(engine_threads()) == 0
+
+
+def test_a_waiting_request_that_was_cancelled_never_starts() -> None:
+    model = GatedModel()
+    with gen.Engine(model, rows=1) as engine:
+        streams = {name: engine.submit(name) for name in "abc"}
+        streams["b"].cancel()
+        model.open()
+        assert ["".join(streams[name]) for name in "abc"] == ["hello", "", "hello"]
+        assert model.read == ["a", "c"]
+        with pytest.raises(gen.GenError, match="closed before its text had ended"):
+            streams["b"].completion()
+
+
+def test_closing_after_the_end_keeps_the_completion() -> None:
+    with gen.Engine(ScriptedModel("hello")) as engine:
+        stream = engine.submit("x")
+        assert isinstance(stream, gen.Stream)
+        assert stream.completion().text == "hello"
+        stream.close()
+        assert list(stream) == []
+        assert stream.completion().finish_reason == "eos"
+
+
+def test_a_full_queue_refuses_at_once_and_those_who_were_cancelled_do_not_count() -> None:
+    model = GatedModel()
+    with gen.Engine(model, rows=1, max_waiting=2) as engine:
+        streams = [engine.submit(name) for name in "abc"]
+        for _ in range(2):
+            with pytest.raises(gen.EngineFull, match="1 requests run and 2 wait, as many as may; ask again later"):
+                engine.submit("d")
+        streams[1].cancel()
+        streams.append(engine.submit("d"))
+        with pytest.raises(gen.EngineFull):
+            engine.submit("e")
+        model.open()
+        assert ["".join(stream) for stream in streams] == ["hello", "", "hello", "hello"]
+        assert "".join(engine.submit("f")) == "hello"
+        assert model.read == ["a", "c", "d", "f"]
+
+
+def test_a_slow_reader_gets_the_whole_text_in_few_pieces_and_holds_nobody_up() -> None:
+    with gen.Engine(ScriptedModel("hello " * 20)) as engine:
+        slow = engine.submit("x", max_new_tokens=90)
+        assert "".join(engine.submit("y")) == "hello " * 20
+        assert len(slow.completion().token_ids) == 90
+        assert list(slow) == [("hello " * 20)[:90]]
+
+
+def test_arguments_are_refused_in_the_callers_thread() -> None:
+    class Custom:
+        samples = 1
+        processors = None
+
+        def step(self, logits: Tensor, sequence_weights: Tensor, keys: Tensor) -> Any:
+            raise AssertionError
+
+    model = ScriptedModel("hello", context_length=8)
+    with gen.Engine(model) as engine:
+        refused: list[tuple[Any, dict[str, Any], str]] = [
+            (["a", "b"], {}, "submit takes one prompt; use generate for a list"),
+            ("a", {"sampler": multinomial(samples=2)}, "submit makes one text, the sampler makes 2 a prompt; use gen"),
+            ("a", {"sampler": beam_search(3)}, "submit makes one text, the sampler makes 3"),
+            ("a", {"sampler": beam_search(1)}, "BeamSearchSampler is for gen.generate and gen.agenerate"),
+            ("a", {"sampler": Custom()}, "Custom is for gen.generate and gen.agenerate"),
+            ("longer than the context", {}, "Shorten the prompt"),
+            ([10**6], {}, "vocabulary|token id"),
+            ("a", {"max_new_tokens": -1}, "max_new_tokens"),
+            ("a", {"seed": [1, 2]}, "seed"),
+        ]
+        for prompt, arguments, message in refused:
+            with pytest.raises(gen.ArgumentError, match=message):
+                engine.submit(prompt, **arguments)
+        with pytest.raises(TypeError, match="temprature"):
+            engine.submit("a", temprature=1)  # type: ignore[call-arg]
+        assert engine.submit("x").completion().text == "hello"
+    for wrong in ({"rows": 0}, {"max_waiting": -1}, {"max_batch_tokens": 0}, {"replay": 1}):
+        with pytest.raises(gen.ArgumentError, match=next(iter(wrong))):
+            gen.Engine(model, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(gen.ArgumentError, match="model must be a loaded model"):
+        gen.Engine("demo")  # type: ignore[arg-type]
+    assert len(engine_threads()) == 0
+
+
+def test_a_prompt_that_the_model_fails_on_fails_its_own_reader_alone() -> None:
+    def script(prompt: str) -> bytes:
+        if "bad" in prompt:
+            raise ValueError("this prompt is bad")
+        return b"hello"
+
+    model = GatedModel(script)
+    with gen.Engine(model, rows=4) as engine:
+        streams = [engine.submit(prompt) for prompt in ("a", "bad", "b")]
+        model.open()
+        assert ["".join(streams[number]) for number in (0, 2)] == ["hello", "hello"]
+        with pytest.raises(ValueError, match="this prompt is bad"):
+            next(streams[1])
+        with pytest.raises(ValueError, match="this prompt is bad"):
+            streams[1].completion()
+        with pytest.raises(ValueError, match="this prompt is bad"):
+            asyncio.run(text_of(engine.submit("bad")))
+        assert "".join(engine.submit("c")) == "hello"
+
+
+def test_a_loop_that_fails_tells_everybody_and_takes_no_more() -> None:
+    model = FailingModel()
+    engine = gen.Engine(model, rows=2)
+    streams = [engine.submit(name) for name in "abcd"]
+
+    async def read() -> None:
+        readers = [asyncio.create_task(text_of(stream)) for stream in streams[1:]]
+        await asyncio.sleep(0)
+        model.open()
+        for reader in readers:
+            with pytest.raises(ZeroDivisionError):
+                await reader
+
+    asyncio.run(read())
+    with pytest.raises(ZeroDivisionError):
+        "".join(streams[0])
+    with pytest.raises(ZeroDivisionError):
+        streams[0].completion()
+    with pytest.raises(gen.EngineClosed, match=r"has failed \(ZeroDivisionError: no step\); make another one"):
+        engine.submit("e")
+    engine.close()
+    assert len(engine_threads()) == 0
+
+
+def test_closing_ends_what_is_under_way_and_what_waits() -> None:
+    model = GatedModel()
+    engine = gen.Engine(model, rows=1)
+    streams = [engine.submit(name) for name in "ab"]
+    assert next(streams[0]) == "h"
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while True:
+        try:
+            streams.append(engine.submit("c"))
+        except gen.EngineClosed as error:
+            assert str(error) == "the engine was closed; make another one."
+            break
+    model.open()
+    for stream in streams:
+        with pytest.raises(gen.EngineClosed, match="the engine was closed while the request was under way"):
+            "".join(stream)
+        with pytest.raises(gen.EngineClosed):
+            stream.completion()
+    closing.join()
+    engine.close()
+    assert len(engine_threads()) == 0
+    assert gen.generate(model, "x") == "hello"  # its rows are as good as new
+
+
+def test_threads_read_their_own_streams() -> None:
+    with gen.Engine(ScriptedModel(lambda prompt: prompt.encode() * 5), rows=3) as engine:
+        with ThreadPoolExecutor(8) as pool:
+            names = [f"<{number}>" for number in range(40)]
+            texts = list(pool.map(lambda name: "".join(engine.submit(name)), names))
+        assert texts == [name * 5 for name in names]
+
+
+def test_two_event_loops_share_an_engine() -> None:
+    with gen.Engine(ScriptedModel(lambda prompt: prompt.encode() * 5), rows=3) as engine:
+
+        async def read(names: list[str]) -> list[str]:
+            return await asyncio.gather(*(text_of(engine.submit(name)) for name in names))
+
+        names = [[f"<{letter}{number}>" for number in range(20)] for letter in "ab"]
+        with ThreadPoolExecutor(2) as pool:
+            texts = list(pool.map(lambda some: asyncio.run(read(some)), names))
+        assert texts == [[name * 5 for name in some] for some in names]
+
+
+def test_an_event_loop_that_is_gone_harms_no_other_reader() -> None:
+    model = GatedModel()
+    with gen.Engine(model) as engine:
+        stream, other = engine.submit("a"), engine.submit("b")
+
+        async def leave() -> None:
+            await asyncio.wait_for(stream.__anext__(), 0)
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(leave())
+        model.open()
+        assert "".join(other) == "hello"
+
+
+def test_thousands_of_short_requests_leave_nothing_behind() -> None:
+    model = ScriptedModel("ab")
+    threads = threading.active_count()
+    with gen.Engine(model, rows=32) as engine:
+
+        def run(count: int) -> None:
+            """Never idle: the next ones come before those before them have ended."""
+            older: list[Any] = []
+            for start in range(0, count, 32):
+                numbers = range(start, start + 32)
+                new = [engine.submit("x", sampler=multinomial(temperature=1 + n / count)) for n in numbers]
+                new[0].close()
+                assert all("".join(stream) == "ab" for stream in older[1:])
+                older = new
+            assert all("".join(stream) == "ab" for stream in older[1:])
+            gc.collect()
+
+        run(640)
+        before = sys.getallocatedblocks()
+        run(3200)
+        grown = sys.getallocatedblocks() - before
+        assert threading.active_count() == threads + 1
+    assert grown < 800  # a quarter of one a request
+    assert threading.active_count() == threads
+
+
+def test_functions_of_requests_that_are_over_are_not_run_any_more() -> None:
+    calls: list[str] = []
+
+    def named(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+            calls.append(name)
+            return logits
+
+        return processor
+
+    model = GatedModel("hello " * 9)
+    with gen.Engine(model, rows=2) as engine:
+        long = engine.submit("x", logits_processors=[named("long")])
+        for name in "abc":
+            short = engine.submit("y", max_new_tokens=2, logits_processors=[named(name)])
+            model.gate.release(3)  # the step that has begun, the one before its prompt is read, and its own
+            assert short.completion().text == "he"
+            del short
+        last = engine.submit("y", max_new_tokens=3)
+        model.gate.release(2)
+        assert next(last) == "h"
+        calls.clear()
+        model.open()
+        assert long.completion().text == "hello " * 9
+    assert set(calls) == {"long"}
+
+
+def test_functions_are_their_requests_own_in_the_rows_of_an_earlier_batch_too(demo: Any) -> None:
+    def no_e(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        return logits + banned
+
+    banned = torch.zeros(demo.vocab_size)
+    for token_id in range(demo.tokenizer.vocab_size):
+        if "e" in demo.tokenizer.decode([token_id]):
+            banned[token_id] = -torch.inf
+    banned = banned[: demo.tokenizer.vocab_size]
+    arguments: dict[str, Any] = {"sampler": greedy(), "max_new_tokens": 24, "eos_token_id": []}
+    wanted = [gen.generate(demo, "Once", logits_processors=given, replay=False, **arguments) for given in ([no_e], [])]
+    assert "e" not in wanted[0]
+    with gen.Engine(demo, rows=2) as engine:
+        for order in ([0, 1], [1, 0], [0, 1]):
+            long = engine.submit("Once", **arguments)  # so that the others begin together
+            streams = [engine.submit("Once", logits_processors=[[no_e], []][which], **arguments) for which in order]
+            assert ["".join(stream) for stream in streams] == [wanted[which] for which in order]
+            assert "".join(long) == wanted[1]
+
+
+def test_an_engine_that_nobody_has_any_more_ends_its_thread() -> None:
+    engine = gen.Engine(ScriptedModel("hello"))
+    [thread] = engine_threads()
+    stream = engine.submit("x")
+    del engine
+    gc.collect()
+    assert "".join(stream) == "hello"  # a stream keeps it
+    del stream
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_models_own_engine_ends_with_the_model() -> None:
+    model = ScriptedModel("hello")
+    stream = gen.astream(model, "x")
+    [thread] = engine_threads()
+    del model
+    gc.collect()
+    assert asyncio.run(text_of(stream)) == "hello"
+    assert thread.is_alive()
+    del stream
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_release_closes_a_models_own_engine_and_the_next_call_makes_another(demo: Any) -> None:
+    sampler = greedy()
+    text = gen.generate(demo, "Once", sampler=sampler, max_new_tokens=8)
+    assert asyncio.run(gen.agenerate(demo, "Once", sampler=sampler, max_new_tokens=8)) == text
+    [thread] = engine_threads()
+    assert asyncio.run(gen.agenerate(demo, "Once", sampler=sampler, max_new_tokens=8)) == text
+    assert engine_threads() == {thread}
+    demo.release()
+    assert not thread.is_alive()
+    assert asyncio.run(gen.agenerate(demo, "Once", sampler=sampler, max_new_tokens=8)) == text
+    demo.release()
+    assert len(engine_threads()) == 0
+
+
+def test_a_models_own_engine_that_has_failed_is_made_anew() -> None:
+    model = FailingModel()
+    model.open()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(gen.agenerate(model, ["a", "b"]))
+    model.idle.clear()
+
+
+def test_a_model_without_a_place_for_an_engine_is_refused() -> None:
+    model = ScriptedModel("hello")
+    del model.idle
+    with pytest.raises(gen.ArgumentError, match=r"has no place for an engine .*; make a gen.Engine of it"):
+        asyncio.run(gen.agenerate(model, "x"))
+    with gen.Engine(model) as engine:
+        assert "".join(engine.submit("x")) == "hello"
+
+
+def test_agenerate_returns_what_generate_does(demo: Any) -> None:
+    prompts = ["Once upon a time", "One morning", "Describe Ada as JSON.\n"]
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (prompts[0], {"seed": 1}),
+        (prompts[0], {"seed": 1, "details": True}),
+        (prompts, {"seed": [1, 2, 3], "max_new_tokens": [4, 0, 20]}),
+        (prompts, {"sampler": [greedy(), multinomial(temperature=0.6), greedy(repetition_penalty=1.1)], "seed": 4}),
+        (prompts, {"seed": 5, "stop": [" ", "\n"], "details": True}),
+        (prompts, {"sampler": multinomial(samples=2), "seed": 6}),
+        (prompts[:2], {"sampler": beam_search(3), "num_return_sequences": 2}),
+    ]
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(
+            *(gen.agenerate(demo, prompt, **{"max_new_tokens": 10, **given}) for prompt, given in calls)
+        )
+
+    for (prompt, given), made in zip(calls, asyncio.run(together()), strict=True):
+        alone = gen.generate(demo, prompt, **{"max_new_tokens": 10, **given})
+        if given.get("details"):
+            made, alone = (
+                [one.text for one in (texts if isinstance(texts, list) else [texts])] for texts in (made, alone)
+            )
+        assert made == alone
+    demo.release()
+
+
+def test_agenerate_keeps_the_order_of_a_list_and_has_no_limit_on_it() -> None:
+    model = ScriptedModel(lambda prompt: prompt.encode() * (1 + len(prompt) % 3))
+    prompts = [f"<{'x' * (number % 7)}{number}>" for number in range(600)]
+    assert asyncio.run(gen.agenerate(model, prompts)) == [prompt * (1 + len(prompt) % 3) for prompt in prompts]
+    model.idle.clear()
+
+
+def test_agenerate_tells_which_prompts_failed() -> None:
+    def script(prompt: str) -> bytes:
+        if prompt == "bad":
+            raise ValueError("this prompt is bad")
+        return b"hello"
+
+    model = ScriptedModel(script)
+    with pytest.raises(gen.BatchError) as caught:
+        asyncio.run(gen.agenerate(model, ["a", "bad", "b"]))
+    assert caught.value.results[::2] == ["hello", "hello"]
+    with pytest.raises(ValueError, match="this prompt is bad"):
+        asyncio.run(gen.agenerate(model, "bad"))
+    with pytest.raises(TypeError, match="temprature"):
+        asyncio.run(gen.agenerate(model, "a", temprature=1))  # type: ignore[call-overload]
+    model.idle.clear()
+
+
+def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> None:
+    model = GatedModel()
+
+    async def run() -> None:
+        prompts = [f"{number}" for number in range(40)]
+        task = asyncio.create_task(gen.agenerate(model, prompts))
+        await asyncio.sleep(0)
+        stream = gen.astream(model, "other")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        model.open()
+        assert await text_of(stream) == "hello"
+
+    asyncio.run(run())
+    assert len(model.read) <= 33  # 32 rows, and the other one
+    assert model.read[-1] == "other"
+    model.idle.clear()
+
+
+def test_a_cancelled_search_in_a_worker_thread_ends() -> None:
+    model = GatedModel("hello " * 9)
+
+    async def run() -> None:
+        task = asyncio.create_task(gen.agenerate(model, "x", sampler=multinomial(samples=2)))
+        while not model.read:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        model.open()
+
+    asyncio.run(run())  # waits for the worker thread
+    assert model.steps <= 4
+
+
+def test_a_program_may_end_while_an_engine_works() -> None:
+    program = (
+        "import gen; model = gen.load('demo', device='cpu'); engine = gen.Engine(model);"
+        "stream = engine.submit('Once', max_new_tokens=400, eos_token_id=[]); print(bool(next(stream)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
+
+
+def test_nothing_of_the_caller_changes_what_an_engine_computes(demo: Any) -> None:
+    text = gen.generate(demo, "Once", seed=3, max_new_tokens=8)
+    with torch.autocast("cpu", torch.bfloat16), torch.device("meta"), gen.Engine(demo) as engine:
+        assert "".join(engine.submit("Once", seed=3, max_new_tokens=8)) == text
