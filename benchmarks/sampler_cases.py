@@ -81,7 +81,7 @@ def torch_path_cases(logits: Tensor) -> Cases:
     cases: Cases = {"torch path: greedy": lambda: torch_path.most_likely(logits)}
     for name, settings in SETTINGS.items():
         parameters = Parameters(**settings).for_rows(logits)
-        cases[f"torch path: {name}"] = lambda parameters=parameters: torch_path.draw(logits, keys, parameters)  # type: ignore[misc]
+        cases[f"torch path: {name}"] = lambda parameters=parameters: torch_path.draw(logits, keys, *parameters)  # type: ignore[misc]
     return cases
 
 

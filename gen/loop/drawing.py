@@ -10,8 +10,8 @@ from gen.devices import to_device
 from gen.requests import Request
 from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.base import Sampler
-from gen.samplers.multinomial_sampler import draw
 from gen.samplers.parameters import Parameters
+from gen.samplers.paths import draw
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
 _DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
@@ -68,7 +68,7 @@ class Drawing:
             [sampler] = self._seen.values()
             token_ids, _, logprobs = sampler.step(logits, self._zeros[here], keys)
         else:
-            token_ids, logprobs = draw(self._parameters(here), logits, keys)
+            token_ids, logprobs = draw(logits, keys, self._parameters(here))
         self._token_ids[here] = token_ids
         self._logprobs[here] = logprobs
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, show
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.paths import path_of
+from gen.samplers.logits import check_logits
+from gen.samplers.paths import likeliest
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable, read_number
 
@@ -71,13 +72,13 @@ class BeamSearchSampler(Processors):
             token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
             (prompts, count). Host sync: none on CUDA.
         """
-        path = path_of(logits)
+        check_logits(logits)
         if len(logits) % self.beams:
             raise ArgumentError(
                 f"logits must have a multiple of {self.beams} rows, one for each beam, got {len(logits)}"
             )
         each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
-        logprobs, token_ids = path.likeliest(logits, each)
+        logprobs, token_ids = likeliest(logits, each)
         total = (logprobs + weights.unsqueeze(1)).view(-1, self.samples * each)
         best, index = total.topk(min(count, total.shape[1]))
         token_ids = token_ids.view(-1, self.samples * each).gather(-1, index).masked_fill_(best.isneginf(), 0)

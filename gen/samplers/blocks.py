@@ -31,6 +31,13 @@ def block_maxima(values: Tensor) -> Tensor:
     return torch.cat((maxima, values[:, full * BLOCK :].amax(-1, keepdim=True)), -1)
 
 
+def whole_blocks(values: Tensor) -> Tensor:
+    """All blocks (rows, blocks * 128), float32, -inf past the end of the vocabulary: a copy where it has to be one."""
+    values = values if values.dtype == torch.float32 else values.float()
+    padding = -values.shape[1] % BLOCK
+    return torch.nn.functional.pad(values, (0, padding), value=-math.inf) if padding else values
+
+
 def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
     """Copy some blocks of each row.
 
@@ -56,8 +63,7 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
 
 def _end(values: Tensor) -> Tensor:
     """The partly filled block, (rows, 1, 128) float32: -inf past the end of the vocabulary."""
-    end = values[:, values.shape[1] // BLOCK * BLOCK :].float()
-    return torch.nn.functional.pad(end, (0, BLOCK - end.shape[1]), value=-math.inf).unsqueeze(1)
+    return whole_blocks(values[:, values.shape[1] // BLOCK * BLOCK :]).unsqueeze(1)
 
 
 def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:

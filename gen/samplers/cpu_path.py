@@ -1,55 +1,44 @@
-"""Sampling on the CPU, where the host may look at the numbers: it reads the logits once or twice and sorts few."""
+"""Sampling on the CPU, where the host may look at the numbers: it reads the logits once or twice and sorts few.
+
+Small logits are worked on whole, since there every operation counts. Of large ones the maxima of all blocks are found
+first, and with them the largest values, which are most often all that a cut keeps. A row's result does not depend on
+the other rows of the batch, to the last bit.
+"""
 
 import math
-from typing import NamedTuple
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from gen.samplers.blocks import BLOCK, block_maxima, count_blocks, largest, take_blocks
-from gen.samplers.cuts import (
-    LOG2_E,
-    Cut,
-    Setting,
-    head_mass,
-    keep_from,
-    log_weight,
-    mass_of,
-    min_p_threshold,
-    nucleus_goal,
-    nucleus_in_head,
-    tighter,
-    within,
-)
+from gen.samplers.blocks import BLOCK, block_maxima, largest, take_blocks, whole_blocks
+from gen.samplers.cpu_cuts import cut_, cut_head_, depth_of
+from gen.samplers.cpu_settings import Settings, read_settings, settings_of_row
 from gen.samplers.logits import native
-from gen.samplers.parameters import RowParameters
-from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_candidates, run_tokens
+from gen.samplers.parameters import Column
+from gen.samplers.race import LOG2_E, counters, log_probability, mass_of, winner
+from gen.samplers.random import log_uniform
 
 _LARGEST = torch.finfo(torch.float32).max
+_NARROW, _SMALL = 2**12, 2**16  # rows so long, or so many logits where nothing is cut, are worked on whole
+_SHIFT = BLOCK.bit_length() - 1
+_LOG2_E = float(LOG2_E)
 _CHUNK = 2**19  # how many logits are worked on at a time: what they become stays in the cache
-_SLICES, _DEPTH = 4096, 32  # a wide nucleus is found to the slice first; the slices reach this deep in nats
-_PARTS = 8  # in which a row is looked through for it
-_HEAD = 128  # how many of the largest logits are looked at before a nucleus is searched for
-
-
-class Head(NamedTuple):
-    """Each row's largest values, (rows, n) float32 in falling order, and their tokens."""
-
-    values: Tensor
-    token_ids: Tensor
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's most likely token, the lowest index among equals, and its log-probability.
-
-    Args:
-        logits: (rows, vocab), floating, on the CPU.
-    Returns:
-        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row.
-    """
-    logits, maxima, top = _survey(logits)
-    logprobs = log_probability(torch.zeros_like(top), _all_mass(logits, top, None))
-    return best_token(logits, maxima), logprobs.squeeze(-1)
+    """As `torch_path.most_likely`."""
+    logits = native(logits)
+    if logits.numel() > _SMALL:
+        logits, maxima, top = _survey(logits)
+        return best_token(logits, maxima), log_probability(1.0, _total(_all_mass(logits, top, _LOG2_E)))
+    values = whole_blocks(logits)
+    top, token_ids = values.max(-1, keepdim=True)
+    if not math.isfinite(top.sum()):
+        values = _cleaned(values)
+        top, token_ids = values.max(-1, keepdim=True)
+    blocks = torch.unflatten(mass_of(values, top, _LOG2_E), 1, (-1, BLOCK)).sum(-1)
+    return token_ids, log_probability(1.0, _total(blocks))
 
 
 def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
@@ -59,199 +48,156 @@ def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Each row's n most likely tokens, best first; any of those that are equally likely.
-
-    Args:
-        logits: (rows, vocab), floating, on the CPU.
-        n: at most vocab.
-    Returns:
-        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
-        where the log-probability is -inf.
-    """
-    logits, maxima, top = _survey(logits)
+    """As `torch_path.likeliest`."""
+    logits, maxima, top = _survey(native(logits))
     values, token_ids = largest(logits, maxima, n)
-    return log_probability(values - top, _all_mass(logits, top, None)), token_ids
+    logprobs = (values - top - _total(_all_mass(logits, top, _LOG2_E)).log_()).float()
+    return logprobs.nan_to_num_(nan=-math.inf, neginf=-math.inf), token_ids
 
 
-def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
-    """Draw each row's token, and its log-probability under the distribution that was drawn from.
-
-    Args:
-        logits: (rows, vocab), floating, on the CPU.
-        keys: (rows,), int64.
-        parameters: on the CPU.
-    Returns:
-        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row.
-    """
-    logits, maxima, top = _survey(logits)
-    temperature = parameters.temperature
-    cut, head = _cut(logits, maxima, top, parameters)
-    few = None if cut is None or head is None else _few(head, cut, logits)
-    if cut is not None and few is not None:
-        token_ids, weight, mass = run_candidates(*few, top, temperature, cut, keys)
-        return token_ids, log_probability(weight, mass).squeeze(-1)
-    if cut is None:
-        mass = _all_mass(logits, top, temperature)
-        block = run_blocks(mass, keys)
-        inside, before = take_blocks(logits, block).squeeze(1), torch.zeros_like(block)
+def draw(
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
+    """As `torch_path.draw`."""
+    logits = native(logits)
+    settings = read_settings(logits.shape[1], temperature, top_k, top_p, min_p)
+    if logits.shape[1] <= _NARROW or (logits.numel() <= _SMALL and not settings.cuts):
+        token_ids, logprobs = _draw_whole(logits, keys, settings)
+    elif not settings.cuts:
+        token_ids, logprobs = _draw_from_all(logits, keys, settings)
+    elif len(set(settings.kinds)) == 1:
+        token_ids, logprobs = _draw_from_few(logits, keys, settings)
     else:
-        mass, ties, blocks = _mass_of(logits, maxima, top, temperature, cut)
-        slot = run_blocks(mass, keys, blocks)
-        block = slot if blocks is None else blocks.gather(-1, slot)
-        inside = take_blocks(logits, block).squeeze(1)
-        before = (ties.cumsum(-1) - ties).gather(-1, slot)
-    token_ids, weight = run_tokens(inside, top, temperature, cut, before, block, keys)
-    logprobs = log_probability(weight, mass)
-    if cut is not None:  # which may reach few blocks, and those that stand in for a dead row's may be any
-        token_ids.masked_fill_(logprobs.isneginf(), 0)
-    return token_ids, logprobs.squeeze(-1)
+        token_ids = torch.empty((len(keys), 1), dtype=torch.int64, device="cpu")
+        logprobs = torch.empty(len(keys), dtype=torch.float32, device="cpu")
+        for kind in set(settings.kinds):
+            rows = torch.tensor([row for row, other in enumerate(settings.kinds) if other == kind], device="cpu")
+            columns = (temperature, top_k, top_p, min_p)
+            own = (column[rows] if column is not None and column.dim() else column for column in columns)
+            token_ids[rows], logprobs[rows] = draw(logits[rows], keys[rows], *own)
+    if settings.dead is not None:
+        token_ids.masked_fill_(settings.dead, 0)
+        logprobs.masked_fill_(settings.dead.squeeze(1), -math.inf)
+    return token_ids, logprobs
 
 
-def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
-    """What `draw` keeps of each row; None for everything. Arguments: as for `draw`."""
-    return _cut(*_survey(logits), parameters)[0]
+def _draw_whole(logits: Tensor, keys: Tensor, settings: Settings, *, wide: bool = False) -> tuple[Tensor, Tensor]:
+    """A draw from all logits at once. For `wide` see `cpu_cuts.cut_`."""
+    values = whole_blocks(logits)
+    top = values.amax(-1, keepdim=True)
+    if not math.isfinite(top.sum()):
+        values = _cleaned(values)
+        top = values.amax(-1, keepdim=True)  # -inf in a dead row, whose masses are NaN then
+    mass = mass_of(values, top, settings.scale)
+    if settings.cuts:
+        cut_(mass, values, settings, wide=wide)
+    blocks = torch.unflatten(mass, 1, (-1, BLOCK)).sum(-1)
+    places, distances = _counters(blocks.shape[1])
+    inside, among = torch.split(log_uniform(keys.unsqueeze(1), distances), [BLOCK, blocks.shape[1]], 1)
+    token_ids = torch.add(places, winner(among, blocks), alpha=BLOCK)  # of the block
+    token_ids = token_ids.gather(1, winner(inside, mass.gather(1, token_ids)))
+    if settings.cold is not None:
+        token_ids = torch.where(settings.cold, values.argmax(-1, keepdim=True), token_ids)
+    return token_ids, log_probability(mass.gather(1, token_ids), _total(blocks))
+
+
+def _draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """A draw from large logits of which nothing is cut."""
+    logits, maxima, top = _survey(logits)
+    blocks = _all_mass(logits, top, settings.scale)
+    _, distances = _counters(blocks.shape[1])
+    inside, among = torch.split(log_uniform(keys.unsqueeze(1), distances), [BLOCK, blocks.shape[1]], 1)
+    block = winner(among, blocks)
+    mass = _mass_of_blocks(take_blocks(logits, block), top, settings.scale).squeeze(1)
+    place = winner(inside, mass)
+    token_ids, mass = torch.add(place, block, alpha=BLOCK), mass.gather(1, place)
+    if settings.cold is not None:
+        token_ids = torch.where(settings.cold, best_token(logits, maxima), token_ids)
+        mass.masked_fill_(settings.cold, 1)
+    return token_ids, log_probability(mass, _total(blocks))
+
+
+def _draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """A draw from large logits of which all rows are cut in one way: from each row's largest values.
+
+    Rows where more is kept, or what is kept is not known, are drawn whole, one by one. A row's own values and settings
+    alone decide about that, since it adds up the masses in another order.
+    """
+    half = logits.dtype != torch.float32
+    logits, maxima, top = _survey(logits)
+    blocks = maxima.shape[1]
+    head, token_ids = largest(logits, maxima, depth_of(settings, logits.shape[1], half=half))
+    if half:
+        token_ids, order = token_ids.sort(-1)
+        head, order = head.gather(1, order).sort(dim=-1, descending=True, stable=True)
+        token_ids = token_ids.gather(1, order)
+    # of whole blocks: torch's exp2 may give other bits for what is left over at the end
+    mass = mass_of(whole_blocks(head), top, settings.scale)[:, : head.shape[1]]
+    whole = cut_head_(mass, head, settings, half=half, all_mass=lambda: _all_mass(logits, top, settings.scale))
+    block = token_ids >> _SHIFT
+    _, distances = _counters(blocks)
+    distances = distances[torch.cat((token_ids & BLOCK - 1, block + BLOCK), 1)]
+    inside, among = torch.split(log_uniform(keys.unsqueeze(1), distances), mass.shape[1], 1)
+    by_block = torch.zeros((len(mass), blocks), dtype=torch.float32, device="cpu").scatter_add_(1, block, mass)
+    first = block.gather(1, winner(among, by_block.gather(1, block)))
+    chosen = winner(inside, mass * (block == first))
+    logprobs = log_probability(mass.gather(1, chosen), _total(mass))
+    token_ids = token_ids.gather(1, chosen).masked_fill_(logprobs.isneginf().unsqueeze(1), 0)
+    for row in whole:
+        here, own = slice(row, row + 1), settings_of_row(logits.shape[1], settings, row)
+        token_ids[here], logprobs[here] = _draw_whole(logits[here], keys[here], own, wide=True)
+    return token_ids, logprobs
+
+
+def _mass_of_blocks(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | None = None) -> Tensor:
+    """As `race.mass_of`, of blocks (rows, n, 128)."""
+    return mass_of(values, top.unsqueeze(2), _for_blocks(scale), out=out)
+
+
+def _for_blocks(column: float | Tensor) -> float | Tensor:
+    return column.unsqueeze(2) if isinstance(column, Tensor) else column
 
 
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The logits without NaN and +inf, the maxima of their blocks, and the rows' maxima (rows, 1) in float32."""
-    logits = native(logits)
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
     if not math.isfinite(top.sum()):
-        logits = logits.float().nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
+        logits = _cleaned(logits.float())
         maxima = block_maxima(logits)
         top = maxima.amax(-1, keepdim=True).clamp_(min=-_LARGEST)
     return logits, maxima, top
 
 
-def _few(head: Head, cut: Cut, logits: Tensor) -> Head | None:
-    """The part of the head that a cut keeps; None if that is not all, or too many to be compared pair by pair."""
-    kept = max(1, int((head.values >= cut.threshold).sum(-1).amax()))
-    if kept * kept > logits.shape[1] or kept == head.values.shape[1] < logits.shape[1]:
-        return None
-    return Head(head.values[:, :kept], head.token_ids[:, :kept])
+def _cleaned(values: Tensor) -> Tensor:
+    return values.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
 
 
-def _cut(logits: Tensor, maxima: Tensor, top: Tensor, parameters: RowParameters) -> tuple[Cut | None, Head | None]:
-    """What top-k, top-p and min-p keep of each row, None for everything; and the head that was looked at, if any."""
-    temperature, top_k, top_p, min_p = parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p
-    vocab = logits.shape[1]
-    cut, head = None, None
-    if isinstance(top_k, Tensor):
-        limited = top_k < vocab
-        deepest = int(top_k.where(limited, 1).amax())
-        head = Head(*largest(logits, maxima, min(deepest + 1, vocab)))
-        cut = keep_from(head.values.gather(-1, top_k.clamp(max=deepest) - 1).masked_fill_(~limited, -math.inf))
-    elif top_k is not None:
-        head = Head(*largest(logits, maxima, min(top_k + 1, vocab)))
-        cut = keep_from(head.values[:, top_k - 1 : top_k])
-    if top_p is not None:
-        head = Head(*largest(logits, maxima, min(_HEAD, vocab))) if head is None else head
-        cut = within(_nucleus(logits, maxima, top, cut, head, temperature, top_p), cut, top_p)
-    if min_p is not None:
-        cut = tighter(cut, min_p_threshold(top, temperature, min_p))
-    return cut, head
-
-
-def _nucleus(
-    logits: Tensor,
-    maxima: Tensor,
-    top: Tensor,
-    cut: Cut | None,
-    head: Head,
-    temperature: Setting | None,
-    top_p: Setting,
-) -> Cut:
-    """Top-p of what a cut left: in the head where that holds it, else in the whole row."""
-    values = head.values
-    if cut is not None:
-        values = values.masked_fill(values < cut.threshold, -math.inf)
-    mass = head_mass(values, top, temperature)
-    if cut is None:
-        total = _all_mass(logits, top, temperature).sum(-1, keepdim=True)
-    elif values.shape[1] == logits.shape[1] or bool((head.values[:, -1:] < cut.threshold).all()):
-        total = mass.sum(-1, keepdim=True)  # of all that the cut keeps
-    else:
-        total = _mass_of(logits, maxima, top, temperature, cut)[0].sum(-1, keepdim=True)
-    goal = nucleus_goal(top_p, total)
-    nucleus, found = nucleus_in_head(values, mass, goal)
-    if isinstance(top_p, Tensor):
-        found |= top_p >= 1  # those rows need no nucleus
-    for row, enough in enumerate(found.flatten().tolist()):
-        if not enough:
-            wide = _wide_nucleus(logits[row], top[row], _rows(temperature, row), goal[row])
-            nucleus.threshold[row], nucleus.quota[row] = wide
-    return nucleus
-
-
-def _wide_nucleus(values: Tensor, top: Tensor, temperature: Setting | None, goal: Tensor) -> Cut:
-    """Top-p of one row with many likely tokens: the mass of slices of likelihood, then a sort of the last slice.
-
-    Args:
-        values: (vocab,), floating.
-        top, temperature, goal: (1,).
-    """
-    slices = torch.empty_like(values, dtype=torch.int16)
-    mass = torch.zeros(_SLICES, dtype=torch.float64, device=values.device)
-    # in parts, to hold little at a time
-    for part, into in zip(torch.chunk(values, _PARTS), torch.chunk(slices, _PARTS), strict=True):
-        weight = log_weight(part.float(), top, temperature)
-        into.copy_((weight * -(_SLICES / _DEPTH)).clamp_(max=_SLICES - 1))
-        mass.scatter_add_(0, into.long(), weight.mul_(LOG2_E).exp2_().double())
-    reached = mass.cumsum(0)
-    last = (reached < goal).sum().clamp_(max=int(slices.amax()))
-    ranked = values[slices == last].float().sort(descending=True).values.unsqueeze(0)
-    return nucleus_in_head(ranked, head_mass(ranked, top, temperature), goal - reached[last] + mass[last])[0]
-
-
-def _mass_of(
-    logits: Tensor, maxima: Tensor, top: Tensor, temperature: Setting | None, cut: Cut
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What a cut keeps of the blocks that it reaches, or of all where those are many.
-
-    Returns:
-        As `race.kept_mass_` does, and the indices of the blocks (rows, n), rising; None for all.
-    """
-    reached = max(1, int((maxima >= cut.threshold).sum(-1).amax()))
-    if 2 * reached < maxima.shape[1]:
-        blocks = maxima.topk(reached, sorted=False).indices.sort(-1).values
-        return *kept_mass_(take_blocks(logits, blocks), top, temperature, cut), blocks
-    parts = [
-        kept_mass_(_copy(logits[rows]), top[rows], _rows(temperature, rows), Cut(*(end[rows] for end in cut)))
-        for rows in _chunks(logits)
-    ]
-    return torch.cat([mass for mass, _ in parts]), torch.cat([ties for _, ties in parts]), None
-
-
-def _all_mass(logits: Tensor, top: Tensor, temperature: Setting | None) -> Tensor:
+def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     """The mass of each block (rows, blocks)."""
-    full = logits.shape[1] // BLOCK * BLOCK
-    parts = []
-    for rows in _chunks(logits):
-        blocks = torch.unflatten(logits[rows, :full].float(), 1, (full // BLOCK, BLOCK))
-        out = None if logits.dtype == torch.float32 else blocks  # the caller's are not written to
-        parts.append(mass_of(blocks, top[rows], _rows(temperature, rows), out=out).sum(-1))
-    mass = torch.cat(parts)
-    if full == logits.shape[1]:
-        return mass
-    end = mass_of(logits[:, full:].float().unsqueeze(1), top, temperature)  # a padded copy would cost more
-    return torch.cat((mass, end.sum(-1)), -1)
-
-
-def _chunks(logits: Tensor) -> list[slice]:
-    """Slices of a few rows each."""
-    rows, vocab = logits.shape
+    vocab = logits.shape[1]
+    full = vocab // BLOCK * BLOCK
     size = max(1, _CHUNK // vocab)
-    return [slice(first, first + size) for first in range(0, rows, size)]
+    parts = []
+    for first in range(0, len(logits), size):
+        rows = slice(first, first + size)
+        blocks = torch.unflatten(logits[rows, :full].float(), 1, (-1, BLOCK))
+        out = None if logits.dtype == torch.float32 else blocks  # the caller's are not written to
+        own = scale[rows] if isinstance(scale, Tensor) else scale
+        parts.append(_mass_of_blocks(blocks, top[rows], own, out=out).sum(-1))
+    mass = torch.cat(parts)
+    if full == vocab:
+        return mass
+    end = mass_of(whole_blocks(logits[:, full:]), top, scale)  # a padded copy of all would cost more
+    return torch.cat((mass, end.sum(-1, keepdim=True)), -1)
 
 
-def _copy(logits: Tensor) -> Tensor:
-    """All blocks (rows, blocks, 128), float32, as a copy; -inf past the end."""
-    rows, vocab = logits.shape
-    blocks = torch.full((rows, count_blocks(vocab) * BLOCK), -math.inf, dtype=torch.float32, device=logits.device)
-    blocks[:, :vocab] = logits
-    return blocks.view(rows, -1, BLOCK)
+def _total(blocks: Tensor) -> Tensor:
+    return blocks.sum(-1, keepdim=True, dtype=torch.float64)
 
 
-def _rows(setting: Setting | None, rows: slice | int) -> Setting | None:
-    return setting[rows] if isinstance(setting, Tensor) else setting
+@lru_cache(maxsize=64)
+def _counters(blocks: int) -> tuple[Tensor, Tensor]:
+    """As `race.counters`, kept."""
+    with torch.inference_mode(False):
+        return counters(blocks, torch.device("cpu"))

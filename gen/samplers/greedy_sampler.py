@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.paths import path_of
+from gen.samplers.paths import most_likely
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable
 
@@ -31,7 +31,7 @@ class GreedySampler(Processors):
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""
-        token_ids, logprobs = path_of(logits).most_likely(logits)
+        token_ids, logprobs = most_likely(logits)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
     def __call__(

@@ -9,7 +9,7 @@ from gen.arguments import read_whole
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
-from gen.samplers.paths import path_of
+from gen.samplers.paths import draw
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable
 
@@ -70,7 +70,7 @@ class MultinomialSampler(Processors):
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
-        token_ids, logprobs = draw(self.parameters, logits, keys)
+        token_ids, logprobs = draw(logits, keys, self.parameters)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
     @torch.no_grad()
@@ -86,20 +86,3 @@ class MultinomialSampler(Processors):
     ) -> Sampled:
         """See `gen.samplers.base.step_with_generator`."""
         return step_with_generator(self, next_token_logits, sequence_weights, rng)
-
-
-def draw(parameters: Parameters, logits: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's token (rows, 1), int64, and its log-probability (rows,), float32, from logits (rows, vocab)."""
-    path = path_of(logits)
-    if not isinstance(parameters.temperature, Tensor) and parameters.temperature == 0:
-        return path.most_likely(logits)
-    own = parameters.for_rows(logits)
-    token_ids, logprobs = path.draw(logits, keys, own)
-    if own.cold is not None:
-        best, best_logprobs = path.most_likely(logits)
-        token_ids = torch.where(own.cold, best, token_ids)
-        logprobs = torch.where(own.cold.squeeze(1), best_logprobs, logprobs)
-    if own.unusable is not None:
-        token_ids = token_ids.masked_fill(own.unusable, 0)
-        logprobs = logprobs.masked_fill(own.unusable.squeeze(1), -torch.inf)
-    return token_ids, logprobs

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, show
-from gen.samplers.cuts import is_kept, log_weight
-from gen.samplers.logits import native
-from gen.samplers.parameters import Parameters
-from gen.samplers.paths import path_of
+from gen.samplers import torch_path
+from gen.samplers.logits import check_logits, native
+from gen.samplers.parameters import LARGEST, SMALLEST, Parameters
 
 LogitsProcessor = Callable[[Tensor], Tensor]
 
@@ -66,13 +65,11 @@ def processors_of(parameters: Parameters) -> list[LogitsProcessor]:
 
     The first tempers, if there is a temperature; one other masks, if there is anything that does. They can be pickled.
     """
-    if not isinstance(parameters.temperature, Tensor) and parameters.temperature == 0:
+    if parameters.greedy:
         return []
     tempering = Parameters(temperature=parameters.temperature)
     masking = Parameters(top_k=parameters.top_k, top_p=parameters.top_p, min_p=parameters.min_p)
-    return [
-        partial(_process, one) for one in (tempering, masking) if any(value is not None for value in vars(one).values())
-    ]
+    return [partial(_process, one) for one in (tempering, masking) if one.given]
 
 
 def warp(parameters: Parameters, logits: Tensor) -> Tensor:
@@ -81,18 +78,14 @@ def warp(parameters: Parameters, logits: Tensor) -> Tensor:
     With a temperature they are relative to the row's best one, which is 0, so that none is beyond float32. Host sync:
     none on CUDA.
     """
-    path, rows = path_of(logits), parameters.for_rows(logits)
-    kept = is_kept(logits, path.find_cut(logits, rows))
-    if rows.cold is not None:
-        tokens = torch.arange(logits.shape[1], device=logits.device)
-        kept &= ~rows.cold | (tokens == path.most_likely(logits)[0])
-    if rows.unusable is not None:
-        kept &= ~rows.unusable
+    check_logits(logits)
+    temperature, *cuts = parameters.for_rows(logits)
+    kept = torch_path.keeps(logits, temperature, *cuts)
     values = native(logits).float()
-    if parameters.temperature is not None:
+    if temperature is not None:
         values = values.clamp(max=torch.finfo(torch.float32).max)
         top = values.masked_fill(~kept, -math.inf).amax(-1, keepdim=True)
-        values = log_weight(values, top, rows.temperature)
+        values = (values - top) / temperature.view(-1, 1).clamp(SMALLEST, LARGEST).float()
     return values.masked_fill(~kept, -math.inf)
 
 
@@ -101,5 +94,5 @@ def _process(parameters: Parameters, logits: Tensor) -> Tensor:
 
 
 def _divide(temperature: float, logits: Tensor) -> Tensor:
-    divisor = Parameters(temperature=temperature).for_rows(logits).temperature
-    return logits.clone() if divisor is None else (native(logits).float() / divisor).to(logits.dtype)
+    divisor = min(max(temperature, SMALLEST), LARGEST)
+    return logits.clone() if divisor == 1 else (native(logits).float() / divisor).to(logits.dtype)

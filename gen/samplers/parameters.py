@@ -1,7 +1,6 @@
 """The parameters of a draw: numbers for all rows, or tensors with one value a row."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,9 +16,12 @@ _LIMITS: dict[str, dict[str, float]] = {
     "top_p": {"above": 0, "maximum": 1},
     "min_p": {"minimum": 0, "maximum": 1},
 }
+_DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
+_NEUTRAL = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
 # Beyond these a temperature is as good as infinite or 0, and float32 could not divide by it without an overflow; the
 # smaller one is a small enough share too.
-_SMALLEST, _LARGEST = 2.0**-100, 2.0**100
+SMALLEST, LARGEST = 2.0**-100, 2.0**100
+Column = Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +47,7 @@ class Parameters:
     top_k: int | Tensor | None = None
     top_p: float | Tensor | None = None
     min_p: float | Tensor | None = None
+    _numbers: dict[str, Tensor] = field(init=False, repr=False)  # the numbers, as tensors of no dimension on the CPU
 
     def __post_init__(self) -> None:
         for name, limits in _LIMITS.items():
@@ -54,86 +57,57 @@ class Parameters:
             elif value is not None:
                 number = read_whole(name, value, minimum=1) if name == "top_k" else read_number(name, value, **limits)
                 object.__setattr__(self, name, number)
+        given = {name: getattr(self, name) for name in _LIMITS}
+        with torch.inference_mode(False):  # made now, so that a recorded step does not make them
+            numbers = {
+                name: torch.tensor(_in_range(name, value), dtype=_DTYPES[name], device="cpu")
+                for name, value in given.items()
+                if value is not None and not isinstance(value, Tensor)
+            }
+        object.__setattr__(self, "_numbers", numbers)
 
-    def for_rows(self, logits: Tensor) -> "RowParameters":
-        """What these parameters are for some logits: columns of values in range, None for what changes nothing.
+    @property
+    def given(self) -> bool:
+        """Whether there is any."""
+        return any(getattr(self, name) is not None for name in _LIMITS)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, whatever else is given."""
+        return not isinstance(self.temperature, Tensor) and self.temperature == 0
+
+    def for_rows(self, logits: Tensor) -> tuple[Column, Column, Column, Column]:
+        """Temperature, top_k, top_p and min_p as the paths take them.
+
+        Returns:
+            Tensors on the logits' device, so that tables and numbers are computed with in one way: (rows,), or of no
+            dimension for a number, which is in range; None for what changes nothing. top_k is int64, top_p and min_p
+            are float64, a number's temperature is float32.
         Raises:
             ArgumentError: a tensor has another number of rows.
             DeviceError: a tensor is on another device.
         """
-        for name in _LIMITS:
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                check_same_device(**{"logits": logits, name: value})
-                if len(value) != len(logits):
-                    raise ArgumentError(f"{name} must have a value for each of {len(logits)} rows, got {len(value)}")
-        temperature, top_k, top_p, min_p = self.temperature, self.top_k, self.top_p, self.min_p
-        cold = unusable = None
-        if isinstance(temperature, Tensor):
-            temperature, unusable = _split_nan(temperature, 1, unusable)
-            cold = temperature <= 0
-            temperature = temperature.masked_fill(cold, 1).clamp_(_SMALLEST, _LARGEST).float()
-        elif temperature == 0:
-            temperature, cold = None, torch.ones((len(logits), 1), dtype=torch.bool, device=logits.device)
-        elif temperature is not None:
-            temperature = min(max(temperature, _SMALLEST), _LARGEST)
-        if isinstance(top_k, Tensor):
-            top_k = top_k.long().clamp(1, logits.shape[1]).unsqueeze(1)
-        elif top_k is not None and top_k >= logits.shape[1]:
-            top_k = None
-        if isinstance(top_p, Tensor):
-            top_p, unusable = _split_nan(top_p, 1, unusable)
-            top_p = top_p.clamp_(_SMALLEST, 1)
-        elif top_p is not None:
-            top_p = max(top_p, _SMALLEST)
-        if isinstance(min_p, Tensor):
-            min_p, unusable = _split_nan(min_p, 0, unusable)
-            min_p = min_p.clamp_(0, 1)
-        return RowParameters(
-            None if _is(temperature, 1) else temperature,
-            _where_any(cold),
-            _where_any(unusable),
-            top_k,
-            None if _is(top_p, 1) else top_p,
-            None if _is(min_p, 0) else min_p,
-        )
+        return tuple(self._column(name, logits) for name in _LIMITS)  # type: ignore[return-value]
+
+    def _column(self, name: str, logits: Tensor) -> Column:
+        value = getattr(self, name)
+        if isinstance(value, Tensor):
+            check_same_device(**{"logits": logits, name: value})
+            if len(value) != len(logits):
+                raise ArgumentError(f"{name} must have a value for each of {len(logits)} rows, got {len(value)}")
+            return value if name == "temperature" else value.to(_DTYPES[name])
+        if value is None or value == _NEUTRAL[name]:
+            return None
+        if logits.device.type == "cpu":
+            return self._numbers[name]
+        return torch.full((), _in_range(name, value), dtype=_DTYPES[name], device=logits.device)
 
 
-class RowParameters(NamedTuple):
-    """Parameters as the paths use them: None, a number, or a tensor (rows, 1) with values in range.
-
-    Attributes:
-        temperature: 2**-100 to 2**100; float32 if it is a tensor.
-        cold: (rows, 1), bool: rows of temperature 0, which take the most likely token; None where no row can be.
-        unusable: (rows, 1), bool: rows with a NaN for a parameter, which have nothing to choose; None as for `cold`.
-        top_k: int64 if it is a tensor, from 1 to vocab.
-        top_p: 2**-100 to 1, which keeps everything; float64 if it is a tensor.
-        min_p: 0 to 1; float64 if it is a tensor.
-    """
-
-    temperature: float | Tensor | None
-    cold: Tensor | None
-    unusable: Tensor | None
-    top_k: int | Tensor | None
-    top_p: float | Tensor | None
-    min_p: float | Tensor | None
-
-
-def _is(value: float | Tensor | None, number: float) -> bool:
-    return not isinstance(value, Tensor) and value == number
-
-
-def _split_nan(values: Tensor, neutral: float, unusable: Tensor | None) -> tuple[Tensor, Tensor]:
-    """A column (rows, 1) of float64, with a neutral number for NaN, and where there was NaN here or before."""
-    values = values.double().unsqueeze(1)
-    nan = values.isnan()
-    return values.masked_fill(nan, neutral), nan if unusable is None else nan | unusable
-
-
-def _where_any(rows: Tensor | None) -> Tensor | None:
-    """None where the host may look, as on a CPU, and sees that it is no row."""
-    return None if rows is not None and rows.device.type == "cpu" and not bool(rows.any()) else rows
+def _in_range(name: str, value: float) -> float:
+    """A number as its tensor can hold it."""
+    if name == "temperature":
+        return min(max(value, SMALLEST), LARGEST) if value else 0.0
+    return min(value, _NEUTRAL[name]) if name == "top_k" else value
 
 
 def _check_tensor(name: str, value: Tensor) -> None:

@@ -1,27 +1,18 @@
-"""Sampling in torch operations without a host sync or a shape that depends on data: for any device."""
+"""Sampling in torch operations without a host sync or a shape that depends on data: for any device.
+
+On a small device tensor an operation costs the same whatever it does, so they are few, and a cut is found by a sort.
+"""
 
 import math
 
 import torch
 from torch import Tensor
 
-from gen.samplers.blocks import BLOCK, count_blocks, largest, take_blocks
-from gen.samplers.cuts import (
-    Cut,
-    Setting,
-    head_mass,
-    keep_from,
-    mass_of,
-    min_p_threshold,
-    nucleus_goal,
-    nucleus_in_head,
-    tighter,
-    within,
-)
+from gen.samplers.blocks import BLOCK, whole_blocks
 from gen.samplers.logits import native
-from gen.samplers.parameters import RowParameters
-from gen.samplers.race import kept_mass_, log_probability, run_blocks, run_tokens
-from gen.samplers.search import mass_from, search_nucleus, search_threshold
+from gen.samplers.parameters import LARGEST, SMALLEST, Column
+from gen.samplers.race import LOG2_E, counters, log_probability, mass_of, running_sum, winner
+from gen.samplers.random import log_uniform
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -34,14 +25,10 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
     """
-    logits = native(logits)
     values = _numbers(logits)
-    maxima = values.amax(-1)
-    block = maxima.argmax(-1, keepdim=True)
-    token_ids = block * BLOCK + _take(logits, block).argmax(-1, keepdim=True)
-    top = maxima.gather(-1, block)
-    mass = mass_of(values, top.clamp(min=-_LARGEST), None, out=values).sum(-1)
-    return token_ids, log_probability(torch.zeros_like(top), mass).squeeze(-1)
+    token_ids = values.argmax(-1, keepdim=True)
+    mass = mass_of(values, values.gather(1, token_ids), LOG2_E)
+    return token_ids, log_probability(mass.gather(1, token_ids), _total(_by_block(mass)))
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -52,102 +39,104 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
         n: at most vocab.
     Returns:
         (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
-        where the log-probability is -inf.
-        Host sync: none.
+        where the log-probability is -inf. Host sync: none.
     """
-    values = _numbers(native(logits))
-    maxima = values.amax(-1)
-    top = maxima.amax(-1, keepdim=True).clamp(min=-_LARGEST)
-    best, token_ids = largest(values.flatten(1), maxima, n)
-    mass = mass_of(values, top, None, out=values).sum(-1)
-    return log_probability(best - top, mass), token_ids.clamp_(max=logits.shape[1] - 1)
+    values = _numbers(logits)
+    best, token_ids = values.topk(n)
+    top = best[:, :1]
+    logprobs = best - top - _total(_by_block(mass_of(values, top, LOG2_E))).log()
+    return logprobs.float().nan_to_num_(nan=-math.inf, neginf=-math.inf), token_ids.clamp_(max=logits.shape[1] - 1)
 
 
-def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
     """Draw each row's token, and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating.
         keys: (rows,), int64, on the same device.
-        parameters: on the same device.
+        temperature, top_k, top_p, min_p: see `gen.samplers.parameters.Parameters.for_rows`.
     Returns:
-        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none. Memory: one and
-        a half times the logits in float32, and a little.
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
     """
-    logits = native(logits)
-    temperature = parameters.temperature
-    cut, values, top = _cut(logits, parameters)
-    if cut is None:
-        mass = mass_of(values, top, temperature, out=values).sum(-1)
-        block = run_blocks(mass, keys)
-        before = torch.zeros_like(block)
-    else:
-        mass, ties = kept_mass_(values, top, temperature, cut)
-        block = run_blocks(mass, keys)
-        before = (ties.cumsum(-1) - ties).gather(-1, block)
-    token_ids, weight = run_tokens(_take(logits, block), top, temperature, cut, before, block, keys)
-    return token_ids, log_probability(weight, mass).squeeze(-1)
+    values, mass, cold = _weigh(logits, temperature)
+    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    if kept is not None:
+        mass.mul_(kept)
+    blocks = _by_block(mass)
+    places, distances = counters(blocks.shape[1], logits.device)
+    noise = log_uniform(keys.unsqueeze(1), distances)
+    token_ids = torch.add(places, winner(noise[:, BLOCK:], blocks), alpha=BLOCK)  # of the block
+    token_ids = token_ids.gather(1, winner(noise[:, :BLOCK], mass.gather(1, token_ids)))
+    if cold is not None:
+        token_ids = torch.where(cold, values.argmax(-1, keepdim=True), token_ids)
+    return token_ids, log_probability(mass.gather(1, token_ids), _total(blocks))
 
 
-def find_cut(logits: Tensor, parameters: RowParameters) -> Cut | None:
-    """What `draw` keeps of each row; None for everything. Arguments and host sync: as for `draw`."""
-    return _cut(native(logits), parameters)[0]
+def keeps(logits: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column) -> Tensor:
+    """Which tokens `draw` chooses from: (rows, vocab), bool; never one of -inf or NaN. Arguments: as for `draw`.
+
+    Host sync: none.
+    """
+    values, mass, cold = _weigh(logits, temperature)
+    alive = values.isfinite() & ~mass.isnan()
+    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    if kept is not None:
+        alive &= kept
+    if cold is not None:
+        places = torch.arange(values.shape[1], device=values.device)
+        alive &= ~cold | (places == values.argmax(-1, keepdim=True))
+    return alive[:, : logits.shape[1]]
 
 
-def _cut(logits: Tensor, parameters: RowParameters) -> tuple[Cut | None, Tensor, Tensor]:
-    """The cut; the logits as `_numbers` has them; their rows' maxima (rows, 1), which are numbers in dead rows too."""
-    temperature, top_k, top_p, min_p = parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p
-    values = _numbers(logits)
-    maxima = values.amax(-1)
-    top = maxima.amax(-1, keepdim=True).clamp(min=-_LARGEST)
-    cut, head = None, None
-    if isinstance(top_k, Tensor):
-        cut = keep_from(search_threshold(logits, None, top_k))
-    elif top_k is not None:
-        head, _ = largest(values.flatten(1), maxima, top_k)
-        cut = keep_from(head[:, -1:])
-    if top_p is not None:
-        cut = within(_nucleus_(values, logits, head, top, cut, temperature, top_p), cut, top_p)
-        del values  # what became of them, before they are made again
-        values = _numbers(logits)
+def _weigh(logits: Tensor, temperature: Column) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logits as `_numbers` has them; their masses; and which rows (rows, 1) have a temperature of 0."""
+    values, scale, cold = _numbers(logits), LOG2_E, None
+    if temperature is not None:
+        heat = temperature.view(-1, 1)
+        if temperature.dim():  # a number is in range
+            cold = heat <= 0
+            heat = heat.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
+        scale = LOG2_E / heat
+    return values, mass_of(values, values.amax(-1, keepdim=True), scale), cold
+
+
+def _kept(
+    values: Tensor, mass: Tensor, cold: Tensor | None, top_k: Column, top_p: Column, min_p: Column
+) -> Tensor | None:
+    """What top-k, top-p and min-p keep, bool; None for everything."""
+    kept = None
+    if top_k is not None or top_p is not None:  # of the sorted row each keeps the first few
+        ranked, order = values.sort(dim=-1, descending=True, stable=True)
+        first = None
+        if top_k is not None:
+            place = (top_k.view(-1, 1).clamp(1, values.shape[1]) - 1).expand(len(values), 1)
+            first = ranked >= ranked.gather(1, place)
+        if top_p is not None:
+            share = mass.gather(1, order)
+            if first is not None:
+                share.mul_(first)
+            reached = running_sum(share)
+            # what top-k has dropped comes after all of the mass
+            first = reached - share < reached[:, -1:] * top_p.view(-1, 1).clamp(min=SMALLEST)
+        assert first is not None  # one of them is given; tells mypy
+        kept = torch.empty_like(first).scatter_(1, order, first)
     if min_p is not None:
-        cut = tighter(cut, min_p_threshold(top, temperature, min_p))
-    return cut, values, top
+        likely = mass >= min_p.view(-1, 1).clamp(max=1)
+        kept = likely if kept is None else kept.logical_and_(likely)
+    return kept if kept is None or cold is None else kept.logical_or_(cold)
 
 
 def _numbers(logits: Tensor) -> Tensor:
-    """A copy in blocks (rows, blocks, 128), float32, with -inf for NaN and past the end, and a number for +inf."""
-    rows, vocab = logits.shape
-    padding = -vocab % BLOCK
-    padded = torch.nn.functional.pad(logits, (0, padding), value=-math.inf) if padding else logits
-    numbers = padded.float()
-    copy = torch.empty_like(numbers) if numbers is logits else numbers
-    torch.nan_to_num(numbers, nan=-math.inf, posinf=_LARGEST, neginf=-math.inf, out=copy)
-    return copy.view(rows, count_blocks(vocab), BLOCK)
+    """A copy in whole blocks (rows, blocks * 128), float32: -inf for NaN and past the end, and a number for +inf."""
+    return whole_blocks(native(logits)).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
 
 
-def _take(logits: Tensor, block: Tensor) -> Tensor:
-    """The values of one block of each row, as `_numbers` has them: (rows, 128)."""
-    return take_blocks(logits, block).squeeze(1).nan_to_num_(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
+def _by_block(mass: Tensor) -> Tensor:
+    """The mass of each block (rows, blocks)."""
+    return torch.unflatten(mass, 1, (-1, BLOCK)).sum(-1)
 
 
-def _nucleus_(
-    values: Tensor,
-    logits: Tensor,
-    head: Tensor | None,
-    top: Tensor,
-    cut: Cut | None,
-    temperature: Setting | None,
-    top_p: Setting,
-) -> Cut:
-    """Top-p of what top-k left; overwrites the values.
-
-    Args:
-        head: what top-k keeps, but for further tokens equal to its last; None where that is not known.
-    """
-    if cut is not None and head is not None:
-        total = kept_mass_(values, top, temperature, cut)[0].sum(-1, keepdim=True)
-        return nucleus_in_head(head, head_mass(head, top, temperature), nucleus_goal(top_p, total))[0]
-    mass = mass_of(values, top, temperature, out=values).flatten(1)[:, : logits.shape[1]]
-    total = mass.sum(-1, keepdim=True) if cut is None else mass_from(logits, mass, cut.threshold)
-    return search_nucleus(logits, mass, top, temperature, nucleus_goal(top_p, total))
+def _total(blocks: Tensor) -> Tensor:
+    return blocks.sum(-1, keepdim=True, dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Triton kernels: where a row is cut by top-k, top-p and min-p, see `gen.samplers.cuts`.
 
-First the blocks that can hold a token that is kept are listed, then the threshold is found among them by bisection, as
-in `gen.samplers.search`. Importing this needs triton.
+First the blocks that can hold a token that is kept are listed, then the threshold is found among them by bisection.
+Importing this needs triton.
 """
 
 import triton

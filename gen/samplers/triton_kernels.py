@@ -10,7 +10,6 @@ import triton.language as tl
 BLOCK = tl.constexpr(128)
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(1.1754943508222875e-38)
-BLOCK_NOISE, TOKEN_NOISE = tl.constexpr(1), tl.constexpr(2**32)
 GAMMA, MIX_1 = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
@@ -78,7 +77,7 @@ def draw(
         quota = tl.load(quotas + row)
         tie_mass = tl.exp((threshold - top) / heat)
         total = tl.zeros((), tl.float32)
-        shortest = tl.full((), float("inf"), tl.float32)
+        shortest = tl.full((), float("inf"), tl.float64)
         block = tl.zeros((), tl.int32)
         ties_so_far = tl.zeros((), tl.int64)
         count = tl.load(counts + row)
@@ -90,7 +89,7 @@ def draw(
             kept = tl.minimum(tl.maximum(quota - before, 0), ties)
             weight = tl.exp((values - top) / heat)
             mass = tl.sum(tl.where(values > threshold, weight, 0.0), 1) + kept.to(tl.float32) * tie_mass
-            time = run(noise_at(key, group, BLOCK_NOISE), mass)
+            time = run(noise_at(key, group + BLOCK), mass)
             total += tl.sum(mass, 0)
             ties_so_far += tl.sum(ties, 0)
             if tl.min(time, 0) < shortest:
@@ -102,7 +101,7 @@ def draw(
         mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
         mass = mass * tl.exp((best - top) / heat)
         total = tl.sum(mass, 0)
-        block = tl.argmin(run(noise_at(key, index, BLOCK_NOISE), mass), 0)
+        block = tl.argmin(run(noise_at(key, index + BLOCK), mass), 0)
     values = tl.reshape(load_blocks(logits, block + tl.arange(0, 1), vocab), (BLOCK,))
     weight = (values - top) / heat
     mass = tl.exp(weight)
@@ -110,8 +109,7 @@ def draw(
         tie = values == threshold
         rank = earlier + tl.cumsum(tie.to(tl.int64), 0)
         mass = tl.where((values > threshold) | (tie & (rank <= quota)), mass, 0.0)
-    token = block * BLOCK + tl.arange(0, BLOCK)
-    winner = tl.argmin(run(noise_at(key, token, TOKEN_NOISE), mass), 0)
+    winner = tl.argmin(run(noise_at(key, tl.arange(0, BLOCK)), mass), 0)
     chosen = tl.sum(tl.where(tl.arange(0, BLOCK) == winner, weight, 0.0), 0)
     tl.store(token_ids + row, tl.where(total > 0, block * BLOCK + winner, 0).to(tl.int64))
     tl.store(logprobs + row, tl.where(total > 0, chosen - tl.log(tl.maximum(total, SMALLEST)), float("-inf")))
@@ -134,16 +132,15 @@ def load_listed(listed, first, count, blocks, GROUP: tl.constexpr):
 
 
 @triton.jit
-def noise_at(key, index, USE: tl.constexpr):
-    """Exponential noise at indices, as `gen.samplers.random.exponential` has it: float32."""
-    bits = key.to(tl.uint64) + (index.to(tl.uint64) + USE) * GAMMA
+def noise_at(key, counter):
+    """Exponential noise at counters, minus what `gen.samplers.random.log_uniform` gives: float64."""
+    bits = key.to(tl.uint64) + counter.to(tl.uint64) * GAMMA
     bits = (bits ^ (bits >> 30)) * MIX_1
-    bits = (bits ^ (bits >> 27)) * MIX_2
-    bits = (bits ^ (bits >> 31)).to(tl.int64) >> 12
-    return -tl.log((bits.to(tl.float64) + 2251799813685248.5) * 2.220446049250313e-16).to(tl.float32)
+    bits = ((bits ^ (bits >> 27)) * MIX_2).to(tl.int64) >> 12
+    return -tl.log((bits.to(tl.float64) + 2251799813685248.5) * 2.220446049250313e-16)
 
 
 @triton.jit
 def run(noise, mass):
     """When each arrives: never without mass."""
-    return tl.where(mass > 0, noise / tl.where(mass > 0, mass, 1.0), float("inf"))
+    return tl.where(mass > 0, noise / tl.where(mass > 0, mass, 1.0).to(tl.float64), float("inf"))

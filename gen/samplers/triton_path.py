@@ -1,5 +1,8 @@
 """Sampling with Triton kernels on a CUDA device: the logits are read once, and again only where they are cut."""
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
@@ -7,9 +10,9 @@ from torch import Tensor
 from gen.samplers import torch_path, triton_cuts, triton_kernels
 from gen.samplers.blocks import count_blocks
 from gen.samplers.logits import native
-from gen.samplers.parameters import RowParameters
+from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
-likeliest, find_cut = torch_path.likeliest, torch_path.find_cut
+likeliest = torch_path.likeliest
 
 _SURVEYED, _SEARCHED = 8, 32  # blocks that a program works on at a time
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch
@@ -37,13 +40,19 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     return token_ids, logprobs
 
 
-def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
     """As `torch_path.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
     logits, keys = _rows(logits), keys.contiguous()
     rows, vocab = logits.shape
-    has = {f"HAS_{name.upper()}": getattr(parameters, name) is not None for name in ("top_k", "top_p", "min_p")}
+    has = {"HAS_TOP_K": top_k is not None, "HAS_TOP_P": top_p is not None, "HAS_MIN_P": min_p is not None}
+    cold = None if temperature is None or not temperature.dim() else temperature <= 0  # a number is in range
+    broken = [value.isnan() for value in (temperature, top_p, min_p) if value is not None and value.dim()]
     with _on(logits):
-        temperature = _column(parameters.temperature, 1, torch.float32, logits)
+        if cold is not None and temperature is not None:
+            temperature = temperature.masked_fill(cold, 1).clamp(SMALLEST, LARGEST)
+        temperature = _column(temperature, 1, torch.float32, logits)
         maxima, masses = _survey(logits, temperature)
         blocks = maxima.shape[1]
         token_ids, logprobs = _results(logits)
@@ -54,9 +63,9 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
         if any(has.values()):
             settings = (
                 temperature,
-                _column(parameters.top_k, vocab, torch.int64, logits),
-                _column(parameters.top_p, 1, torch.float64, logits),
-                _column(parameters.min_p, 0, torch.float64, logits),
+                _column(top_k, vocab, torch.int64, logits).clamp(1, vocab),
+                _column(top_p, 1, torch.float64, logits).clamp(SMALLEST, 1),
+                _column(min_p, 0, torch.float64, logits).clamp(0, 1),
             )
             triton_cuts.list_blocks[(rows,)](
                 maxima,
@@ -109,7 +118,21 @@ def draw(logits: Tensor, keys: Tensor, parameters: RowParameters) -> tuple[Tenso
             GROUP=_SEARCHED,
             **_OPTIONS,
         )
+    if cold is not None:
+        best, best_logprobs = most_likely(logits)
+        token_ids = torch.where(cold.unsqueeze(1), best, token_ids)
+        logprobs = torch.where(cold, best_logprobs, logprobs)
+    for nan in broken:
+        token_ids, logprobs = token_ids.masked_fill(nan.unsqueeze(1), 0), logprobs.masked_fill(nan, -torch.inf)
     return token_ids, logprobs
+
+
+@lru_cache
+def operations() -> Any:
+    """Register the functions of this module as what torch's operations do on CUDA, and return those."""
+    for name, function in (("most_likely", most_likely), ("likeliest", likeliest), ("draw", draw)):
+        torch.library.impl(f"gen::{name}", "CUDA", function)
+    return torch.ops.gen
 
 
 def _rows(logits: Tensor) -> Tensor:
@@ -138,11 +161,11 @@ def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
     return token_ids, torch.empty(len(logits), dtype=torch.float32, device=logits.device)
 
 
-def _column(value: float | Tensor | None, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
+def _column(value: Column, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
     """A parameter as (rows,), contiguous."""
-    if isinstance(value, Tensor):
-        return value.reshape(-1).to(dtype).contiguous()
-    return torch.full((len(logits),), neutral if value is None else value, dtype=dtype, device=logits.device)
+    if value is None:
+        return torch.full((len(logits),), neutral, dtype=dtype, device=logits.device)
+    return value.to(dtype).expand(len(logits)).contiguous()
 
 
 def _width(maxima: Tensor) -> int:

@@ -46,7 +46,7 @@ class Ranked:
         either = (before - share).abs() < 1e-5
         likelihood = ((self.sorted - self.top) / heat).exp()
         kept &= likelihood >= floor
-        either |= (likelihood - floor).abs() < 1e-9 * floor
+        either |= (likelihood - floor).abs() < 1e-5 * floor
         mass = likelihood * kept
         mass /= mass.sum(-1, keepdim=True).clamp(min=1e-300)
         back = [torch.empty_like(part).scatter_(-1, self.order, part) for part in (kept, either, mass)]

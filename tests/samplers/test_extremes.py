@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import gen.samplers.beam_search_sampler
-import gen.samplers.greedy_sampler
-import gen.samplers.multinomial_sampler
+import gen.samplers.paths
 from gen.errors import ArgumentError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, torch_path
 from gen.samplers.random import row_keys
@@ -40,8 +38,7 @@ each_path = pytest.mark.parametrize("path", [cpu_path, torch_path], ids=lambda p
 
 @pytest.fixture(autouse=True)
 def chosen_path(path: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gen.samplers.multinomial_sampler, gen.samplers.greedy_sampler, gen.samplers.beam_search_sampler):
-        monkeypatch.setattr(module, "path_of", lambda logits: path)
+    monkeypatch.setattr(gen.samplers.paths, "_path", lambda logits: path)
 
 
 def step(logits: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from gen.devices import native_cuda
 from gen.errors import ArgumentError, DeviceError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, torch_path
-from gen.samplers.cuts import is_kept, min_p_threshold
 from gen.samplers.parameters import Parameters
 from gen.samplers.random import row_keys
 from gen.testing import no_host_sync, virtual_gpus
@@ -42,10 +41,10 @@ VOCABULARIES = [1, 2, 31, 33, 300, 32_000, 49_152, 131_072, 151_936]
 def check(path: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
     """Kept set, token and log-probability are the reference's."""
     rows = parameters.for_rows(logits)
-    kept = is_kept(logits, path.find_cut(logits, rows))
+    kept = torch_path.keeps(logits, *rows)
     wrong = (kept != expected.kept) & ~expected.either
     assert not wrong.any(), f"rows {wrong.any(-1).nonzero().flatten().tolist()} of {parameters}"
-    token_ids, logprobs = path.draw(logits, row_keys(torch.arange(len(logits)), 1)[0], rows)
+    token_ids, logprobs = path.draw(logits, row_keys(torch.arange(len(logits)), 1)[0], *rows)
     dead = ~expected.kept.any(-1)
     assert not token_ids[dead].any() and logprobs[dead].isneginf().all()
     assert kept.gather(-1, token_ids)[~dead].all()
@@ -138,7 +137,7 @@ def test_paths_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
     logits = hard_logits(2000, torch.float32)[1:4].repeat(2000, 1)
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
-    assert torch.equal(cpu_path.draw(logits, keys, rows)[0], torch_path.draw(logits, keys, rows)[0])
+    assert torch.equal(cpu_path.draw(logits, keys, *rows)[0], torch_path.draw(logits, keys, *rows)[0])
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
@@ -147,20 +146,9 @@ def test_among_equals_top_p_draws_the_lower_indices(path: Any) -> None:
     logits[:, torch.tensor([900, 3, 130, 140, 600])] = 2.0
     keys = row_keys(torch.arange(500), 1)[0]
     for top_k in (None, 2, 20):
-        token_ids, logprobs = path.draw(logits, keys, Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
+        token_ids, logprobs = path.draw(logits, keys, *Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
         assert set(token_ids.flatten().tolist()) == {3, 130, 140}
         torch.testing.assert_close(logprobs, torch.tensor(1 / 3).log().expand(500))
-
-
-def test_the_threshold_of_min_p_is_the_smallest_number_that_is_likely_enough() -> None:
-    generator = torch.Generator().manual_seed(0)
-    top, temperature = 20 * torch.randn(2, 1000, 1, generator=generator)
-    temperature = temperature.abs()
-    floor = torch.rand(1000, 1, generator=generator, dtype=torch.float64)
-    threshold = min_p_threshold(top, temperature, floor)
-    below = torch.nextafter(threshold, torch.full_like(threshold, -torch.inf))
-    exact = top.double() + temperature.double() * floor.log()
-    assert (threshold >= exact).all() and (below < exact).all()
 
 
 @pytest.mark.parametrize("per_row", [False, True])
@@ -172,7 +160,7 @@ def test_the_torch_path_reads_nothing_on_the_host(per_row: bool) -> None:
         if per_row:
             parameters = {name: torch.full((3,), value, device="meta") for name, value in parameters.items()}
         rows = Parameters(**parameters).for_rows(logits)
-        token_ids, logprobs = torch_path.draw(logits, keys, rows)
+        token_ids, logprobs = torch_path.draw(logits, keys, *rows)
         assert token_ids.shape == (3, 1) and logprobs.shape == (3,)
 
 
@@ -196,7 +184,7 @@ def test_the_users_default_device_and_type_change_nothing(path: Any) -> None:
     logits, keys = hard_logits(2000, torch.float32), row_keys(torch.arange(14), 1)[0]
 
     def results() -> list[Tensor]:
-        drawn = [path.draw(logits, keys, Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
+        drawn = [path.draw(logits, keys, *Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
         return [result for pair in [*drawn, path.most_likely(logits), path.likeliest(logits, 5)] for result in pair]
 
     expected = results()
@@ -217,9 +205,9 @@ def test_logits_are_not_changed_and_need_not_be_contiguous(path: Any, parameters
     logits, before = wide[:, 20:1220], wide.clone()
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(4), 1)[0]
-    together = path.draw(logits, keys, rows)
+    together = path.draw(logits, keys, *rows)
     assert torch.equal(wide, before)
-    alone = path.draw(logits.contiguous(), keys, rows)
+    alone = path.draw(logits.contiguous(), keys, *rows)
     assert torch.equal(together[0], alone[0])
 
 

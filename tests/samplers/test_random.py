@@ -1,33 +1,10 @@
-"""The random function: Random123's published vectors, and uniform and independent numbers over seeds and steps."""
+"""The random function: SplitMix64's published vectors, and uniform and independent numbers over seeds and steps."""
 
 import pytest
 import torch
 from scipy import stats
 
-from gen.samplers.random import (
-    BLOCK_NOISE,
-    TOKEN_NOISE,
-    draw_seed,
-    exponential,
-    philox,
-    row_keys,
-    sample_seed,
-    splitmix64,
-)
-
-PI_KEY = 0x299F31D0A4093822
-
-
-@pytest.mark.parametrize(
-    ("counter", "key", "words"),
-    [
-        ((0, 0, 0, 0), 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ((0xFFFFFFFF,) * 4, -1, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), PI_KEY, "d16cfe09 94fdcceb 5001e420 24126ea1"),
-    ],
-)
-def test_philox_gives_the_published_vectors(counter: tuple[int, int, int, int], key: int, words: str) -> None:
-    assert " ".join(f"{int(word):08x}" for word in philox(counter, torch.tensor(key))) == words
+from gen.samplers.random import draw_seed, log_uniform, row_keys, sample_seed, splitmix64, weyl
 
 
 @pytest.mark.parametrize(
@@ -44,7 +21,7 @@ def test_splitmix64_gives_the_published_vectors(key: int, words: list[int]) -> N
 
 def test_the_noise_has_its_distribution_over_seeds_steps_and_neighbours() -> None:
     keys = row_keys(torch.arange(100), 50).flatten()
-    noise = exponential(keys.unsqueeze(1), torch.arange(32) + TOKEN_NOISE).double()
+    noise = -log_uniform(keys.unsqueeze(1), weyl(torch.arange(32)))
     assert noise.shape == (5000, 32)
     assert stats.kstest(noise.flatten()[::7], "expon").pvalue > 1e-4
     by_seed_step_token = torch.exp(-noise).view(50, 100, 32) - 0.5
@@ -56,7 +33,7 @@ def test_the_noise_has_its_distribution_over_seeds_steps_and_neighbours() -> Non
 
 def test_every_bit_is_set_and_changes_from_neighbour_to_neighbour_half_of_the_time() -> None:
     keys = row_keys(torch.arange(50), 40)  # (steps, seeds)
-    words = splitmix64(keys.unsqueeze(-1), torch.arange(100) + TOKEN_NOISE)
+    words = splitmix64(keys.unsqueeze(-1), torch.arange(100))
     for numbers in (words, *(words ^ words.roll(1, axis) for axis in range(3))):
         bits = (numbers.unsqueeze(-1) >> torch.arange(64)) & 1
         share = bits.double().mean((0, 1, 2))
@@ -66,9 +43,22 @@ def test_every_bit_is_set_and_changes_from_neighbour_to_neighbour_half_of_the_ti
 def test_every_use_seed_and_step_has_numbers_of_its_own() -> None:
     keys = row_keys(torch.arange(200), 200)
     assert len(set(keys.flatten().tolist())) == keys.numel()
-    index = torch.arange(16)
-    blocks, tokens = (splitmix64(keys[0].unsqueeze(1), index + use) for use in (BLOCK_NOISE, TOKEN_NOISE))
-    assert len({*blocks.flatten().tolist(), *tokens.flatten().tolist()}) == 2 * blocks.numel()
+    derived = [sample_seed(0, sample) for sample in range(1, 200)]
+    words = {*keys[:, 0].tolist(), *splitmix64(torch.tensor(0), torch.arange(200)).tolist()}
+    assert len(words) == 400
+    assert not {word >> 11 for word in words} & set(derived)
+
+
+def test_the_noise_has_52_bits_and_never_is_zero_or_infinite() -> None:
+    ends = torch.tensor([-(2**63), -1, 0, 2**63 - 1])
+    uniform = [(float(word >> 12) + 2.0**51 + 0.5) / 2.0**52 for word in ends]
+    assert min(uniform) > 0 and max(uniform) < 1
+    key = torch.arange(1000).unsqueeze(1)
+    bits = splitmix64(key, torch.arange(64))
+    wanted = ((bits >> 12).double() + 2.0**51 + 0.5).mul(2.0**-52)
+    noise = log_uniform(key, weyl(torch.arange(64)))
+    assert (noise < 0).all()
+    torch.testing.assert_close(noise.exp(), wanted, atol=2.0**-31, rtol=0)
 
 
 def test_a_key_depends_on_seed_and_step_alone() -> None:

@@ -33,8 +33,8 @@ def test_draws_are_the_torch_paths(vocab: int, parameters: dict[str, Any]) -> No
     logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[KINDS].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
-    token_ids, logprobs = triton_path.draw(logits, keys, rows)
-    expected_ids, expected_logprobs = torch_path.draw(logits, keys, rows)
+    token_ids, logprobs = triton_path.draw(logits, keys, *rows)
+    expected_ids, expected_logprobs = torch_path.draw(logits, keys, *rows)
     sure = ~Ranked(logits.cpu()).cut(**parameters).either.any(-1).to(DEVICE)
     assert torch.equal(token_ids[sure], expected_ids[sure])
     torch.testing.assert_close(logprobs[sure], expected_logprobs[sure], atol=3e-5, rtol=1e-5)
@@ -47,7 +47,7 @@ def test_each_row_may_have_parameters_of_its_own() -> None:
     tensors: dict[str, Any] = {"temperature": 0.5 + 0.1 * row, "top_k": 1 + 19 * row, "top_p": 0.999 - 0.13 * row}
     rows = Parameters(**tensors, min_p=0.001 * row).for_rows(logits)
     (token_ids, logprobs), (others, other_logprobs) = (
-        path.draw(logits, keys, rows) for path in (triton_path, torch_path)
+        path.draw(logits, keys, *rows) for path in (triton_path, torch_path)
     )
     assert torch.equal(token_ids, others)
     torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
@@ -67,7 +67,7 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
     logits = torch.full((20, 1100), -50.0, device=DEVICE)
     logits[:, torch.tensor([1090, 3, 130, 140, 600])] = 2.0
     keys = row_keys(torch.arange(20, device=DEVICE), 1)[0]
-    token_ids, _ = triton_path.draw(logits, keys, Parameters(top_p=0.5).for_rows(logits))
+    token_ids, _ = triton_path.draw(logits, keys, *Parameters(top_p=0.5).for_rows(logits))
     assert set(token_ids.flatten().tolist()) == {3, 130, 140}
 
 
@@ -77,7 +77,7 @@ def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) 
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     (token_ids, logprobs), (others, other_logprobs) = (
-        path.draw(logits, keys, rows) for path in (triton_path, torch_path)
+        path.draw(logits, keys, *rows) for path in (triton_path, torch_path)
     )
     assert torch.equal(token_ids, others)
     torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
@@ -97,8 +97,8 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
     given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(4)}
     keys = row_keys(torch.arange(4).repeat(len(values[name])), 1)[0].to(DEVICE)
     parameters = Parameters(**given).for_rows(rows)
-    token_ids, logprobs = triton_path.draw(rows, keys, parameters)
-    expected_ids, expected_logprobs = torch_path.draw(rows, keys, parameters)
+    token_ids, logprobs = triton_path.draw(rows, keys, *parameters)
+    expected_ids, expected_logprobs = torch_path.draw(rows, keys, *parameters)
     assert ((token_ids >= 0) & (token_ids < 300)).all()
     assert torch.equal(token_ids, expected_ids)
     torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
@@ -110,7 +110,7 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
     logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
-    results = [(path.draw(logits, keys, rows), path.most_likely(logits)) for path in (triton_path, torch_path)]
+    results = [(path.draw(logits, keys, *rows), path.most_likely(logits)) for path in (triton_path, torch_path)]
     for (token_ids, logprobs), (others, other_logprobs) in zip(*results, strict=True):
         assert torch.equal(token_ids, others)
         torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
@@ -120,9 +120,9 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
 def test_dead_rows_give_token_zero_and_change_no_other_row(parameters: dict[str, Any]) -> None:
     logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
     keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
-    token_ids, logprobs = triton_path.draw(logits, keys, Parameters(**parameters).for_rows(logits))
+    token_ids, logprobs = triton_path.draw(logits, keys, *Parameters(**parameters).for_rows(logits))
     assert not token_ids[::2].any() and logprobs[::2].isneginf().all()
-    alone, _ = triton_path.draw(logits[1::2], keys[1::2], Parameters(**parameters).for_rows(logits[1::2]))
+    alone, _ = triton_path.draw(logits[1::2], keys[1::2], *Parameters(**parameters).for_rows(logits[1::2]))
     assert torch.equal(token_ids[1::2], alone)
 
 
@@ -133,5 +133,5 @@ def test_keys_and_parameters_need_not_be_contiguous() -> None:
     given["top_k"] = torch.arange(20, 28, device=DEVICE)[::2]
     given["temperature"] = torch.linspace(0.5, 1, 8, device=DEVICE)[::2]
     rows = Parameters(**given).for_rows(logits)
-    token_ids, _ = triton_path.draw(logits, keys[::2], rows)
-    assert torch.equal(token_ids, torch_path.draw(logits, keys[::2], rows)[0])
+    token_ids, _ = triton_path.draw(logits, keys[::2], *rows)
+    assert torch.equal(token_ids, torch_path.draw(logits, keys[::2], *rows)[0])

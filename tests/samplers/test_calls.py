@@ -1,0 +1,208 @@
+"""How many operations a step takes, that a recording can hold it, and that tables of parameters equal numbers."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, paths, torch_path
+from gen.samplers.parameters import Parameters
+from gen.samplers.random import row_keys
+from tests.samplers.float64_reference import hard_logits
+
+NUMBERS: dict[str, Any] = {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.05}
+NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
+DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
+SETS = [names for n in range(5) for names in combinations(NUMBERS, n)]
+each_set = pytest.mark.parametrize("names", SETS, ids=lambda names: "+".join(names) or "none")
+each_path = pytest.mark.parametrize("path", [cpu_path, torch_path], ids=lambda path: path.__name__.split(".")[-1])
+
+
+def tables(names: tuple[str, ...], rows: int, device: str = "cpu") -> dict[str, Any]:
+    return {name: torch.full((rows,), NUMBERS[name], dtype=DTYPES[name], device=device) for name in names}
+
+
+class Calls(TorchFunctionMode):
+    """Counts the calls that make, change or read a tensor; those that ask for its shape or type are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ not in ("__get__", "dim", "numel", "__len__", "is_floating_point", "stride"):
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what would run on a device: views, empty memory and conversions to the same type are free."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = op(*args, **(kwargs or {}))
+        name = op._schema.name.removeprefix("aten::")
+        view = op.is_view or name in ("unflatten", "view") or result is args[0]
+        if (not view and not name.startswith("empty")) or name.endswith("_"):
+            self.names.append(name)
+        return result
+
+
+class Recording(TorchFunctionMode):
+    """What a recorder of torch calls sees, and refuses: reads on the host; the calls can be made again."""
+
+    READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "nonzero")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Callable[[], Any]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.__name__ not in self.READS, f"{func.__name__} reads on the host"
+        result = func(*args, **(kwargs or {}))
+        self.calls.append(func)
+        return result
+
+
+def demo_logits(rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(rows)
+    ranks = torch.rand(rows, 2000, generator=generator).argsort(-1) + 1
+    return 12 - 2.5 * ranks.float().log() + 0.1 * torch.randn(rows, 2000, generator=generator)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32])
+def test_greedy_takes_few_calls_on_small_logits(rows: int) -> None:
+    logits = demo_logits(rows)
+    with torch.inference_mode(), Calls() as calls:
+        cpu_path.most_likely(logits)
+    assert len(calls.names) <= 15, calls.names
+
+
+@each_set
+@pytest.mark.parametrize("rows", [1, 8, 32])
+@pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tables"])
+def test_a_draw_takes_few_calls_on_small_logits(rows: int, names: tuple[str, ...], per_row: bool) -> None:
+    logits, keys = demo_logits(rows), row_keys(torch.arange(rows), 1)[0]
+    given = tables(names, rows) if per_row else {name: NUMBERS[name] for name in names}
+    parameters = Parameters(**given).for_rows(logits)
+    cpu_path.draw(logits, keys, *parameters)  # makes what is kept
+    with torch.inference_mode(), Calls() as calls:
+        cpu_path.draw(logits, keys, *parameters)
+    assert len(calls.names) <= (60 if "top_p" in names else 50), calls.names
+
+
+@each_set
+@pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tables"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_torch_path_takes_at_most_60_device_operations(
+    names: tuple[str, ...], per_row: bool, dtype: torch.dtype
+) -> None:
+    logits = torch.empty((8, 131_072), dtype=dtype, device="meta")
+    keys = torch.empty(8, dtype=torch.int64, device="meta")
+    given = tables(names, 8, "meta") if per_row else {name: NUMBERS[name] for name in names}
+    with torch.inference_mode(), Operations() as operations:
+        torch_path.draw(logits, keys, *Parameters(**given).for_rows(logits))
+    assert len(operations.names) <= 60, operations.names
+
+
+@each_path
+@each_set
+@pytest.mark.parametrize("vocab", [33, 2000, 20_000])
+def test_numbers_and_tables_give_the_same_bits(path: Any, names: tuple[str, ...], vocab: int) -> None:
+    logits = hard_logits(vocab, torch.float32)
+    keys = row_keys(torch.arange(len(logits)), 1)[0]
+    numbers = Parameters(**{name: NUMBERS[name] for name in names}).for_rows(logits)
+    rows = Parameters(**tables(names, len(logits))).for_rows(logits)
+    for one, other in zip(path.draw(logits, keys, *numbers), path.draw(logits, keys, *rows), strict=True):
+        assert torch.equal(one, other)
+
+
+@each_path
+@pytest.mark.parametrize(("rows", "vocab"), [(16, 1000), (16, 33), (32, 2000), (48, 5000), (16, 33_000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
+    path: Any, rows: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row with some of the parameters, and the other ones neutral: bit for bit, in one batch with other kinds."""
+    monkeypatch.setattr(paths, "_path", lambda logits: path)
+    logits = hard_logits(vocab, dtype).repeat(4, 1)[:rows]
+    keys = row_keys(torch.arange(rows), 1)[0]
+    start = torch.zeros(rows)
+    mixed: dict[str, Any] = {
+        name: torch.tensor(
+            [NUMBERS[name] if name in SETS[row % 16] else NEUTRAL[name] for row in range(rows)], dtype=DTYPES[name]
+        )
+        for name in NUMBERS
+    }
+    cold = torch.arange(rows) % 5 == 4
+    mixed["temperature"][cold] = 0
+    token_ids, _, weights = MultinomialSampler(**mixed).step(logits, start, keys)
+    for number, names in enumerate(SETS):
+        here = (torch.arange(rows) % 16 == number) & ~cold
+        alone = MultinomialSampler(**{name: NUMBERS[name] for name in names}).step(logits, start, keys)
+        assert torch.equal(token_ids[here], alone[0][here]), names
+        assert torch.equal(weights[here], alone[2][here]), names
+    greedy = GreedySampler().step(logits, start, keys)
+    assert torch.equal(token_ids[cold], greedy[0][cold]) and torch.equal(weights[cold], greedy[2][cold])
+
+
+@each_path
+def test_a_row_is_the_same_alone(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_path", lambda logits: path)
+    logits = hard_logits(12_800, torch.float32)
+    keys, start = row_keys(torch.arange(14), 1)[0], torch.zeros(14)
+    for names in SETS:
+        sampler = MultinomialSampler(**{name: NUMBERS[name] for name in names})
+        together = sampler.step(logits, start, keys)
+        for row in range(14):
+            one = slice(row, row + 1)
+            alone = sampler.step(logits[one], start[one], keys[one])
+            assert torch.equal(alone[0], together[0][one]) and torch.equal(alone[2], together[2][one]), (names, row)
+
+
+def steps(rows: int) -> list[Callable[[Tensor], Any]]:
+    keys, weights = row_keys(torch.arange(rows), 1)[0], torch.full((rows,), -1.0)
+    mixed = tables(tuple(NUMBERS), rows)
+    mixed["temperature"][::2] = 0
+    samplers: list[Any] = [GreedySampler(), MultinomialSampler(**mixed), MultinomialSampler(temperature=0)]
+    for names in SETS:
+        samplers += [MultinomialSampler(**{name: NUMBERS[name] for name in names})]
+        samplers += [MultinomialSampler(**tables(names, rows))]
+    beams = BeamSearchSampler(2)
+    found: list[Callable[[Tensor], Any]] = [
+        lambda logits, sampler=sampler: sampler.step(logits, weights, keys)  # type: ignore[misc]
+        for sampler in samplers
+    ]
+    return [*found, lambda logits: beams.candidates(logits, weights, 6)]
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(8, 2000), (4, 20_000)])
+def test_a_recording_sees_every_step_on_the_cpu_and_no_read_on_the_host(rows: int, vocab: int) -> None:
+    logits = 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0))
+    for step in steps(rows):
+        with torch.inference_mode(), Recording() as first:
+            recorded = step(logits)
+        with torch.inference_mode(), Recording() as second:
+            step(logits)
+        assert first.calls == second.calls
+        assert sum(str(call).startswith("gen.") for call in first.calls) == 1
+        for one, other in zip(recorded, step(logits), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_importing_the_paths_again_leaves_the_operations_as_they_are() -> None:
+    import importlib
+
+    logits = demo_logits(3)
+    expected = GreedySampler().step(logits, torch.zeros(3), torch.arange(3))
+    importlib.reload(paths)
+    for one, other in zip(GreedySampler().step(logits, torch.zeros(3), torch.arange(3)), expected, strict=True):
+        assert torch.equal(one, other)
