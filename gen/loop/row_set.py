@@ -148,7 +148,8 @@ class RowSet:
 
     def moving(self) -> Iterable[Tensor]:
         """What a step changes so that running it twice would not be running it once."""
-        return chain(self._tensors(), self.rows.moving(), self.ring.moving())
+        parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
+        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), self.ring.moving())
 
     def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """Set all that the loop keeps of rows."""

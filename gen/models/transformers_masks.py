@@ -26,9 +26,10 @@ _KINDS: dict[str, dict[str, str | None]] = {
     "minimax_m3_sparse": {"minimax_m3_sparse": FULL},
     "linear_attention": {"linear_attention": None},
     "conv": {"conv": None},
-    "hybrid": {FULL: FULL, "linear_attention": None},
+    "hybrid": {FULL: FULL, "linear_attention": None, "hybrid": FULL},
     "hybrid_sliding": {SLIDING: FULL, "linear_attention": None},
 }
+_WITHOUT_TOKENS = {"moe", "mlp"}  # kinds of layers that keep nothing; a model that has them makes its masks itself
 
 
 class Masks:
@@ -47,9 +48,12 @@ class Masks:
         self._chunk = getattr(config, "attention_chunk_size", None)
         self._by_name: dict[str, str | None] | None = None
         self._all = FULL
-        if hasattr(config, "layer_types") and config.layer_types is not None:
+        kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
+        if _WITHOUT_TOKENS & kinds.keys() and not {SLIDING, CHUNKED} & kinds.keys():
+            self._flat = True
+        elif kinds:
             self._by_name = {}
-            for kind in dict.fromkeys(config.layer_types):
+            for kind in kinds:
                 if kind not in _KINDS:
                     raise ModelError(
                         f"{type(config).__name__} has layers of the kind {kind!r}, which gen does not know."
