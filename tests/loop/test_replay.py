@@ -66,7 +66,8 @@ def selects_with_indices(m: Memory) -> Tensor:
 
 def runs_a_module(m: Memory) -> Tensor:
     torch.manual_seed(1)
-    return RUN(m.x)
+    result: Tensor = RUN(m.x)
+    return result
 
 
 RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).requires_grad_(False)
