@@ -1,4 +1,4 @@
-"""What the decode loop owes its rows, and what it may cost. Each test waits for the loop's redesign.
+"""What the loop owes its rows, and what it may cost.
 
 Costs are counted, not timed: tokens that are embedded, bytes that torch's operators read and write, and bytes that live
 at once.
@@ -19,9 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gen
+from gen.loop.running import Options, completions, run
 from gen.models.transformers import TransformersModel
-from gen.samplers import greedy
+from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs, run_in_rows
 
 PROMPTS = ["to be or not", "x = [1, 2]", "ab"]
 # bytes of a token in the small Llama's cache: layers, keys and values, heads, their width, float32
@@ -151,6 +153,32 @@ def test_a_dead_row_does_not_lose_the_others_texts(dies: str) -> None:
     results = error.results
     assert len(results) == 3
     assert [results[0], results[2]] == alone
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "qwen3_5"])
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(3), beam_search(2)])
+def test_a_dead_row_is_filled_anew_without_a_trace(shape: str, sampler: Sampler) -> None:
+    model = small(shape)
+    prompts = ["x =" + " 1" * 20, "to be or not", "= nothing comes of this", "ab"]
+    with torch.no_grad():
+        model.hf_model.get_input_embeddings().weight[ord("=")] = torch.nan
+    arguments: Any = {"sampler": sampler, "seed": 3, "max_new_tokens": 12, "logits_processors": [without_equals]}
+    alone = [run_in_rows(model, [prompt], sampler.samples, **arguments)[0] for prompt in prompts[1::2]]
+    for rows, admit_tokens in ((1, 4096), (1, 5), (2, 4096)):
+        model.release()
+        jobs = new_jobs(model, prompts, **arguments)
+        run(model, jobs, Options(rows=rows * sampler.samples, admit_tokens=admit_tokens))
+        assert [[one.text for one in completions(job)] for job in jobs[1::2]] == [
+            [one.text for one in group] for group in alone
+        ]
+        for job in jobs[::2]:
+            with pytest.raises(gen.SamplingError, match="no token was left"):
+                completions(job)
+
+
+def without_equals(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    """The deadly token is not chosen by itself."""
+    return logits.index_fill(1, torch.tensor([ord("=")]), -torch.inf)
 
 
 def test_memory_follows_the_tokens_made_not_the_limit() -> None:

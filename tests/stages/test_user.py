@@ -61,6 +61,12 @@ def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) ->
             assert all([*prompt.encode(), *text[:end]] in own.seen for end in range(40))
 
 
+def test_a_free_row_that_was_longer_is_shown_as_long_as_the_others(model: Any) -> None:
+    own, prompts = Strict(), ["x" * 60, "ab", "cd", "ef"]
+    run_in_rows(model, prompts, 4, logits_processors=[own], eos_token_id=[258], max_new_tokens=[2, 9, 9, 9])
+    assert {len(tokens) for tokens in own.seen if tokens[0] == ord("x")} == {60, 61, 32}
+
+
 @pytest.mark.parametrize("sampler", [multinomial(3), beam_search(3), greedy(repetition_penalty=1.2)])
 def test_every_search_shows_each_row_its_own_tokens(model: Any, sampler: Sampler) -> None:
     own = Strict()
