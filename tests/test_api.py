@@ -564,9 +564,9 @@ def test_past_a_rows_end_a_logits_processor_sees_minus_one() -> None:
 @pytest.mark.parametrize(
     ("processor", "got"),
     [
-        (lambda t, n, logits: logits[:, :5], r"\(1, 5\) on cpu"),
+        (lambda t, n, logits: logits[:, :5], r"\([12], 5\) on cpu"),
         (lambda t, n, logits: logits[0], r"\(259,\) on cpu"),
-        (lambda t, n, logits: logits.to("meta"), r"\(1, 259\) on meta"),
+        (lambda t, n, logits: logits.to("meta"), r"\([12], 259\) on meta"),
         (lambda t, n, logits: None, "a NoneType"),
         (lambda t, n, logits: logits.tolist(), "a list"),
     ],
@@ -574,7 +574,7 @@ def test_past_a_rows_end_a_logits_processor_sees_minus_one() -> None:
 def test_a_logits_processor_that_gives_something_else_is_refused(processor: Any, got: str) -> None:
     for prompts in ("a", ["a", "b"]):
         with pytest.raises(
-            gen.ArgumentError, match=rf"a logits processor must return logits \(1, 259\) on cpu, got {got}"
+            gen.ArgumentError, match=rf"a logits processor must return logits \([12], 259\) on cpu, got {got}"
         ):
             gen.generate(ScriptedModel("hello"), prompts, logits_processors=[processor])
 

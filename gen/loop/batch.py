@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gen.errors import ArgumentError
 from gen.isolation import own_settings
 from gen.loop.replay import CannotReplay, record
 from gen.loop.ring import Ticket
@@ -323,6 +324,8 @@ class Batch:
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
         self._at[row] = None  # where a part of the prompt has been read
+        if isinstance(error, ArgumentError):  # a sampler's or a processor's results: no prompt is to blame
+            raise error
         if len(jobs) == 1 and not is_out_of_memory(error):
             jobs[0].error = error
             _finish(jobs[0])
