@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
-    DummyLayer,
     LinearAttentionCacheLayerMixin,
     LinearAttentionLayer,
     StaticLayer,
@@ -228,9 +227,7 @@ def check_layers(layers: Sequence[object], name: str) -> None:
     """
     for layer in layers:
         kind = type(layer).__name__
-        known = isinstance(layer, LinearAttentionCacheLayerMixin | DummyLayer) or type(layer).__module__ == (
-            StaticLayer.__module__
-        )
+        known = isinstance(layer, LinearAttentionCacheLayerMixin) or type(layer).__module__ == StaticLayer.__module__
         if not known:
             raise ModelError(
                 f"{name} keeps its tokens in layers of its own ({kind}), which gen cannot keep row by row."
@@ -238,7 +235,7 @@ def check_layers(layers: Sequence[object], name: str) -> None:
 
 
 def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: slice, start: int) -> Cache:
-    """The cache for reading prompts into rows."""
+    """The cache for reading prompts into rows; layers that keep nothing stay as they are."""
     made = []
     for layer, state in zip(layers, states, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
@@ -246,7 +243,7 @@ def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: s
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(type(layer)(number_of_states=layer.number_of_states))
         else:
-            made.append(layer if isinstance(layer, DummyLayer) else PromptLayer(state, rows, start))
+            made.append(PromptLayer(state, rows, start) if isinstance(layer, CacheLayerMixin) else layer)
     return Cache(layers=made)
 
 
@@ -259,5 +256,5 @@ def step_cache(layers: Sequence[object], states: Sequence[LayerState], places: S
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(RecurrentStepLayer(state, count))
         else:
-            made.append(layer if isinstance(layer, DummyLayer) else StepLayer(state, place))
+            made.append(StepLayer(state, place) if isinstance(layer, CacheLayerMixin) else layer)
     return Cache(layers=made)
