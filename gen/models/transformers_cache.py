@@ -8,6 +8,7 @@ This module imports transformers: import it only where a transformers model is a
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -236,7 +237,7 @@ def check_layers(layers: Sequence[object], name: str) -> None:
 
 def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: slice, start: int) -> Cache:
     """The cache for reading prompts into rows; layers that keep nothing stay as they are."""
-    made = []
+    made: list[Any] = []
     for layer, state in zip(layers, states, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
             made.append(HybridPromptLayer(state, rows, layer.number_of_states))
@@ -249,7 +250,7 @@ def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: s
 
 def step_cache(layers: Sequence[object], states: Sequence[LayerState], places: Sequence[Place], count: int) -> Cache:
     """The cache for a step of the first `count` rows."""
-    made = []
+    made: list[Any] = []
     for layer, state, place in zip(layers, states, places, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
             made.append(HybridStepLayer(state, place, count))
