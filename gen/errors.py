@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Rational, Real
 from reprlib import Repr
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gen.loop.texts import Completion
 
 
 class GenError(Exception):
@@ -27,6 +30,22 @@ class ModelError(GenError, RuntimeError):
 
 class SamplingError(GenError, RuntimeError):
     """Nothing was left to sample: every token of a row had probability zero. Or a sampler chose what is no token."""
+
+
+class ConstraintError(ArgumentError):
+    """An output type that cannot be held to: what it asks for is not supported, has no text, or needs more tokens."""
+
+
+class IncompleteError(GenError):
+    """A text ended before it was a whole value of its output type, or its type refuses the value.
+
+    Attributes:
+        completion: the text as it is; its `value` is None.
+    """
+
+    def __init__(self, message: str, completion: "Completion") -> None:
+        super().__init__(message)
+        self.completion = completion
 
 
 class EngineFull(GenError):
