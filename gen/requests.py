@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
 from gen.samplers.base import Sampler
 
@@ -26,6 +27,7 @@ class Request:
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
         hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
+        constraint: what the text is held to; None for nothing.
         number: which of a call's prompts it is, from 0.
     """
 
@@ -39,4 +41,5 @@ class Request:
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()
     hidden: Mapping[int, str] = field(default_factory=dict)
+    constraint: Constraint | None = None
     number: int = 0

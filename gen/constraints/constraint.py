@@ -81,7 +81,7 @@ class DeviceWalker:
     @property
     def whole(self) -> bool:
         """See `Walker`."""
-        return self._compiled.is_final(self._state)
+        return bool(self._compiled.table.final[self._state])
 
     @property
     def complete(self) -> bool:
