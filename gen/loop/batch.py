@@ -126,7 +126,7 @@ class Batch:
     ) -> None:
         self._model, self._rows, self._width, self._tokens = model, rows, width, tokens
         self._admit_tokens = admit_tokens
-        self._replay = replay and rows.rows.replayable
+        self._replay = replay
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._at: list[_Entry | None] = [None] * rows.count
@@ -362,8 +362,10 @@ class Batch:
 
     def _run(self, count: int, view: int) -> None:
         """A step as it was recorded, or recorded now where that is worth it, or as it is."""
+        self._rows.prepare(slice(0, count))
+        replay = self._replay and self._rows.replayable
         key = self._rows.key(count, view)
-        recording = self._rows.recordings.get(key) if self._replay else None
+        recording = self._rows.recordings.get(key) if replay else None
         if recording is not None:
             recording()
             return
@@ -372,7 +374,7 @@ class Batch:
             self._rows.recordings.clear()
         step = self._rows.step(count, view)
         seen = self._shapes[key] = self._shapes.get(key, 0) + 1
-        if not self._replay or seen < _WORTH or self._device.type != "cpu":
+        if not replay or seen < _WORTH or self._device.type != "cpu":
             step()
             return
         kept = [(tensor, tensor.clone()) for tensor in self._rows.moving()]

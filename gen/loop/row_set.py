@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ class Stage(Protocol):
     def key(self) -> Hashable:
         """What a recorded step depends on; None where it does nothing."""
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
-        """Rows, side by side, begin with these requests' texts."""
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+        """Rows, side by side, begin with these requests' texts; `tokens` as of `RowSet.fill`."""
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """The logits (n, vocab) of the rows `here`, changed.
@@ -38,6 +38,36 @@ class Stage(Protocol):
 
     def tensors(self) -> Iterable[Tensor]:
         """All that belongs to rows, rows first."""
+
+
+@runtime_checkable
+class Follower(Stage, Protocol):
+    """A stage that keeps a state of each text, and is told how each goes on.
+
+    Attributes:
+        replayable: whether steps may be recorded with what its rows ask for now.
+    """
+
+    @property
+    def replayable(self) -> bool: ...
+
+    def prepare(self, here: slice) -> None:
+        """The rows `here` are about to choose. On a CPU the host may read what their last step left, and write in place
+        what this one reads: recorded steps do not have this in them."""
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """The rows `here` have chosen: a part of the step.
+
+        Args:
+            token_ids: (n, 1), int64.
+            ancestors: (n,), int64: indices into `here`, from which each row has gone on; None for each from itself.
+        """
+
+    def move(self, source: int, target: int) -> None:
+        """One row becomes what another one is; its tensors are moved by the loop."""
+
+    def memory(self) -> int:
+        """How many bytes its tensors have that belong to no row."""
 
 
 class RowSet:
@@ -67,6 +97,7 @@ class RowSet:
         self.rows = model.new_rows(count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
+        self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
         self.kind, self.count, self.length = kind, count, length
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.rests_on: Hashable = None
@@ -86,6 +117,17 @@ class RowSet:
         for stage in self.stages:
             stage.begin()
         self._storied = False
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a step may be recorded now."""
+        return self.rows.replayable and all(stage.replayable for stage in self._followers if stage.key() is not None)
+
+    def prepare(self, here: slice) -> None:
+        """Let the host do what it must between two steps of these rows. Host sync: none on CUDA."""
+        for stage in self._followers:
+            if stage.key() is not None:
+                stage.prepare(here)
 
     def key(self, count: int, view: int) -> Hashable:
         """What a recorded step depends on."""
@@ -111,6 +153,7 @@ class RowSet:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
                 self.rows.copy(place, slice(place + 1, place + each), len(read))
             logits = logits.repeat_interleave(each, 0)
+        self.prepare(rows)
         self._choose(logits, rows, self.length, first=True)
 
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
@@ -131,6 +174,8 @@ class RowSet:
         self.rows.copy(source, slice(target, target + 1), view)
         for tensor in self._tensors():
             tensor[target].copy_(tensor[source])
+        for stage in self._followers:
+            stage.move(source, target)
 
     def grow(self, length: int) -> None:
         """Make room for more tokens; recordings are dropped, since memory moves."""
@@ -144,7 +189,8 @@ class RowSet:
     def bytes(self) -> int:
         """The memory of all its rows."""
         parts = [tensor for _, tensor, _ in self.rows.parts()]
-        return sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
+        own = sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
+        return own + sum(stage.memory() for stage in self._followers)
 
     def moving(self) -> Iterable[Tensor]:
         """What a step changes so that running it twice would not be running it once."""
@@ -166,7 +212,7 @@ class RowSet:
         self._generated[rows] = counts[:, 1:]
         self.search.admit(rows, requests)
         for stage in self.stages:
-            stage.admit(rows, requests)
+            stage.admit(rows, requests, tokens)
         storied, self._storied = self._storied, any(stage.key() is not None for stage in self.stages)
         if self._storied:
             if self._history is None:
@@ -195,6 +241,9 @@ class RowSet:
         ancestors = self.search.choose(logits, here, keys, generated)
         if ancestors is not None and not first:
             self.rows.reorder(ancestors, view)
+        for follower in self._followers:
+            if follower.key() is not None:
+                follower.chosen(here, self.search.results[0][here], ancestors)
         if self._storied and self._history is not None:
             history = self._history[here]
             if ancestors is not None:

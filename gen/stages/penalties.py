@@ -48,7 +48,7 @@ class Penalties:
         """See `gen.loop.row_set.Stage.key`."""
         return (self._version, *sorted(self._used), *sorted(self._sizes)) if self._used else None
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.loop.row_set.Stage.admit`."""
         asked = [request.sampler.processors or _NONE for request in requests]
         if not self._used and all(one == _NONE for one in asked):

@@ -38,7 +38,7 @@ class UserProcessors:
         """See `gen.loop.row_set.Stage.key`."""
         return (self._version, self._somewhere, *self._lists) if self._lists else None
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.loop.row_set.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         asked = [_ids(request) for request in requests]

@@ -176,7 +176,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
                 texts[row] = rng.choices(range(VOCAB), k=rng.randint(1, 9))
                 requests[row] = random_request(rng, [*texts[row]])
             if rows:
-                stage.admit(slice(rows.start, rows.stop), [requests[row] for row in rows])
+                stage.admit(slice(rows.start, rows.stop), [requests[row] for row in rows], [texts[row] for row in rows])
             for row, text in texts.items():
                 texts[row] = [*text, *rng.choices(range(VOCAB), k=rng.randint(0, 1))]
             here = range(max(requests) + 1) if requests and rng.random() < 0.8 else rows
@@ -201,7 +201,7 @@ def test_samples_of_a_prompt_have_its_penalties_each() -> None:
     requests = [
         Request(prompt_ids=[1], sampler=greedy(logit_bias={token: 1.0}), seeds=(0, 1), limit=9) for token in (2, 3)
     ]
-    stage.admit(slice(0, 4), requests)
+    stage.admit(slice(0, 4), requests, [[1], [1]])
     history, ones = torch.ones(5, 4, dtype=torch.int64), torch.ones(5, 1, dtype=torch.int64)
     made = stage(torch.zeros(5, 4), slice(0, 5), history, ones, ones - 1)
     assert made.tolist() == [[0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
@@ -211,7 +211,7 @@ def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
     stage = Penalties(2, torch.device("cpu"))
     for row, penalty in enumerate((1e-300, 1e30)):
         request = Request(prompt_ids=[0, 1, 2], sampler=greedy(repetition_penalty=penalty), seeds=(0,), limit=9)
-        stage.admit(slice(row, row + 1), [request])
+        stage.admit(slice(row, row + 1), [request], [[0, 1, 2]])
     history, lengths = torch.tensor([[0, 1, 2]] * 2), torch.full((2, 1), 3)
     made = stage(torch.tensor([[-3.0, 0.0, 3.0]] * 2), slice(0, 2), history, lengths, lengths - 3)
     assert not made.isnan().any()

@@ -132,7 +132,7 @@ def test_streamed_the_text_is_the_same(model: Any) -> None:
 def test_a_request_without_processors_costs_nothing() -> None:
     stage = UserProcessors(2, torch.device("cpu"))
     [job] = new_jobs(ScriptedModel("a"), ["x"])
-    stage.admit(slice(0, 1), [job.request])
+    stage.admit(slice(0, 1), [job.request], [job.tokens])
     assert stage.key() is None
     assert [*stage.tensors()] == []
 
