@@ -1,0 +1,99 @@
+"""Sets of characters as ranges of code points, and what `\\d`, `\\w`, `\\s` and case mean in them.
+
+Python and JSON Schema (ECMA 262) read the categories differently: "é" is a `\\w` in Python and none in ECMA 262. A
+constraint must hold in both readings, so each category has two sets: what is in it in every reading (`certain`), and
+what is in it in any. The complement of one is the other of the opposite.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache, lru_cache
+
+import numpy as np
+
+LAST = 0x10FFFF
+Ranges = tuple[tuple[int, int], ...]
+"""Inclusive, sorted, with gaps between."""
+
+EVERY: Ranges = ((0, LAST),)
+NEWLINE: Ranges = ((10, 10),)
+_LINE_ENDS: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The ranges sorted, those that overlap or touch as one."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """All other code points."""
+    starts = [0, *(high + 1 for _, high in ranges)]
+    ends = [*(low - 1 for low, _ in ranges), LAST]
+    return tuple((low, high) for low, high in zip(starts, ends, strict=True) if low <= high)
+
+
+@lru_cache(1024)
+def intersection(one: Ranges, other: Ranges) -> Ranges:
+    """The code points in both."""
+    out = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if low <= high:
+            out.append((low, high))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(out)
+
+
+_ASCII: dict[str, Ranges] = {
+    "d": ((48, 57),),
+    "s": ((9, 13), (32, 32)),
+    "w": ((48, 57), (65, 90), (95, 95), (97, 122)),
+}
+
+
+@cache
+def category(letter: str, certain: bool) -> Ranges:
+    """`\\d`, `\\s` or `\\w` as it is read by all (ASCII) or by any; a capital letter for its complement."""
+    if letter.isupper():
+        return complement(category(letter.lower(), not certain))
+    if certain:
+        return _ASCII[letter]
+    found = [(match.start(), match.end() - 1) for match in re.finditer(rf"\{letter}+", _all_characters())]
+    return union([*found, *_ASCII[letter], *([(0xFEFF, 0xFEFF)] if letter == "s" else [])])
+
+
+def dot(flags: int, ecma: bool, certain: bool) -> Ranges:
+    """What "." matches: all but a newline, to ECMA 262 all but four line ends; everything with DOTALL."""
+    if flags & re.DOTALL:
+        return EVERY
+    return complement(_LINE_ENDS if ecma and certain else NEWLINE)
+
+
+def any_case(ranges: Ranges, flags: int) -> Ranges:
+    """With IGNORECASE all that Python's re matches for these characters, else the ranges themselves."""
+    if not flags & re.IGNORECASE:
+        return ranges
+    members = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)
+    found = re.findall(f"[{members}]", _cased(), re.IGNORECASE) if ranges else []
+    return union([*ranges, *((ord(one), ord(one)) for one in found)])
+
+
+@cache
+def _all_characters() -> str:
+    return np.arange(LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+@cache
+def _cased() -> str:
+    """Every character that another case has; all of them are in the first two planes."""
+    return "".join(one for one in _all_characters()[:0x20000] if one.lower() != one or one.upper() != one)
