@@ -27,8 +27,10 @@ class Completion:
         token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
-        finish_reason: "eos", "stop" (a stop string) or "length" (max_new_tokens, or the end of the context).
+        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string) or "length"
+            (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
+        engine: what held the text to its output type, "device" or "host"; None where there was none.
     """
 
     text: str
@@ -38,6 +40,7 @@ class Completion:
     score: float
     finish_reason: FinishReason
     seed: int
+    engine: Literal["device", "host"] | None = None
 
 
 def nothing_left(name: str, new_tokens: int) -> SamplingError:
