@@ -94,6 +94,13 @@ class Tokenizer:
             raise ArgumentError(f"the chat template does not use {', '.join(unused)} of chat_template_kwargs.")
         return text
 
+    def pieces(self) -> dict[int, str]:
+        """Each token as the tokenizer writes it, by id; special ones are not among them, added ones are as in texts."""
+        added = self._tokenizer.added_tokens_decoder
+        special = {*self._tokenizer.all_special_ids, *(one for one, token in added.items() if token.special)}
+        written = {token_id: piece for piece, token_id in self._tokenizer.get_vocab().items()}
+        return {token_id: piece for token_id, piece in written.items() if token_id not in special}
+
     def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
         """The special tokens that stop strings name, by id: decoding leaves them out of the text."""
         named = {

@@ -1,0 +1,226 @@
+"""A model's vocabulary as bytes: what each token spells, and a trie of all tokens in the order of its levels.
+
+Example, the tokens a, b, ab, abc: level 1 has the nodes a and b, level 2 has ab, level 3 has abc. A state of an
+automaton is walked through all tokens at once, level by level: a node's state is that of its parent after one byte,
+which is one lookup for all nodes of a level.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.errors import ConstraintError
+from gen.models.base import Model
+from gen.tokenizers import Tokenizer
+
+MAX_BYTES = 32
+NO_BYTE = 256
+"""Stands behind a token's last byte in `Vocabulary.bytes`."""
+
+_SAMPLES = (
+    '{"name": "Ada Lovelace", "age": 36, "tags": ["x", null], "ok": true}\n',
+    "The quick brown fox can't jump 1234567890 times.",
+    "one\n  two\n\n    three\tfour",
+    "!#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
+    "Müller, Łukasz und señor Ñandú: 12 €",
+    "日本語 русский العربية 😀",
+)
+
+
+class Level(NamedTuple):
+    """Nodes of one depth: the node before each, (n,) int32, and the byte that leads from there, (n,) uint8."""
+
+    parents: npt.NDArray[np.int32]
+    bytes: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class PlacedVocabulary:
+    """A vocabulary on a device.
+
+    Attributes:
+        levels: of each level the parents, (n,) int32, and the bytes, (n,) int64.
+        node_of: (size,) int32, where a token ends; `Vocabulary.nodes` for one that is never allowed.
+        bytes: as of `Vocabulary`.
+    """
+
+    levels: Sequence[tuple[Tensor, Tensor]]
+    node_of: Tensor
+    bytes: Tensor
+
+
+class Vocabulary:
+    """The bytes of each token. Tokens that spell nothing, or more than 32 bytes, are never allowed in a text.
+
+    Args:
+        tokens: what each spells, b"" for nothing.
+
+    Attributes:
+        size: how many tokens there are.
+        tokens: what each spells; b"" for one that is never allowed.
+        end: a token that is never allowed: it stands for the end of a text where a model has none.
+        levels, nodes: the trie; node 0 is the root, the others are numbered level by level.
+        node_of: (size,) int32, where a token ends; `nodes` for one that is never allowed.
+        bytes: (size, longest) int16, `NO_BYTE` behind the last one.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.size = len(tokens)
+        self.end = _least_needed(tokens)
+        self.tokens = [token if len(token) <= MAX_BYTES else b"" for token in tokens]
+        self.tokens[self.end] = b""
+        used = [token_id for token_id, token in enumerate(self.tokens) if token]
+        if not used:
+            raise ConstraintError("the tokenizer has no token that spells text; output types need one.")
+        used.sort(key=self.tokens.__getitem__)
+        spelled = _matrix([self.tokens[token_id] for token_id in used])
+        same = np.logical_and.accumulate(spelled[1:] == spelled[:-1], axis=1)
+        new = np.vstack((np.ones((1, spelled.shape[1]), np.bool_), ~same)) & (spelled != NO_BYTE)
+        self.levels: list[Level] = []
+        self.nodes = 1
+        node = np.zeros(len(used), np.int32)  # of the first bytes of each token
+        for depth in range(spelled.shape[1]):
+            first = np.flatnonzero(new[:, depth])
+            self.levels.append(Level(node[first], spelled[first, depth].astype(np.uint8)))
+            numbers = self.nodes - 1 + np.cumsum(new[:, depth], dtype=np.int32)
+            node = np.where(spelled[:, depth] != NO_BYTE, numbers, node)
+            self.nodes += len(first)
+        self.node_of = np.full(self.size, self.nodes, np.int32)
+        self.node_of[used] = node
+        self.bytes = np.full((self.size, spelled.shape[1]), NO_BYTE, np.int16)
+        self.bytes[used] = spelled
+        self.is_token = np.zeros(self.nodes + 1, np.bool_)
+        """Whether a token ends at a node."""
+        self.is_token[node] = True
+        self._placed: dict[torch.device, PlacedVocabulary] = {}
+
+    @property
+    def longest(self) -> int:
+        """How many bytes the longest token has that may be allowed."""
+        return len(self.levels)
+
+    @property
+    def spells(self) -> npt.NDArray[np.bool_]:
+        """(256,) whether a byte is a token by itself."""
+        alone = np.zeros(256, np.bool_)
+        level, nodes = self.levels[0], np.arange(1, 1 + len(self.levels[0].bytes))
+        alone[level.bytes] = self.is_token[nodes]
+        return alone
+
+    def on(self, device: torch.device) -> PlacedVocabulary:
+        """The vocabulary on a device, made once. Host sync: none."""
+        placed = self._placed.get(device)
+        if placed is None:
+            with torch.inference_mode(False):
+                placed = PlacedVocabulary(
+                    [(_put(parents, device), _put(bytes_.astype(np.int64), device)) for parents, bytes_ in self.levels],
+                    _put(self.node_of, device),
+                    _put(self.bytes, device),
+                )
+            self._placed[device] = placed
+        return placed
+
+
+_Key = tuple[int, tuple[int, ...]]
+_known: WeakKeyDictionary[Tokenizer, dict[_Key, Vocabulary]] = WeakKeyDictionary()
+
+
+def vocabulary_of(model: Model) -> Vocabulary:
+    """The vocabulary of a model, made once for its tokenizer and kept with it.
+
+    The model's own eos tokens are never allowed in a text, whatever they spell.
+
+    Raises:
+        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not know.
+    """
+    size = min(model.vocab_size, model.tokenizer.vocab_size)
+    known = _known.setdefault(model.tokenizer, {})
+    key = size, tuple(model.eos_token_ids)
+    if key not in known:
+        tokens = token_bytes(model.tokenizer)[:size]
+        for token_id in model.eos_token_ids:
+            tokens[token_id] = b""
+        known[key] = Vocabulary(tokens)
+    return known[key]
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """What each token spells, b"" for special ones.
+
+    Raises:
+        ConstraintError: as of `vocabulary_of`.
+    """
+    pieces = tokenizer.pieces()
+    added = {token_id: piece for token_id, piece in pieces.items() if token_id in tokenizer.added_ids}
+    written = {token_id: piece for token_id, piece in pieces.items() if token_id not in added}
+    for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
+        spelled = read(written) | {token_id: piece.encode() for token_id, piece in added.items()}
+        if all(_spell(tokenizer, spelled, text) in [first + text.encode() for first in may_begin] for text in _SAMPLES):
+            return [spelled.get(token_id, b"") for token_id in range(tokenizer.vocab_size)]
+    raise ConstraintError(
+        "output types need a tokenizer whose tokens spell the bytes of a text: byte-level BPE, or SentencePiece with "
+        "byte fallback. Of this one the tokens of a text do not spell that text."
+    )
+
+
+def _spell(tokenizer: Tokenizer, spelled: Mapping[int, bytes], text: str) -> bytes:
+    return b"".join(spelled.get(token_id, b"") for token_id in tokenizer.encode_plain(text))
+
+
+class _Letters(dict[int, str]):
+    """How byte-level BPE writes bytes, as `str.translate` takes it; what it never writes becomes no byte."""
+
+    def __init__(self) -> None:
+        printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+        others = iter(range(0x100, 0x200))
+        super().__init__({byte if byte in printable else next(others): chr(byte) for byte in range(256)})
+
+    def __missing__(self, letter: int) -> str:
+        return "\u0100"
+
+
+def _read_byte_level(written: Mapping[int, str]) -> dict[int, bytes]:
+    letters = _Letters()
+    spelled = {}
+    for token_id, piece in written.items():
+        try:
+            spelled[token_id] = piece.translate(letters).encode("latin-1")
+        except UnicodeEncodeError:
+            spelled[token_id] = b""
+    return spelled
+
+
+def _read_sentence_pieces(written: Mapping[int, str]) -> dict[int, bytes]:
+    every_byte = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+    return {
+        token_id: every_byte.get(piece) or piece.replace("\u2581", " ").encode() for token_id, piece in written.items()
+    }
+
+
+def _least_needed(tokens: Sequence[bytes]) -> int:
+    """A token that texts can do without: it spells nothing, or bytes that UTF-8 does not have, or it is the longest."""
+
+    def rank(token_id: int) -> tuple[bool, bool, int]:
+        token = tokens[token_id]
+        return not token, 0xFF in token, len(token)
+
+    return max(range(len(tokens)), key=rank)
+
+
+def _matrix(tokens: Sequence[bytes]) -> npt.NDArray[np.int16]:
+    """(tokens, longest), a token a line, `NO_BYTE` behind its last byte."""
+    lengths = np.array([*map(len, tokens)])
+    matrix = np.full((len(tokens), int(lengths.max())), NO_BYTE, np.int16)
+    matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = np.frombuffer(b"".join(tokens), np.uint8)
+    return matrix
+
+
+def _put(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)
