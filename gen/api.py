@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from tqdm import tqdm
 
@@ -14,6 +14,7 @@ from gen.loop.batch import Job, Taker
 from gen.loop.custom import CustomTexts
 from gen.loop.running import Options, Runner, completions, new_job, run
 from gen.loop.texts import Completion, Text
+from gen.loop.values import valued
 from gen.models.base import Model
 from gen.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests import LogitsProcessor
@@ -29,21 +30,35 @@ class Arguments(PromptArguments, total=False):
     replay: bool
 
 
+Value = TypeVar("Value")
 One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
 
 
 @overload
 def generate(
-    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[False] = ..., **arguments: Unpack[Arguments]
+    model: Model,
+    prompt: Prompt,
+    output_type: None = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
 ) -> str: ...
 @overload
 def generate(
-    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **arguments: Unpack[Arguments]
+    model: Model,
+    prompt: Prompt,
+    output_type: object = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
 ) -> Completion: ...
 @overload
 def generate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: None = ...,
     *,
     sampler: One | Sequence[GreedySampler] = ...,
     details: Literal[False] = ...,
@@ -53,6 +68,7 @@ def generate(
 def generate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
     *,
     sampler: One | Sequence[GreedySampler] = ...,
     details: Literal[True],
@@ -60,16 +76,29 @@ def generate(
 ) -> list[Completion]: ...
 @overload
 def generate(
-    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[False] = ..., **arguments: Unpack[Arguments]
+    model: Model,
+    prompt: Prompt,
+    output_type: None = ...,
+    *,
+    sampler: Sampler,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
 ) -> str | list[str]: ...
 @overload
 def generate(
-    model: Model, prompt: Prompt, *, sampler: Sampler, details: Literal[True], **arguments: Unpack[Arguments]
+    model: Model,
+    prompt: Prompt,
+    output_type: object = ...,
+    *,
+    sampler: Sampler,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
 ) -> Completion | list[Completion]: ...
 @overload
 def generate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: None = ...,
     *,
     sampler: Sampler | Sequence[Sampler],
     details: Literal[False] = ...,
@@ -79,6 +108,7 @@ def generate(
 def generate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
     *,
     sampler: Sampler | Sequence[Sampler],
     details: Literal[True],
@@ -88,14 +118,46 @@ def generate(
 def generate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
+    output_type: None = ...,
     *,
     sampler: Sampler | Sequence[Sampler] | None = ...,
     details: bool,
     **arguments: Unpack[Arguments],
 ) -> Result: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompt,
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> Value: ...
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: type[Value],
+    *,
+    sampler: One | Sequence[GreedySampler] = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> list[Value]: ...
+@overload
 def generate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
+    output_type: object,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[Arguments],
+) -> Any: ...
+def generate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any = None,
     *,
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | Sequence[Sampler] | None = None,
@@ -111,7 +173,7 @@ def generate(
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
-) -> Result:
+) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
     A text depends on its prompt and seed alone: it is the same in any batch and streamed (in float32; logits in
@@ -123,6 +185,11 @@ def generate(
             any of these. An empty text starts from the bos token. Token ids may also be an array or a tensor,
             (length,) for one prompt or (prompts, length) for a list. Where a whole number is wanted, one of numpy or a
             tensor of one will do.
+        output_type: what the text is held to, so that it stands for a value: a Python type that pydantic knows (a
+            model, dataclass, TypedDict, int, Literal, Enum, list[...], ...), `gen.regex`, `gen.choice`,
+            `gen.json_schema`, `gen.grammar`, or what `gen.compile` made of one. A type whose JSON is always a string is
+            written without quotes. None is no type; `type(None)` is null. For a list of prompts it may be a list with
+            one for each, None among them.
         images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
             a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
             be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
@@ -149,10 +216,13 @@ def generate(
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
     Returns:
-        A str for a prompt, a list of str for a list. Where a prompt has several texts (a multinomial sampler with
-        samples, num_return_sequences above 1) a list of them stands in the place of the str.
+        A str for a prompt, or a value of its output type; a list of them for a list. Where a prompt has several texts
+        (a multinomial sampler with samples, num_return_sequences above 1) a list of them stands in the place of one.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
+        ConstraintError: an output type cannot be held to, or there is no room for a whole text of it; nothing has run.
+        IncompleteError: a text ended before it was whole: at a stop string, or at its limit on the host engine; or its
+            type refuses the value.
         SamplingError: a row had no token left to choose.
         BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
         Interrupted: Ctrl-C; its `results` has the texts that were done.
@@ -167,6 +237,7 @@ def generate(
     call = read_call(
         model,
         prompt,
+        output_type,
         images=images,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
@@ -192,6 +263,7 @@ def generate(
 def stream(
     model: Model,
     prompt: Prompt,
+    output_type: Any = None,
     *,
     images: Sequence[ImageLike] | None = None,
     sampler: Sampler | None = None,
@@ -204,19 +276,21 @@ def stream(
     logits_processors: Sequence[LogitsProcessor] | None = None,
     replay: bool = True,
 ) -> Stream:
-    """Continue one prompt piece by piece; the pieces joined are what `generate` returns for the same arguments.
+    """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
     A piece never ends within a character, and text that may yet be part of a stop string waits until that is known.
 
     Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
     Returns:
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
+        Its last step raises IncompleteError where the text is no whole value of its output type.
     """
     check_flag("replay", replay)
     request = read_one(
         "stream",
         model,
         prompt,
+        output_type,
         images=images,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
@@ -249,3 +323,4 @@ def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
             yield text
     elif taker.error is not None:
         raise taker.error
+    valued(job.request, completions(job)[0])  # raises where the text is not whole

@@ -1,17 +1,22 @@
 """One call of the user's: its arguments read into requests, and what it returns made of the jobs they became."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from gen.arguments import LARGEST, check_flag, read_whole
-from gen.errors import ArgumentError, BatchError
+from gen.constraints.compiling import carry_out, compile, compiled_before
+from gen.constraints.constraint import Constraint
+from gen.constraints.output_types import read_plan
+from gen.errors import ArgumentError, BatchError, ConstraintError
 from gen.images import ImageLike, read_images
+from gen.isolation import isolated
 from gen.loop.batch import Job
 from gen.loop.running import completions
 from gen.loop.texts import Completion
+from gen.loop.values import valued
 from gen.models.base import Model, RecommendsSampler
-from gen.prompts import AnyPrompt, Prompt, Prompts, read_requests, split_prompts
+from gen.prompts import AnyPrompt, Prompt, Prompts, check_model, read_requests, split_prompts
 from gen.requests import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
@@ -20,7 +25,7 @@ Result = str | Completion | list[str] | list[Completion] | list[str | list[str]]
 
 
 class PromptArguments(TypedDict, total=False):
-    """What may be said of prompts and of how they go on, but for the sampler; see `gen.generate`."""
+    """What may be said of prompts and of how they go on, but for sampler and output type; see `gen.generate`."""
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
     max_new_tokens: int | Sequence[int]
@@ -34,7 +39,7 @@ class PromptArguments(TypedDict, total=False):
 
 
 class OneArguments(TypedDict, total=False):
-    """What may be said of one prompt that makes one text; see `gen.generate`."""
+    """What may be said of one prompt that makes one text, but for its output type; see `gen.generate`."""
 
     images: Sequence[ImageLike] | None
     sampler: Sampler | None
@@ -55,7 +60,7 @@ class Call:
         requests: one for each prompt.
         batch: whether the prompts came as a list.
         returned: how many of a beam search's texts are returned.
-        details: whether completions are returned instead of texts.
+        details: whether completions are returned instead of values.
     """
 
     requests: list[Request]
@@ -64,11 +69,14 @@ class Call:
     details: bool
 
     def result(self, job: Job) -> Any:
-        """A prompt's text or completion, or all of them where its sampler makes several."""
-        made: list[Any] = [one if self.details else one.text for one in completions(job)]
+        """A prompt's value or completion, or all of them where its sampler makes several."""
+        several = len(job.request.seeds) > 1
+        found = completions(job)
         if isinstance(job.request.sampler, BeamSearchSampler):
-            return made[: self.returned] if self.returned > 1 else made[0]
-        return made if len(job.request.seeds) > 1 else made[0]
+            found, several = found[: self.returned], self.returned > 1
+        made = [valued(job.request, one) for one in found]
+        results: list[Any] = [one if self.details else one.value for one in made]
+        return results if several else results[0]
 
     def done(self, job: Job) -> Any:
         """A prompt's result; None where it has not ended, or has failed."""
@@ -102,6 +110,7 @@ class Call:
 def read_call(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any = None,
     *,
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | Sequence[Sampler] | None = None,
@@ -119,12 +128,14 @@ def read_call(
 
     Raises:
         ArgumentError: one of them cannot be used.
+        ConstraintError: an output type cannot be held to.
         ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
     """
     prompts, batch = split_prompts(prompt)
     samplers = _read_samplers(model, sampler, len(prompts))
     check_flag("details", details)
     returned = _read_returned(num_return_sequences, samplers)
+    constraints = _read_constraints(model, output_type, len(prompts) if batch else None)
     requests = read_requests(
         model,
         prompts,
@@ -138,13 +149,15 @@ def read_call(
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
     )
-    return Call(requests, batch, returned, details)
+    pairs = zip(requests, constraints, strict=True)
+    return Call([_constrained(model, *pair) for pair in pairs], batch, returned, details)
 
 
 def read_one(
     function: str,
     model: Model,
     prompt: Prompt,
+    output_type: Any = None,
     *,
     images: Sequence[ImageLike] | None = None,
     sampler: Sampler | None = None,
@@ -166,6 +179,7 @@ def read_one(
     prompts, batch = split_prompts(prompt)
     if batch:
         raise ArgumentError(f"{function} takes one prompt; use generate for a list.")
+    [constraint] = _read_constraints(model, output_type, None)
     [chosen] = _read_samplers(model, sampler, 1)
     if chosen.samples != 1:
         raise ArgumentError(f"{function} makes one text, the sampler makes {chosen.samples} a prompt; use generate.")
@@ -182,7 +196,51 @@ def read_one(
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
     )
-    return request
+    return _constrained(model, request, constraint)
+
+
+def read_submitted(
+    function: str, model: Model, prompt: Prompt, output_type: Any, arguments: OneArguments
+) -> tuple[Request, Callable[[Request], Request] | None]:
+    """As `read_one`; an output type that has not been compiled yet is left to be compiled, which may take seconds.
+
+    Returns:
+        The request, and what to call in another thread for the one to run in its place; None where this is it.
+    """
+    check_model(model)
+    constraint = None if output_type is None else compiled_before(model, output_type)
+    request = read_one(function, model, prompt, constraint, **arguments)
+    if output_type is None or constraint is not None:
+        return request, None
+    plan = read_plan(output_type)
+    return request, lambda request: _constrained(model, request, carry_out(model, plan))
+
+
+@isolated
+def _constrained(model: Model, request: Request, constraint: Constraint | None) -> Request:
+    """A request with its constraint, whose tables are where they are needed.
+
+    Raises:
+        ArgumentError: a token that ends the text may be part of it.
+        ConstraintError: there is no room for a whole text.
+    """
+    if constraint is None:
+        return request
+    for token_id in request.eos_token_ids:
+        if spelt := constraint.vocabulary.tokens[token_id]:
+            raise ArgumentError(
+                f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
+                "give the text as stop=."
+            )
+    least, limit = constraint.least_tokens or 0, request.limit
+    if least > limit:
+        wanted = f"prompt {request.number}: the shortest text of its output type has {least} tokens"
+        if limit == model.context_length - len(request.prompt_ids):
+            raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
+        raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
+    if constraint.compiled is not None:
+        constraint.compiled.place(model.placement.logits_device)
+    return replace(request, constraint=constraint)
 
 
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:
@@ -194,6 +252,17 @@ def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, pr
     if len(sampler) != prompts:
         raise ArgumentError(f"sampler must be one sampler or one for each of {prompts} prompts, got {len(sampler)}")
     return [read_sampler(one) for one in sampler]
+
+
+def _read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
+    """One constraint or None a prompt; `prompts` is None for one prompt that did not come in a list."""
+    if isinstance(output_type, list | tuple) and prompts is not None:
+        if len(output_type) != prompts:
+            raise ConstraintError(
+                f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
+            )
+        return [None if one is None else compile(model, one) for one in output_type]
+    return [None if output_type is None else compile(model, output_type)] * (prompts or 1)
 
 
 def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:

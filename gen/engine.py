@@ -1,12 +1,13 @@
 """What servers and asyncio programs call: an engine that requests join and leave, `agenerate` and `astream`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, read_whole
-from gen.calls import OneArguments, PromptArguments, Result, read_call, read_one
+from gen.calls import OneArguments, PromptArguments, Result, read_call, read_submitted
 from gen.errors import ArgumentError
 from gen.loop.batch import Job
 from gen.loop.drawing import draws
@@ -54,10 +55,12 @@ class Engine:
         self._model = model
         self._loop = EngineLoop(self, options, max_waiting=read_whole("max_waiting", max_waiting))
 
-    def submit(self, prompt: Prompt, **arguments: Unpack[OneArguments]) -> EngineStream:
+    def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Args: as for `gen.stream`, but for `replay`, which is the engine's; they are checked in the caller's thread.
+        Args: as for `gen.stream`, but for `replay`, which is the engine's; they are checked in the caller's thread. An
+            output type that has not been compiled before is compiled in another thread, and what is amiss with it is
+            raised by the stream.
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
         Raises:
@@ -65,7 +68,8 @@ class Engine:
             EngineFull: `rows` requests run and `max_waiting` wait.
             EngineClosed: the engine was closed, or has failed; its readers have been told why.
         """
-        return _submit(self._loop, self._model, read_one("submit", self._model, prompt, **arguments), owner=self)
+        request, constrain = read_submitted("submit", self._model, prompt, output_type, arguments)
+        return _submit(self._loop, self._model, request, constrain, owner=self)
 
     def close(self) -> None:
         """Take no more requests, and end those under way, whose readers get `EngineClosed`; wait at most a step."""
@@ -80,18 +84,20 @@ class Engine:
         self.close()
 
 
-def astream(model: Model, prompt: Prompt, **arguments: Unpack[OneArguments]) -> EngineStream:
+def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
     """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside those of others.
 
     The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
 
-    Args: as for `gen.stream`, but for `replay`; they are checked at the call.
+    Args: as for `gen.stream`, but for `replay`; they are checked at the call, output types as by `Engine.submit`.
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
-    return _submit(_own_loop(model), model, read_one("astream", model, prompt, **arguments), owner=model)
+    request, constrain = read_submitted("astream", model, prompt, output_type, arguments)
+    return _submit(_own_loop(model), model, request, constrain, owner=model)
 
 
+Value = TypeVar("Value")
 One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
 
 
@@ -99,6 +105,7 @@ One = GreedySampler | None  # samplers that make one text a prompt, whatever the
 async def agenerate(
     model: Model,
     prompt: Prompt,
+    output_type: None = ...,
     *,
     sampler: One = ...,
     details: Literal[False] = ...,
@@ -106,12 +113,19 @@ async def agenerate(
 ) -> str: ...
 @overload
 async def agenerate(
-    model: Model, prompt: Prompt, *, sampler: One = ..., details: Literal[True], **arguments: Unpack[PromptArguments]
+    model: Model,
+    prompt: Prompt,
+    output_type: object = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[PromptArguments],
 ) -> Completion: ...
 @overload
 async def agenerate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: None = ...,
     *,
     sampler: One = ...,
     details: Literal[False] = ...,
@@ -121,6 +135,7 @@ async def agenerate(
 async def agenerate(
     model: Model,
     prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
     *,
     sampler: One = ...,
     details: Literal[True],
@@ -130,28 +145,61 @@ async def agenerate(
 async def agenerate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
+    output_type: None = ...,
     *,
     sampler: Sampler | Sequence[Sampler] | None = ...,
     details: bool = ...,
     **arguments: Unpack[PromptArguments],
 ) -> Result: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[PromptArguments],
+) -> Value: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[PromptArguments],
+) -> list[Value]: ...
+@overload
 async def agenerate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
+    output_type: object,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[PromptArguments],
+) -> Any: ...
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any = None,
     *,
     sampler: Sampler | Sequence[Sampler] | None = None,
     details: bool = False,
     **arguments: Unpack[PromptArguments],
-) -> Result:
+) -> Any:
     """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
 
-    What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread. A task that is
-    cancelled frees its rows by the next step.
+    What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread; output types are
+    compiled in one. A task that is cancelled frees its rows by the next step.
 
     Args: as for `gen.generate`, but for `max_batch_tokens`, `progress` and `replay`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
     """
-    call = read_call(model, prompt, sampler=sampler, details=details, **arguments)
+    read = partial(read_call, model, prompt, output_type, sampler=sampler, details=details, **arguments)
+    call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
     if all(map(_runs, call.requests)):
         await _run_beside_others(model, jobs)
@@ -183,13 +231,28 @@ def _runs(request: Request) -> bool:
     return draws(request.sampler) and len(request.seeds) == 1
 
 
-def _submit(loop: EngineLoop, model: Model, request: Request, *, owner: object) -> EngineStream:
+def _submit(
+    loop: EngineLoop,
+    model: Model,
+    request: Request,
+    constrain: Callable[[Request], Request] | None,
+    *,
+    owner: object,
+) -> EngineStream:
     if not _runs(request):
         raise ArgumentError(
             f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; "
             f"{type(request.sampler).__name__} is for gen.generate and gen.agenerate."
         )
-    return EngineStream(loop.add(model, new_job(model, request, streamed=True)), owner)
+    job = new_job(model, request, streamed=True)
+    if constrain is None:
+        return EngineStream(loop.add(model, job), owner)
+
+    def prepare() -> None:
+        job.request = constrain(request)
+        job.takers = new_job(model, job.request, streamed=True).takers
+
+    return EngineStream(loop.add(model, job, prepare), owner)
 
 
 def _own_loop(model: Model) -> EngineLoop:

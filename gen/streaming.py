@@ -9,10 +9,13 @@ from gen.loop.batch import Job
 from gen.loop.engine import Feed
 from gen.loop.running import completions
 from gen.loop.texts import Completion
+from gen.loop.values import valued
 
 
 class Stream(Iterator[str], ABC):
     """The pieces of one text, none of them empty, and at its end the completion.
+
+    A text of an output type that ends before it is whole raises `IncompleteError` after its last piece.
 
     A stream that is no longer referred to is closed.
     """
@@ -30,6 +33,7 @@ class Stream(Iterator[str], ABC):
 
         Raises:
             GenError: there is none: the text has not ended yet, or it was closed or failed before its end.
+            IncompleteError: the text is no whole value of its output type.
         """
 
 
@@ -55,9 +59,10 @@ class CallerStream(Stream):
                 "early, or that failed, has none)."
             )
         try:
-            return completions(self._job)[0]
+            made = completions(self._job)[0]
         except Exception as error:  # a processor of the user's fails with errors of every kind
             raise GenError(f"the stream has failed and has no completion: {error}") from error
+        return valued(self._job.request, made)
 
 
 class EngineStream(Stream, AsyncIterator[str]):
@@ -110,7 +115,7 @@ class EngineStream(Stream, AsyncIterator[str]):
         if not self._feed.ended:
             raise GenError("the stream was closed before its text had ended; it has no completion.")
         self._feed.check()
-        return completions(self._feed.job)[0]
+        return valued(self._feed.job.request, completions(self._feed.job)[0])
 
     def __del__(self) -> None:
         self._feed.cancel()
@@ -122,4 +127,6 @@ class EngineStream(Stream, AsyncIterator[str]):
         piece = self._feed.take()
         if piece == "":
             self._feed.check()
+            if self._feed.ended and self._feed.job.request.constraint is not None:
+                self.completion()  # raises where the text is not whole
         return piece

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+from gen.errors import show
+
 if TYPE_CHECKING:
     from gen.constraints.compiled import Compiled
     from gen.constraints.host import Grammar
@@ -16,18 +18,17 @@ class Walker(Protocol):
     """Follows one text on the host, token by token.
 
     Attributes:
-        whole: whether the text so far is a full match.
-        complete: whether it is, and nothing can come after it: the text has ended.
+        complete: whether the text is a full match that nothing can follow: it has ended.
     """
-
-    @property
-    def whole(self) -> bool: ...
 
     @property
     def complete(self) -> bool: ...
 
-    def push(self, token_id: int) -> None:
-        """Take a token."""
+    def push(self, token_id: int) -> bool:
+        """Take a token; whether it was allowed."""
+
+    def problem(self) -> str:
+        """Why nothing can follow, where the engine itself has failed; else ""."""
 
     def copy(self) -> "Walker":
         """Another one, which goes on by itself from here."""
@@ -35,7 +36,7 @@ class Walker(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Constraint:
-    """An output type compiled for a vocabulary; see `gen.compile`, which makes it. For any number of calls and threads.
+    """An output type compiled for a vocabulary, as `gen.compile` makes it; for any number of calls and threads.
 
     Attributes:
         engine: "device": an automaton on the model's device; "host": llguidance, with an exchange a token.
@@ -45,6 +46,7 @@ class Constraint:
         vocabulary: whose tokens it allows.
         compiled: the automaton with this vocabulary; None on the host engine. Equal constraints share it.
         grammar: llguidance's; None on the device engine. Equal constraints share it.
+        parse: reads a whole text; see `read`.
     """
 
     engine: EngineName
@@ -52,23 +54,32 @@ class Constraint:
     least_tokens: int | None
     reason: str = ""
     vocabulary: "Vocabulary" = field(repr=False)
-    compiled: "Compiled | None" = field(repr=False)
-    grammar: "Grammar | None" = field(repr=False)
-    _parse: Callable[[str], Any] = field(repr=False)
+    compiled: "Compiled | None" = field(default=None, repr=False)
+    grammar: "Grammar | None" = field(default=None, repr=False)
+    parse: Callable[[str], Any] = field(repr=False)
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text is a full match."""
+        if self.compiled is not None:
+            return self.compiled.accepts(text)
+        assert self.grammar is not None  # one of the two is there; tells mypy
+        return self.grammar.accepts(text)
 
     def read(self, text: str) -> Any:
-        """The value of a text that is a full match.
+        """The value of a text.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is no full match, or its type refuses the value.
         """
-        return self._parse(text)
+        if not self.accepts(text):
+            raise ValueError(f"no full match of the output type: {show(text)}")
+        return self.parse(text)
 
     def walker(self) -> Walker:
         """A walker at the start of a text."""
         if self.compiled is not None:
             return DeviceWalker(self.compiled)
-        assert self.grammar is not None  # one of the two is there; tells mypy
+        assert self.grammar is not None  # as above
         return self.grammar.walker()
 
 
@@ -79,18 +90,18 @@ class DeviceWalker:
         self._compiled, self._state = compiled, state
 
     @property
-    def whole(self) -> bool:
-        """See `Walker`."""
-        return bool(self._compiled.table.final[self._state])
-
-    @property
     def complete(self) -> bool:
         """See `Walker`."""
         return self._compiled.is_complete(self._state)
 
-    def push(self, token_id: int) -> None:
+    def push(self, token_id: int) -> bool:
         """See `Walker`."""
         self._state = self._compiled.next_state(self._state, token_id)
+        return self._state != 0
+
+    def problem(self) -> str:
+        """See `Walker`: an automaton does not fail."""
+        return ""
 
     def copy(self) -> Self:
         """See `Walker`."""

@@ -5,6 +5,7 @@ import atexit
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Condition, Lock, Thread, current_thread
 from weakref import WeakSet, finalize
@@ -17,6 +18,7 @@ from gen.models.base import Model
 
 logger = logging.getLogger("gen")
 
+_PREPARERS = 2  # threads
 Sleeper = tuple[asyncio.AbstractEventLoop, asyncio.Event]  # a reader in an event loop that waits for more
 
 
@@ -123,6 +125,8 @@ class EngineLoop:
         self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
         self._lock = Lock()  # of what waits; finalisers never take it
         self._waiting: deque[tuple[Model, Feed]] = deque()
+        self._preparing: list[Feed] = []
+        self._preparers = ThreadPoolExecutor(_PREPARERS, "gen engine prepares")
         self._running: list[Feed] = []
         self._some_cancelled = self._closed = False
         self._failure = ""
@@ -138,9 +142,11 @@ class EngineLoop:
         """Whether it takes no more requests."""
         return self._closed
 
-    def add(self, model: Model, job: Job) -> Feed:
+    def add(self, model: Model, job: Job, prepare: Callable[[], object] | None = None) -> Feed:
         """Let a request join.
 
+        Args:
+            prepare: to be run before that, in a thread for it; what it raises is the job's error.
         Raises:
             EngineFull: as many wait as may.
             EngineClosed: it was closed, or has failed.
@@ -155,7 +161,11 @@ class EngineLoop:
                 raise EngineFull(
                     f"{self._rows} requests run and {self._max_waiting} wait, as many as may; ask again later."
                 )
-            self._waiting.append((model, feed))
+            if prepare is None:
+                self._waiting.append((model, feed))
+            else:
+                self._preparing.append(feed)
+                self._preparers.submit(self._prepare, model, feed, prepare)
         self._wake()
         return feed
 
@@ -166,8 +176,27 @@ class EngineLoop:
         if current_thread() is not self._thread:
             self._thread.join()
 
+    def _prepare(self, model: Model, feed: Feed, prepare: Callable[[], object]) -> None:
+        """Run what comes before a request can wait, in a thread of its own kind."""
+        try:
+            if not feed.job.cancelled:
+                prepare()
+        except Exception as error:
+            feed.job.error = error
+        with self._lock:
+            if feed not in self._preparing:  # the engine was closed
+                return
+            self._preparing.remove(feed)
+            if not feed.job.ended:
+                self._waiting.append((model, feed))
+        if feed.job.ended:
+            _tell([feed.put()])
+        else:
+            self._wake()
+
     def _full(self) -> bool:
-        return len(self._waiting) + len(self._running) >= self._max_waiting + self._rows
+        taken = len(self._preparing) + len(self._waiting) + len(self._running)
+        return taken >= self._max_waiting + self._rows
 
     def _stop(self) -> None:
         self._closed = True
@@ -202,9 +231,10 @@ class EngineLoop:
             error = failure
         with self._lock:
             self._closed = True
-            left = [*self._running, *(feed for _, feed in self._waiting)]
-            self._running = []
+            left = [*self._running, *(feed for _, feed in self._waiting), *self._preparing]
+            self._running, self._preparing = [], []
             self._waiting.clear()
+        self._preparers.shutdown(wait=False, cancel_futures=True)
         _tell(feed.fail(error) for feed in left)
 
     def _work(self) -> None:

@@ -1,0 +1,122 @@
+"""Compiles an output type for a model's vocabulary: to an automaton if it can be one, else for llguidance."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from gen.constraints.automaton import Empty, TooLarge, Unsupported
+from gen.constraints.compiled import Compiled
+from gen.constraints.constraint import Constraint
+from gen.constraints.host import Grammar
+from gen.constraints.output_types import Plan, read_plan
+from gen.constraints.vocabulary import Vocabulary, vocabulary_of
+from gen.errors import ConstraintError
+from gen.isolation import isolated
+from gen.models.base import Model
+from gen.prompts import check_model
+from gen.tokenizers import Tokenizer
+
+_MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
+_kept: WeakKeyDictionary[Tokenizer, OrderedDict[Hashable, Constraint]] = WeakKeyDictionary()
+_changing = Lock()
+
+
+def compile(model: Model, output_type: Any) -> Constraint:
+    """Compile an output type, to use it again and again: in calls, batches, streams and engines, from any thread.
+
+    What has been compiled for a vocabulary is kept, so that calls which are given the type itself compile it once too.
+
+    Args:
+        model: whose vocabulary it is for; models with the same tokenizer can share it.
+        output_type: as for `gen.generate`; a constraint is checked against the model and returned.
+    Raises:
+        ConstraintError: it is no output type, no text at all meets it, neither engine can hold to it, or the
+            tokenizer's tokens are not known as bytes. The message names what is in the way, and where.
+    """
+    check_model(model)
+    if isinstance(output_type, Constraint):
+        return _checked(model, output_type)
+    return carry_out(model, read_plan(output_type))
+
+
+def compiled_before(model: Model, output_type: Any) -> Constraint | None:
+    """The constraint of an output type that has been compiled, so that it takes no time; None if it has not.
+
+    Raises:
+        ConstraintError: as of `compile`.
+    """
+    if isinstance(output_type, Constraint):
+        return _checked(model, output_type)
+    plan = read_plan(output_type)
+    with _changing:
+        constraint = _kept.get(model.tokenizer, {}).get(plan.key)
+    return None if constraint is None else carry_out(model, plan)
+
+
+def _checked(model: Model, constraint: Constraint) -> Constraint:
+    """A constraint that is for a model's vocabulary.
+
+    Raises:
+        ConstraintError: it is for another one.
+    """
+    vocabulary = vocabulary_of(model)
+    if constraint.vocabulary is vocabulary or constraint.vocabulary.tokens == vocabulary.tokens:
+        return constraint
+    raise ConstraintError(
+        f"the constraint was compiled for another vocabulary, of {len(constraint.vocabulary.tokens)} tokens; this "
+        f"model's has {len(vocabulary.tokens)}. Compile it for this model, as gen.compile(model, ...)."
+    )
+
+
+@isolated
+def carry_out(model: Model, plan: Plan) -> Constraint:
+    """What `compile` makes of a plan, kept from before or made now."""
+    vocabulary = vocabulary_of(model)
+    with _changing:
+        kept = _kept.setdefault(model.tokenizer, OrderedDict())
+        constraint = kept.get(plan.key)
+    if constraint is None or constraint.vocabulary is not vocabulary:
+        constraint = _made(plan, vocabulary)
+    with _changing:
+        kept[plan.key] = constraint
+        kept.move_to_end(plan.key)
+        if len(kept) > _MOST_KEPT:
+            kept.popitem(last=False)
+    return replace(constraint, parse=plan.parse)  # equal schemas may be of different types
+
+
+def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
+    """The automaton of a plan, or its grammar."""
+    reason = "a grammar is not regular"
+    if plan.table is not None:
+        try:
+            compiled = Compiled(plan.table(), vocabulary)
+        except Empty as error:
+            raise ConstraintError(f"no text meets the output type: {error}") from error
+        except (Unsupported, TooLarge) as error:
+            reason = str(error)
+        else:
+            return Constraint(
+                engine="device",
+                states=compiled.states,
+                least_tokens=compiled.least_tokens,
+                vocabulary=vocabulary,
+                compiled=compiled,
+                parse=plan.parse,
+            )
+    try:
+        grammar = Grammar(plan.grammar(), vocabulary)
+    except ConstraintError as error:
+        raise ConstraintError(f"{reason}; nor can the host engine: {error}" if plan.table else str(error)) from error
+    return Constraint(
+        engine="host",
+        states=None,
+        least_tokens=None,
+        reason=reason,
+        vocabulary=vocabulary,
+        grammar=grammar,
+        parse=plan.parse,
+    )

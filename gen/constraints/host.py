@@ -1,0 +1,124 @@
+"""The host engine: llguidance follows each text on the host and says which tokens may come next.
+
+It never raises: after every call its matchers are asked whether they have failed.
+"""
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+from gen.constraints.vocabulary import Vocabulary
+from gen.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+
+class Grammar:
+    """A grammar of llguidance's for a vocabulary.
+
+    Args:
+        text: as `gen.constraints.grammars` writes them.
+    Raises:
+        ConstraintError: llguidance refuses it.
+    """
+
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        from llguidance import LLMatcher
+
+        self._tokenizer = _tokenizer_of(vocabulary)
+        self._start = LLMatcher(self._tokenizer, text, log_level=0)
+        if self._start.is_error():
+            raise ConstraintError(f"llguidance: {_first_line(self._start)}")
+
+    def matcher(self) -> "LLMatcher":
+        """A matcher at the start of a text."""
+        return self._start.deep_copy()
+
+    def walker(self) -> "HostWalker":
+        """A walker at the start of a text."""
+        return HostWalker(self.matcher())
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text is a full match."""
+        matcher = self.matcher()
+        return matcher.consume_tokens(self._tokenizer.greedy_tokenize(text)) and matcher.is_accepting()
+
+
+class HostWalker:
+    """See `gen.constraints.constraint.Walker`."""
+
+    def __init__(self, matcher: "LLMatcher") -> None:
+        self._matcher = matcher
+
+    @property
+    def complete(self) -> bool:
+        """See `gen.constraints.constraint.Walker`."""
+        return is_complete(self._matcher)
+
+    def push(self, token_id: int) -> bool:
+        """See `gen.constraints.constraint.Walker`."""
+        return self._matcher.consume_token(token_id)
+
+    def problem(self) -> str:
+        """See `gen.constraints.constraint.Walker`."""
+        if not self._matcher.is_error():
+            self._matcher.compute_bitmask()  # where a text ends that has no next token
+        return f"llguidance: {_first_line(self._matcher)}" if self._matcher.is_error() else ""
+
+    def copy(self) -> Self:
+        """See `gen.constraints.constraint.Walker`."""
+        return type(self)(self._matcher.deep_copy())
+
+
+def is_complete(matcher: "LLMatcher") -> bool:
+    """Whether a text is whole and nothing can follow."""
+    return matcher.is_stopped() and not matcher.is_error() and matcher.is_accepting()
+
+
+def _first_line(matcher: "LLMatcher") -> str:
+    return next(iter(matcher.get_error().splitlines()), "it failed without a word")
+
+
+class _Bytes:
+    """A vocabulary as llguidance wants one, with a token of its own for the end: what ends a row is the row's."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._ids: dict[bytes, int] = {}
+        for token_id, token in enumerate(tokens):
+            if token:
+                self._ids.setdefault(token, token_id)
+        self._longest = max(map(len, self._ids), default=1)
+        self.eos_token_id, self.bos_token_id = len(tokens), None
+        self.special_token_ids = [token_id for token_id, token in enumerate(tokens) if not token]
+        # no text holds the byte 255, so that these are never allowed
+        self.tokens = [token or b"\xff[%d]" % token_id for token_id, token in enumerate([*tokens, b""])]
+
+    def __call__(self, data: bytes | str) -> list[int]:
+        """Tokens of some bytes, the longest that fits each time; it must not raise, so that unknown bytes are left."""
+        data = data.encode() if isinstance(data, str) else data
+        token_ids, at = [], 0
+        while at < len(data):
+            lengths = range(min(self._longest, len(data) - at), 0, -1)
+            length = next((length for length in lengths if data[at : at + length] in self._ids), 0)
+            if length:
+                token_ids.append(self._ids[data[at : at + length]])
+            at += max(1, length)
+        return token_ids
+
+
+_tokenizers: WeakKeyDictionary[Vocabulary, Any] = WeakKeyDictionary()
+_making = Lock()
+
+
+def _tokenizer_of(vocabulary: Vocabulary) -> "LLTokenizer":
+    """llguidance's tables of a vocabulary, made once."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    with _making:
+        if vocabulary not in _tokenizers:
+            wrapped = TokenizerWrapper(_Bytes(vocabulary.tokens))
+            size = len(vocabulary.tokens) + 1
+            _tokenizers[vocabulary] = LLTokenizer(wrapped, n_vocab=size, eos_token=[size - 1])
+        return _tokenizers[vocabulary]

@@ -1,0 +1,28 @@
+"""Packed masks of allowed tokens, and how they get into logits.
+
+Example: of the tokens 0 to 7 the first and the third are allowed. The mask is the byte 0b101, whose line in the table
+is [0, -inf, 0, -inf, -inf, -inf, -inf, -inf]; adding it to logits forbids the others.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+
+
+def bias_table(device: torch.device) -> Tensor:
+    """What each byte of a mask adds to eight logits, the lowest bit first: (256, 8) float32, 0 or -inf."""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return to_device(torch.from_numpy(np.where(bits, 0.0, -np.inf).astype(np.float32)), device)
+
+
+def allow(logits: Tensor, masks: Tensor, table: Tensor) -> Tensor:
+    """Logits (n, vocab) with -inf for what masks do not allow; float32. Host sync: none.
+
+    Args:
+        masks: (n, bytes) uint8, or whole numbers of more bytes; at least a bit for each token.
+        table: as of `bias_table`.
+    """
+    lines = table.index_select(0, masks.view(torch.uint8).view(-1).int())
+    return logits + lines.view(len(logits), -1)[:, : logits.shape[1]]

@@ -1,0 +1,171 @@
+"""Python types as JSON schemas, through pydantic, which also reads the text: no type has code of its own here.
+
+What pydantic checks but its JSON Schema does not say is said here where JSON Schema can (keys that are whole numbers),
+and refused where it cannot (a date's bounds), so that a whole text is a value of the type.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from gen.errors import ConstraintError, show
+
+FORMATS = frozenset({"date", "date-time", "time", "uuid", "ipv4", "ipv6"})
+"""The formats whose every text pydantic reads."""
+_ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
+_WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+_IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
+_IN_MAPS = ("properties", "patternProperties", "$defs")
+_SINGLE = ("items", "additionalProperties", "propertyNames")
+
+
+def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
+    """A type's JSON schema, and what reads a text as a value of it.
+
+    Raises:
+        ConstraintError: it is no type that pydantic knows, or one that JSON Schema cannot describe.
+    """
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(output_type)
+        schema = adapter.json_schema(schema_generator=_Schemas)
+    except Exception as error:  # pydantic has many, and calls methods of the user's
+        raise ConstraintError(f"{show(output_type)} is no output type: {' '.join(str(error).split())}") from error
+    for path, part in subschemas(schema):
+        _refuse(output_type, path, part)
+        _write_keys(part, schema)
+        # a set reads what comes twice as one; only where it must have several members would that be too few
+        if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
+            del part["uniqueItems"]
+    return schema, adapter
+
+
+def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """A schema and all schemas in it that pydantic writes, with their paths."""
+    if not isinstance(schema, dict):
+        return
+    yield path, schema
+    for keyword in _IN_LISTS:
+        for number, part in enumerate(schema.get(keyword, ())):
+            yield from subschemas(part, f"{path}/{keyword}/{number}")
+    for keyword in _IN_MAPS:
+        for name, part in schema.get(keyword, {}).items():
+            yield from subschemas(part, f"{path}/{keyword}/{name}")
+    for keyword in _SINGLE:
+        yield from subschemas(schema.get(keyword), f"{path}/{keyword}")
+
+
+def resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """A schema without its `$ref`, as pydantic writes them, followed to its end."""
+    seen: set[str] = set()
+    while (name := schema.get("$ref", "")) and name not in seen:
+        seen.add(name)
+        schema = root.get("$defs", {}).get(name.removeprefix("#/$defs/"), {})
+    return schema
+
+
+def is_text(schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    """Whether all values are strings, so that they need no quotes."""
+    schema = resolved(schema, root)
+    given = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if given is not None:
+        return bool(given) and all(isinstance(value, str) for value in given)
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return all(isinstance(part, dict) and is_text(part, root) for part in schema[keyword])
+    return schema.get("type") == "string"
+
+
+def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
+    """Raise a ConstraintError for what pydantic alone can check."""
+    alone = schema.get(_ALONE)
+    if "contentMediaType" in schema or "contentEncoding" in schema:
+        alone = "text that holds other data"
+    elif "format" in schema and schema["format"] not in FORMATS:
+        alone = f"the format {schema['format']!r}"
+    if alone:
+        raise ConstraintError(
+            f"{show(output_type)} at {path}: {alone} is what pydantic alone can check; take a plainer type, such as "
+            "Annotated[str, Field(pattern=...)], and convert the value."
+        )
+
+
+def _write_keys(schema: dict[str, Any], root: dict[str, Any]) -> None:
+    """Write what keys must be as properties, where that can be."""
+    names = resolved(schema.get("propertyNames", {}), root)
+    values = schema.get("additionalProperties", True)
+    if names.get("type") == "integer" and not names.keys() - {"type"}:
+        schema["patternProperties"] = {_WHOLE: values}
+    elif "enum" in names or "const" in names:
+        schema["properties"] = dict.fromkeys(names.get("enum", [names.get("const")]), values)
+    else:
+        return
+    schema["additionalProperties"] = False
+    del schema["propertyNames"]
+
+
+def _counted(digits: int | None, places: int | None) -> str:
+    """The pattern of decimal numbers of at most so many digits, so many of them after the point."""
+    before = min(18, 18 if digits is None else digits - (places or 0))
+    whole = f"(0|[1-9][0-9]{{0,{before - 1}}})" if before > 0 else "0"
+    return rf"^-?{whole}(\.[0-9]{{1,{places}}})?$" if places else f"^-?{whole}$"
+
+
+class _Schemas(GenerateJsonSchema):
+    """Pydantic's JSON Schema, with marks where it says less than pydantic checks."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012, as pydantic has it
+
+    def date_schema(self, schema: Any) -> Any:
+        """A date; its bounds are pydantic's alone."""
+        return self._moment(schema, super().date_schema(schema))
+
+    def datetime_schema(self, schema: Any) -> Any:
+        """As of a date; and texts always name an offset from UTC."""
+        return self._moment(schema, super().datetime_schema(schema))
+
+    def time_schema(self, schema: Any) -> Any:
+        """As of a datetime."""
+        return self._moment(schema, super().time_schema(schema))
+
+    def decimal_schema(self, schema: Any) -> Any:
+        """A number; where digits are counted a string, whose pattern counts them."""
+        number, text = super().decimal_schema(schema)["anyOf"]
+        digits, places = schema.get("max_digits"), schema.get("decimal_places")
+        if digits is None and places is None:
+            return number
+        text["pattern"] = _counted(digits, places)
+        bounded = any(schema.get(name) is not None for name in ("gt", "ge", "lt", "le", "multiple_of"))
+        return {**text, _ALONE: "a decimal number with bounds and counted digits"} if bounded else text
+
+    def complex_schema(self, schema: Any) -> Any:
+        """A text of a form of its own."""
+        return {**super().complex_schema(schema), _ALONE: "a complex number"}
+
+    def is_subclass_schema(self, schema: Any) -> Any:
+        """No JSON is a class."""
+        return {_ALONE: "a class"}
+
+    def call_schema(self, schema: Any) -> Any:
+        """Named tuples, in some versions; and functions, which pydantic would call."""
+        if isinstance(schema["function"], type):
+            return super().call_schema(schema)
+        return {_ALONE: "a function, which pydantic would call,"}
+
+    def dict_schema(self, schema: Any) -> Any:
+        """Also says what keys are that are no strings."""
+        made = super().dict_schema(schema)
+        keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
+        kind = keys.get("type", "string")
+        if kind == "integer":
+            made["propertyNames"] = keys
+        elif kind != "string":
+            made[_ALONE] = f"keys of type {kind}"
+        return made
+
+    def _moment(self, schema: Any, made: Any) -> Any:
+        names = [name for name in ("gt", "ge", "lt", "le", "now_op") if schema.get(name) is not None]
+        if schema.get("tz_constraint") not in (None, "aware"):
+            names.append("tz_constraint")
+        return {**made, _ALONE: f"{names[0]} of a {schema['type']}"} if names else made

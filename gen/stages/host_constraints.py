@@ -1,0 +1,180 @@
+"""Output types that llguidance holds texts to: one exchange a token between the device and the host.
+
+On CUDA the tokens' way to the host begins right after they are chosen, and the host waits for them only when the next
+forward has been launched: it computes the masks while the device computes the logits. On a CPU all of it happens
+between two steps, so that the step itself can be recorded.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gen.constraints.host import is_complete
+from gen.constraints.masks import allow, bias_table
+from gen.requests import Request
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+@dataclass(eq=False)
+class _Row:
+    """A text as llguidance follows it; without a matcher, or past its end, everything is allowed."""
+
+    matcher: "LLMatcher | None" = None
+    ends: tuple[int, ...] = ()
+
+    def take(self, token_id: int) -> None:
+        """Go on by a token. What is not allowed has been chosen against the mask, and the text has an error."""
+        if self.matcher is not None and (token_id in self.ends or not self.matcher.consume_token(token_id)):
+            self.matcher = None
+
+    def copy(self) -> "_Row":
+        """Another one, which goes on by itself from here."""
+        return _Row(None if self.matcher is None else self.matcher.deep_copy(), self.ends)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What is to be read of a step: its rows, and on CUDA the event after which their tokens are on the host."""
+
+    here: slice
+    rows: Sequence[_Row]
+    event: Any = None
+
+
+class HostConstraints:
+    """See `gen.loop.row_set.Follower`; masks are those of llguidance, with each row's own ends of a text."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._count, self._device = count, device
+        self._on_cuda = device.type == "cuda"
+        self._rows = [_Row() for _ in range(count)]
+        self._bias: Tensor | None = None  # made with the rest when a row first needs it
+        self.begin()
+
+    def begin(self) -> None:
+        """See `gen.loop.row_set.Stage.begin`."""
+        self._used = False
+        self._reorders = False
+        self._chosen: _Chosen | None = None
+
+    def key(self) -> Hashable:
+        """See `gen.loop.row_set.Stage.key`."""
+        return "host constraints" if self._used else None
+
+    @property
+    def replayable(self) -> bool:
+        """See `gen.loop.row_set.Follower`: on CUDA the host takes part in the step."""
+        return not self._on_cuda
+
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+        """See `gen.loop.row_set.Stage.admit`."""
+        each = (rows.stop - rows.start) // len(requests)
+        grammars = [None if one.constraint is None else one.constraint.grammar for one in requests]
+        if not self._used:
+            if not any(grammars):
+                return
+            self._begin_use(requests)
+        starts = range(rows.start, rows.stop, each)
+        for start, request, grammar, read in zip(starts, requests, grammars, tokens, strict=True):
+            row = _Row(grammar.matcher(), request.ends) if grammar else _Row()
+            for token_id in read[len(request.prompt_ids) :]:
+                row.take(token_id)
+            self._rows[start : start + each] = [row.copy() for _ in range(each)]
+
+    def prepare(self, here: slice) -> None:
+        """See `gen.loop.row_set.Follower`."""
+        if not self._on_cuda:
+            self._follow()
+            self._fill(here)
+            self._chosen = _Chosen(here, self._rows[here])
+
+    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+        """See `gen.loop.row_set.Stage`; float32. Host sync: on CUDA a wait for the tokens of the step before."""
+        if self._on_cuda:
+            self._follow()
+            self._fill(here)
+            self._masks[here].copy_(self._written[here], non_blocking=True)
+        assert self._bias is not None  # tells mypy
+        return allow(logits, self._masks[here], self._bias)
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """See `gen.loop.row_set.Follower`."""
+        self._reorders = ancestors is not None
+        self._taken[here].copy_(token_ids.squeeze(1), non_blocking=True)
+        if ancestors is not None:
+            self._ancestors[here].copy_(ancestors, non_blocking=True)
+        if self._on_cuda:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+            self._chosen = _Chosen(here, self._rows[here], event)
+
+    def move(self, source: int, target: int) -> None:
+        """See `gen.loop.row_set.Follower`."""
+        self._rows[target], self._rows[source] = self._rows[source], _Row()
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.row_set.Stage.tensors`."""
+        return [] if self._bias is None or self._on_cuda else [self._masks, self._taken, self._ancestors]
+
+    def memory(self) -> int:
+        """See `gen.loop.row_set.Follower`."""
+        return self._masks.nbytes if self._bias is not None and self._on_cuda else 0
+
+    def _begin_use(self, requests: Sequence[Request]) -> None:
+        """Make room for masks, and forget what rows were before."""
+        self._used = True
+        self._rows = [_Row() for _ in range(self._count)]
+        if self._bias is None:
+            [size, *_] = [one.constraint.vocabulary.size for one in requests if one.constraint is not None]
+            self._size = size
+            shape = self._count, size // 32 + 1  # a bit more than tokens: llguidance's own end of a text
+
+            def on_host(value: int, *shape: int, dtype: torch.dtype) -> Tensor:
+                made = torch.full(shape, value, dtype=dtype, device="cpu")
+                return made.pin_memory() if self._on_cuda else made
+
+            self._written = on_host(-1, *shape, dtype=torch.int32)
+            self._taken, self._ancestors = (on_host(0, self._count, dtype=torch.int64) for _ in range(2))
+            self._masks = torch.empty(shape, dtype=torch.int32, device=self._device) if self._on_cuda else self._written
+            self._bits = self._written.numpy().view(np.uint8)
+            self._bias = bias_table(self._device)
+
+    def _follow(self) -> None:
+        """Take the tokens of the last step."""
+        chosen, self._chosen = self._chosen, None
+        if chosen is None:
+            return
+        if chosen.event is not None:
+            chosen.event.synchronize()
+        if self._reorders:
+            sources = [chosen.rows[place] for place in self._ancestors[chosen.here].tolist()]
+            for row, source in zip(chosen.rows, [source.copy() for source in sources], strict=True):
+                row.matcher, row.ends = source.matcher, source.ends
+        for row, token_id in zip(chosen.rows, self._taken[chosen.here].tolist(), strict=True):
+            row.take(token_id)
+
+    def _fill(self, here: slice) -> None:
+        """Write the masks of rows that are about to choose."""
+        width = self._written.shape[1] * 4
+        for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
+            line = self._bits[place]
+            if row.matcher is None:
+                line.fill(255)
+                continue
+            if is_complete(row.matcher):
+                line.fill(0)
+                ended = True
+            else:
+                row.matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), width)
+                if row.matcher.is_error():  # nothing is left to choose, and the text's error says why
+                    line.fill(0)
+                ended = bool(int(line[self._size >> 3]) >> (self._size & 7) & 1)
+            for token_id in row.ends:
+                bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
+                line[token_id >> 3] = byte | bit if ended else byte & (255 - bit)
