@@ -43,3 +43,10 @@ class Request:
     hidden: Mapping[int, str] = field(default_factory=dict)
     constraint: Constraint | None = None
     number: int = 0
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Tokens that end the text: its eos tokens; where it has none but a constraint, one that spells nothing."""
+        if self.eos_token_ids or self.constraint is None:
+            return self.eos_token_ids
+        return (self.constraint.vocabulary.end,)

@@ -1,5 +1,6 @@
 """Text to token ids and back: encoding, chat templates, and decoding piece by piece."""
 
+import codecs
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
@@ -174,3 +175,31 @@ class Detokenizer:
             return text[len(self._before) :]
         pairs = enumerate(zip(self._before, text, strict=False))
         return text[next((i for i, (old, new) in pairs if old != new), min(len(self._before), len(text))) :]
+
+
+class ByteDetokenizer:
+    """As `Detokenizer`, of tokens whose bytes are known: what they spell, whatever stands before.
+
+    Args:
+        tokens: the bytes of each token.
+    """
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._tokens = tokens
+        self._pending = b""  # of a character that is not finished
+
+    def push(self, token_id: int) -> str:
+        """See `Detokenizer.push`."""
+        data = self._pending + self._tokens[token_id]
+        piece, used = codecs.utf_8_decode(data, "replace", False)
+        self._pending = data[used:]
+        return piece
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """See `Detokenizer.decode`."""
+        return b"".join(self._tokens[token_id] for token_id in token_ids).decode(errors="replace")
+
+    def flush(self) -> str:
+        """See `Detokenizer.flush`."""
+        piece, self._pending = self._pending.decode(errors="replace"), b""
+        return piece

@@ -68,11 +68,11 @@ class Beams:
 
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.admit`."""
-        widest = max(len(request.eos_token_ids) for request in requests)
+        widest = max(len(request.ends) for request in requests)
         if widest > self._eos.shape[1]:
             wider = 1 << (widest - 1).bit_length()
             self._eos = torch.nn.functional.pad(self._eos, (0, wider - self._eos.shape[1]), value=-1)
-        eos = [[*ids, *[-1] * (self._eos.shape[1] - len(ids))] for ids in (one.eos_token_ids for one in requests)]
+        eos = [[*ids, *[-1] * (self._eos.shape[1] - len(ids))] for ids in (one.ends for one in requests)]
         for table, lines in ((self._eos, eos), (self._limits, [[request.limit] for request in requests])):
             given = to_device(torch.tensor(lines, dtype=torch.int64, device="cpu"), self._device)
             table[rows] = given.repeat_interleave(self._beams, 0)
@@ -152,7 +152,7 @@ class BeamTexts:
         self._steps: list[
             tuple[Sequence[int], Sequence[int], Sequence[float]]
         ] = []  # tokens, parents and weights of each
-        self._hypotheses: list[tuple[float, float, int, int, int]] | None = None if request.limit else []
+        self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if self._text().ended else None
 
     @property
     def ended(self) -> bool:
@@ -174,15 +174,23 @@ class BeamTexts:
     def completions(self) -> list[Completion]:
         """The finished hypotheses, best first; fewer than beams where fewer texts can be.
 
+        Held to a constraint, beams may spell one text in several ways: then the best of these is there alone.
+
         Raises:
             GenError: what went wrong.
         """
         if self.error is not None:
             raise self.error
-        if not self._request.limit:
-            return [self._text().completion()] * self._beams
         assert self._hypotheses is not None  # the loop ends when it has; tells mypy
-        return [self._trace(*hypothesis) for hypothesis in self._hypotheses]
+        made = [self._trace(*hypothesis) for hypothesis in self._hypotheses]
+        if not self._steps:
+            made = [self._text().completion()] * self._beams
+        if self._request.constraint is None:
+            return made
+        best: dict[str, Completion] = {}
+        for completion in made:
+            best.setdefault(completion.text, completion)
+        return [*best.values()]
 
     def _trace(self, score: float, weight: float, last_token: int, parent: int, step: int) -> Completion:
         """Follow a hypothesis back from its last token to the prompt."""

@@ -20,6 +20,7 @@ from gen.models.base import Checked, Model
 from gen.requests import Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
+from gen.stages.constraints import Constraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import Penalties
 from gen.stages.user import UserProcessors
@@ -273,7 +274,13 @@ class Runner:
 
     def _new_rows(self, rows: int) -> RowSet:
         """A set of rows; fewer where memory does not do."""
-        stages: tuple[Callable[[int, torch.device], Stage], ...] = (Penalties, UserProcessors, HostConstraints)
+        # what constraints forbid, nothing after them allows again
+        stages: tuple[Callable[[int, torch.device], Stage], ...] = (
+            Penalties,
+            UserProcessors,
+            HostConstraints,
+            Constraints,
+        )
         while True:
             try:
                 with torch.inference_mode():

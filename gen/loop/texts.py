@@ -9,10 +9,11 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gen.constraints.constraint import Walker
 from gen.errors import GenError, SamplingError
 from gen.requests import Request
 from gen.stopping import StopStrings
-from gen.tokenizers import Detokenizer, Tokenizer
+from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 
 FinishReason = Literal["stop", "eos", "length"]
 
@@ -43,18 +44,20 @@ class Completion:
     engine: Literal["device", "host"] | None = None
 
 
-def nothing_left(name: str, new_tokens: int) -> SamplingError:
+def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:
     """The error for a text, or all beams of a prompt, without a token to choose after so many new ones."""
     return SamplingError(
         f"{name}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, "
         "or a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
+        + (f" {problem}" if problem else "")
     )
 
 
 class Text:
     """One text as it grows on the host.
 
-    It is decoded once, when it has ended, unless a stop string or a reader needs it earlier.
+    It is decoded once, when it has ended, unless a stop string or a reader needs it earlier. Held to a constraint, it
+    also ends where nothing can follow, and says what its tokens spell.
 
     Args:
         sample: which of the request's texts it is.
@@ -76,9 +79,17 @@ class Text:
         self.logprobs: list[float] = []
         self._text = ""
         self._unread = ""
-        self._eos = frozenset(request.eos_token_ids)
+        self._eos = frozenset(request.ends)
         self._early = streamed or bool(request.stops)
-        self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
+        self._walker: Walker | None = None
+        self._detokenizer: Detokenizer | ByteDetokenizer
+        if request.constraint is None:
+            self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
+        else:
+            self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.tokens)
+            self._walker = request.constraint.walker()
+            if self._walker.complete:
+                self.finish_reason = "eos"
         self._stops = StopStrings(request.stops)
 
     @property
@@ -95,7 +106,8 @@ class Text:
         if self.finish_reason is not None or self.error is not None:
             return
         if not logprob > -math.inf:  # NaN, from a sampler of the caller's, is no likelihood either
-            self.error = nothing_left(self._name, len(self.token_ids))
+            problem = self._walker.problem() if self._walker is not None else ""
+            self.error = nothing_left(self._name, len(self.token_ids), problem)
             return
         if not 0 <= token_id < self._vocab_size:
             self.error = SamplingError(
@@ -104,10 +116,18 @@ class Text:
             return
         if token_id in self._eos:
             self.finish_reason = "eos"
+        elif self._walker is not None and not self._walker.push(token_id):
+            self.error = SamplingError(
+                f"{self._name}: after {len(self.token_ids)} new tokens the sampler chose the token {token_id}, which "
+                "the output type does not allow there. A sampler must not choose a token whose logit is -inf."
+            )
+            return
         else:
             self.token_ids.append(token_id)
             self.logprobs.append(logprob)
-            if len(self.token_ids) >= self.request.limit:
+            if self._walker is not None and self._walker.complete:
+                self.finish_reason = "eos"
+            elif len(self.token_ids) >= self.request.limit:
                 self.finish_reason = "length"
         if self._early:
             self._decode_early(token_id)
@@ -115,7 +135,7 @@ class Text:
     def _decode_early(self, token_id: int) -> None:
         """Decode the newest token, and look for stop strings."""
         piece = hidden = ""
-        if self.finish_reason != "eos":
+        if token_id not in self._eos:
             piece = self._detokenizer.push(token_id)
             hidden = self.request.hidden.get(token_id, "")
         if self.finish_reason or hidden:
@@ -139,6 +159,7 @@ class Text:
         other.seed = seed
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
+        other._walker = None if self._walker is None else self._walker.copy()
         return other
 
     def completion(self, score: float | None = None) -> Completion:

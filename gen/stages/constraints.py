@@ -1,0 +1,163 @@
+"""Holds each row to its constraint: tokens are masked by the state of an automaton, and walk it to the next state.
+
+All is on the device and has static shapes. A state has three rows of allowed tokens, packed as bits; which of them
+counts depends on the tokens left, so that a text can always be ended in time.
+
+Example: the text so far is `{"ok": tr`, and 2 tokens are left. Where `ue}` and `ue` are tokens these may follow, since
+1 token more ends the text at most. Where `e}` is no token `u` may not, which would need `e` and `}`.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gen.constraints.compiled import Compiled
+from gen.constraints.masks import allow, bias_table
+from gen.constraints.records import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Records
+from gen.devices import to_device
+from gen.requests import Request
+
+
+class Constraints:
+    """The last of the stages: what it forbids, nothing allows again.
+
+    Where nothing but the end can come, the first of the tokens that end the text is allowed alone, at no cost, whatever
+    the stages before have made of it. Rows that are held to nothing, or whose text has ended, are left as they are.
+    """
+
+    replayable = True
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._count, self._device = count, device
+        self._held: list[Compiled | None] = [None] * count
+        self._used = False
+        self._version = 0
+        self._records: Records | None = None  # made with the first constraint, as is what is None here
+        self._bytes = self._bias = self._numbers = torch.empty(0, device=device)
+
+        def row(width: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros((count, width), dtype=dtype, device=device)
+
+        self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
+        self._limits, self._ends = row(1, torch.int64), row(1, torch.int64)
+        self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
+
+    def begin(self) -> None:
+        """See `gen.loop.row_set.Stage.begin`."""
+        self._used = False
+        self._held = [None] * self._count
+
+    def key(self) -> Hashable:
+        """See `gen.loop.row_set.Stage.key`."""
+        return (self._version, self._records.version) if self._used and self._records is not None else None
+
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+        """See `gen.loop.row_set.Stage.admit`. Host sync: none for constraints that have been placed."""
+        asked = [None if request.constraint is None else request.constraint.compiled for request in requests]
+        constrained = [compiled for compiled in asked if compiled is not None]
+        if not self._used and not constrained:
+            return
+        records = self._records or self._make_tables(constrained[0])
+        if not self._used:
+            self._used = True
+            self._state.zero_()
+            self._may_end.fill_(True)
+        self._widen(max(len(request.ends) for request in requests))
+        each = (rows.stop - rows.start) // len(requests)
+        self._held[rows] = [compiled for compiled in asked for _ in range(each)]
+        states = []
+        for request, compiled, read in zip(requests, asked, tokens, strict=True):
+            if compiled is None:
+                states.append(0)
+            else:
+                records.place(compiled, self._held)
+                states.append(records.record(compiled, compiled.follow(read[len(request.prompt_ids) :])))
+        width = self._ends.shape[1]
+        may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
+        tables = (
+            (self._state, [[state] for state in states]),
+            (self._limits, [[request.limit] for request in requests]),
+            (self._may_end, may_end),
+            (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
+            (self._columns, np.stack([_columns(compiled) for compiled in asked])),
+        )
+        for table, lines in tables:
+            given = torch.as_tensor(lines, dtype=table.dtype, device="cpu")
+            table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
+
+    def prepare(self, here: slice) -> None:
+        """See `gen.loop.row_set.Follower.prepare`: on a CPU rows of allowed tokens are made when they are needed."""
+        if self._device.type != "cpu" or self._records is None:
+            return
+        for compiled, [state] in zip(self._held[here], self._state[here].tolist(), strict=True):
+            if compiled is not None and state:
+                self._records.fill(compiled, state, self._held)
+
+    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+        """See `gen.loop.row_set.Stage`; (n, vocab), in half precision float32. Host sync: none."""
+        assert self._records is not None  # tells mypy
+        left = self._limits[here] - generated
+        record = self._records.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
+        needed, worst = record[:, NEEDED : NEEDED + 1], record[:, WORST : WORST + 1]
+        kind = (left <= worst).long() + (left <= needed)
+        row = record.gather(1, kind) * (left > 0)
+        masked = allow(logits, self._records.rows.index_select(0, row.view(-1)), self._bias)
+        ends = self._ends[here]
+        only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
+        own = torch.where(self._may_end[here] & (needed == 0), logits.gather(1, ends), -math.inf)
+        self._goes_on[here] = left > 1
+        return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """See `gen.loop.row_set.Follower.chosen`: walk the bytes of the tokens. Host sync: none."""
+        assert self._records is not None  # tells mypy
+        table = self._records.table
+        state = self._state[here].squeeze(1)
+        if ancestors is not None:  # rows of one request are held to one constraint
+            state = state.index_select(0, ancestors)
+        spelled = self._bytes.index_select(0, token_ids.squeeze(1).clamp(0, len(self._bytes) - 1)).long()
+        for column in self._columns[here].gather(1, spelled).unbind(1):
+            state = table.index_select(0, state + column)
+        self._state[here] = state.unsqueeze(1) * self._goes_on[here]
+
+    def move(self, source: int, target: int) -> None:
+        """See `gen.loop.row_set.Follower.move`."""
+        self._held[target] = self._held[source]
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.row_set.Stage.tensors`."""
+        return (self._state, self._columns, self._limits, self._ends, self._may_end, self._goes_on)
+
+    def memory(self) -> int:
+        """See `gen.loop.row_set.Follower.memory`."""
+        return 0 if self._records is None else self._records.memory()
+
+    def _make_tables(self, compiled: Compiled) -> Records:
+        """Make what is there for the first constraint and for all others, which are of the same vocabulary."""
+        self._records = Records(compiled.row_bytes, self._device)
+        self._bytes = compiled.vocabulary.on(self._device).bytes
+        self._bias = bias_table(self._device)
+        self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
+        self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)
+        return self._records
+
+    def _widen(self, ends: int) -> None:
+        """Make room for so many tokens that end a text, in powers of two; rows repeat the first of theirs."""
+        if ends > self._ends.shape[1]:
+            wider = 1 << (ends - 1).bit_length()
+            self._ends = torch.cat((self._ends, self._ends[:, :1].expand(-1, wider - self._ends.shape[1])), 1)
+            self._version += 1
+
+
+def _repeated(ends: Sequence[int], width: int) -> list[int]:
+    return [*ends, *[ends[0]] * (width - len(ends))]
+
+
+def _columns(compiled: Compiled | None) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    """Where a record has the next state after each byte, and, last, after what is no byte: (257,)."""
+    if compiled is None:
+        return np.zeros(257, np.int32)
+    return np.append(compiled.table.classes.astype(np.int32) + FIRST_CLASS, np.int32(ITSELF))
