@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gen import samplers, testing
     from gen.api import generate, stream
+    from gen.constraints.compiling import compile
+    from gen.constraints.constraint import Constraint
+    from gen.constraints.output_types import choice, grammar, json_schema, regex
     from gen.devices import Placement
     from gen.embedding import embed
     from gen.engine import Engine, agenerate, astream
     from gen.errors import (
         ArgumentError,
         BatchError,
+        ConstraintError,
         DeviceError,
         EngineClosed,
         EngineFull,
         GenError,
+        IncompleteError,
         Interrupted,
         ModelError,
         SamplingError,
@@ -34,11 +39,14 @@ __all__ = [
     "ArgumentError",
     "BatchError",
     "Completion",
+    "Constraint",
+    "ConstraintError",
     "DeviceError",
     "Engine",
     "EngineClosed",
     "EngineFull",
     "GenError",
+    "IncompleteError",
     "Interrupted",
     "ModelError",
     "Placement",
@@ -46,13 +54,18 @@ __all__ = [
     "Stream",
     "agenerate",
     "astream",
+    "choice",
+    "compile",
     "embed",
     "from_exported",
     "from_transformers",
     "from_transformers_encoder",
     "generate",
+    "grammar",
+    "json_schema",
     "load",
     "load_encoder",
+    "regex",
     "samplers",
     "stream",
     "testing",
@@ -60,16 +73,21 @@ __all__ = [
 
 _HOMES = {
     "api": ["generate", "stream"],
+    "constraints.compiling": ["compile"],
+    "constraints.constraint": ["Constraint"],
+    "constraints.output_types": ["choice", "grammar", "json_schema", "regex"],
     "devices": ["Placement"],
     "embedding": ["embed"],
     "engine": ["Engine", "agenerate", "astream"],
     "errors": [
         "ArgumentError",
         "BatchError",
+        "ConstraintError",
         "DeviceError",
         "EngineClosed",
         "EngineFull",
         "GenError",
+        "IncompleteError",
         "Interrupted",
         "ModelError",
         "SamplingError",

@@ -52,8 +52,8 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
         return _checked(model, output_type)
     plan = read_plan(output_type)
     with _changing:
-        constraint = _kept.get(model.tokenizer, {}).get(plan.key)
-    return None if constraint is None else carry_out(model, plan)
+        known = plan.key in _kept.get(model.tokenizer, ())
+    return carry_out(model, plan) if known else None
 
 
 def _checked(model: Model, constraint: Constraint) -> Constraint:

@@ -78,7 +78,7 @@ def is_complete(matcher: "LLMatcher") -> bool:
 
 
 def _first_line(matcher: "LLMatcher") -> str:
-    return next(iter(matcher.get_error().splitlines()), "it failed without a word")
+    return next(iter(matcher.get_error().splitlines()), "it failed without a word")[:300]
 
 
 class _Bytes:
@@ -121,4 +121,5 @@ def _tokenizer_of(vocabulary: Vocabulary) -> "LLTokenizer":
             wrapped = TokenizerWrapper(_Bytes(vocabulary.tokens))
             size = len(vocabulary.tokens) + 1
             _tokenizers[vocabulary] = LLTokenizer(wrapped, n_vocab=size, eos_token=[size - 1])
-        return _tokenizers[vocabulary]
+        made: LLTokenizer = _tokenizers[vocabulary]
+        return made

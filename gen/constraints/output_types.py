@@ -165,7 +165,7 @@ def read_plan(output_type: Any) -> Plan:
             parse=str,
         )
     if isinstance(output_type, Choice):
-        texts = tuple(output_type.options)
+        texts = list(output_type.options)
         return Plan(
             key=("choice", *texts),
             table=partial(choice_table, texts),

@@ -31,7 +31,8 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         adapter: TypeAdapter[Any] = TypeAdapter(output_type)
         schema = adapter.json_schema(schema_generator=_Schemas)
     except Exception as error:  # pydantic has many, and calls methods of the user's
-        raise ConstraintError(f"{show(output_type)} is no output type: {' '.join(str(error).split())}") from error
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
     for path, part in subschemas(schema):
         _refuse(output_type, path, part)
         _write_keys(part, schema)
