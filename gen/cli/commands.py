@@ -18,7 +18,7 @@ from tqdm import tqdm
 import gen
 from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
-from gen.cli.options import Grouped, read_sampler, read_stops
+from gen.cli.options import Grouped, read_output_type, read_sampler, read_stops
 from gen.errors import GenError
 
 app = typer.Typer(
@@ -51,6 +51,9 @@ def generate_command(
     model: options.ModelName = "demo",
     device: options.Device = None,
     dtype: options.DType = None,
+    schema: options.Schema = None,
+    regex: options.Regex = None,
+    choice: options.Choice = None,
     max_new_tokens: options.MaxNewTokens = 128,
     min_new_tokens: options.MinNewTokens = None,
     stop: options.Stop = None,
@@ -93,10 +96,12 @@ def generate_command(
         bad_words=bad_word,
     )
     stops = read_stops(stop)
+    output_type = read_output_type(schema, regex, choice)
     given = read_prompts(prompts, file)
+    loaded = _load(model, device, dtype)
     run = partial(
         gen.generate,
-        _load(model, device, dtype),
+        loaded,
         sampler=sampler,
         stop=stops,
         seed=seed,
@@ -107,6 +112,8 @@ def generate_command(
     # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
     # a chat has a place for each image, a plain prompt would need one for them
     run("x", images=image if chat else None, max_new_tokens=0)
+    if output_type is not None:
+        run = partial(run, output_type=gen.compile(loaded, output_type))
     failed = False
     with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
         for first in range(0, len(given), batch_size):
@@ -133,6 +140,9 @@ def stream_command(
     model: options.ModelName = "demo",
     device: options.Device = None,
     dtype: options.DType = None,
+    schema: options.Schema = None,
+    regex: options.Regex = None,
+    choice: options.Choice = None,
     max_new_tokens: options.MaxNewTokens = 128,
     min_new_tokens: options.MinNewTokens = None,
     stop: options.Stop = None,
@@ -163,10 +173,12 @@ def stream_command(
         bad_words=bad_word,
     )
     stops = read_stops(stop)
+    output_type = read_output_type(schema, regex, choice)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pieces = gen.stream(
         _load(model, device, dtype),
         given.text,
+        output_type,
         images=image,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
@@ -255,6 +267,8 @@ def _as_json(one: Given, completion: "gen.Completion") -> str:
 def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, show, show_path
 
 if TYPE_CHECKING:
     from gen.samplers import Sampler
@@ -35,6 +35,10 @@ Stop = Annotated[
     list[str] | None,
     _option("Length", r"A string that ends a text; \n, \t, \r, \\ and \u2026 are escapes. May be given again."),
 ]
+
+Schema = Annotated[Path | None, _option("Output type", "JSON that meets the JSON Schema in this file.")]
+Regex = Annotated[str | None, _option("Output type", "A text that this regular expression matches as a whole.")]
+Choice = Annotated[list[str] | None, _option("Output type", "One of these texts; may be given again.")]
 
 Temperature = Annotated[float | None, _option("Sampling", "Divides the logits; 0 is greedy.")]
 TopK = Annotated[int | None, _option("Sampling", "Keep the k most likely tokens.")]
@@ -112,6 +116,28 @@ def read_sampler(
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def read_output_type(schema: Path | None, regex: str | None, choice: list[str] | None) -> Any:
+    """The output type that the options ask for; None if they ask for none.
+
+    Raises:
+        ArgumentError: more than one is asked for, or it cannot be read.
+    """
+    given = {"--schema": schema, "--regex": regex, "--choice": choice or None}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise ArgumentError(f"a text has one output type; give {' or '.join(names)}.")
+    import gen
+
+    if schema is not None:
+        try:
+            return gen.json_schema(schema.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"--schema {show_path(schema)} cannot be read: {error}") from error
+    if regex is not None:
+        return gen.regex(regex)
+    return gen.choice(choice) if choice else None
 
 
 def read_stops(stops: list[str] | None) -> list[str]:

@@ -182,16 +182,16 @@ def read_plan(output_type: Any) -> Plan:
             grammar=partial(grammars.of_regex, pattern),
             parse=str,
         )
-    if isinstance(output_type, str | dict | list | tuple):
-        raise ConstraintError(f"{show(output_type)} is no output type; {_HINTS[type(output_type)]}.")
+    for kind, hint in _HINTS.items():
+        if isinstance(output_type, kind):
+            raise ConstraintError(f"{show(output_type)} is no output type; {hint}.")
     return _type_plan(output_type)
 
 
-_HINTS = {
+_HINTS: dict[Any, str] = {
     str: "gen.regex takes a pattern, gen.choice a list of options",
     dict: "gen.json_schema takes a schema",
-    list: "gen.choice takes a list of options; a list of types is for a list of prompts, one for each",
-    tuple: "gen.choice takes a list of options; a list of types is for a list of prompts, one for each",
+    list | tuple | set: "gen.choice takes options; a list of types is for a list of prompts, one for each",
 }
 
 
