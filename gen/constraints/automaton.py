@@ -193,7 +193,10 @@ def determinise(
         sets.look(len(leaving) + 1)
         overlap = any(after[0] <= before[1] for before, after in pairwise(leaving))
         rows.append(_split(leaving, sets) if overlap else _as_they_are(leaving, sets))
-    return trimmed(rows, [accept in members for members in sets.order])
+    found = trimmed(rows, [accept in members for members in sets.order])
+    if found is None:
+        raise Empty("no text meets this")
+    return found
 
 
 def _as_they_are(leaving: list[Edge], sets: _Sets) -> list[Edge]:
@@ -231,11 +234,8 @@ def _append(row: list[Edge], low: int, high: int, target: int) -> None:
         row.append((low, high, target))
 
 
-def trimmed(edges: list[list[Edge]], final: list[bool], start: int = 0) -> Sparse:
-    """The automaton with those states alone that `start` leads to and that lead to a final one; `start` becomes 0.
-
-    Raises Empty if `start` is none of them.
-    """
+def trimmed(edges: list[list[Edge]], final: list[bool]) -> Sparse | None:
+    """The automaton with those states alone that 0 leads to and that lead to a final one; None if 0 is none of them."""
     before: list[list[int]] = [[] for _ in edges]
     for state, row in enumerate(edges):
         for _, _, target in row:
@@ -247,10 +247,10 @@ def trimmed(edges: list[list[Edge]], final: list[bool], start: int = 0) -> Spars
             if not live[state]:
                 live[state] = True
                 todo.append(state)
-    if not live[start]:
-        raise Empty("no text meets this")
-    order = [start]
-    number = {start: 0}
+    if not live[0]:
+        return None
+    order = [0]
+    number = {0: 0}
     for state in order:
         for _, _, target in edges[state]:
             if live[target] and target not in number:

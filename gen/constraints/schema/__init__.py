@@ -1,0 +1,57 @@
+"""The regular part of JSON Schema as automata: schemas are merged into parts, parts are written as texts."""
+
+from typing import Any, Literal
+
+from gen.constraints.automaton import Empty, Table, TooLarge, Unsupported, deadline_in, determinise, table
+from gen.constraints.regexes import raw_table
+from gen.constraints.schema.closed import closed_schema
+from gen.constraints.schema.layout import LAYOUTS
+from gen.constraints.schema.strings import string_texts
+from gen.constraints.schema.writer import Place, Writer
+from gen.constraints.texts import both, listed
+
+__all__ = ["Whitespace", "closed_schema", "schema_table", "string_table"]
+
+Whitespace = Literal["line", "compact", "indent"]
+_DEPTH = 2  # how deep values of any type nest
+
+
+def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
+    """The JSON texts of a schema's values, in UTF-8, properties in the order of the schema.
+
+    Args:
+        schema: a JSON schema as Python values.
+        closed: objects have only the properties they list unless `additionalProperties` is written.
+        whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
+    Raises:
+        Unsupported: a keyword, which the message names with its path, that this cannot say.
+        TooLarge: too many states, or more than 2 seconds.
+        Empty: no value meets the schema.
+    """
+    deadline = deadline_in()
+    writer = Writer(schema, closed, LAYOUTS[whitespace], deadline)
+    start = writer.nfa.state()
+    try:
+        end = writer.value((schema,), start, Place("#", _DEPTH, 0))
+    except RecursionError:
+        raise TooLarge("a schema nested too deeply") from None
+    if end is None:
+        raise Empty("no value meets this schema")
+    return table(determinise(writer.nfa, start, end, deadline=deadline))
+
+
+def string_table(schema: Any) -> Table:
+    """The strings of a schema as they are, without quotes and escapes, in UTF-8. Raises as `schema_table` does."""
+    deadline = deadline_in()
+    writer = Writer(schema, True, LAYOUTS["line"], deadline)
+    parts = [part for part in writer.parts_of((schema,), "#") if "string" in part.types]
+    if len(parts) != 1:
+        raise Unsupported("alternatives of strings without quotes") if parts else Empty("no string meets this schema")
+    if refusal := parts[0].refusal("string"):
+        raise Unsupported(refusal)
+    texts = string_texts(parts[0], writer.patterns, "#")
+    if parts[0].values is not None:
+        texts = both(texts, listed(v for v in parts[0].values if isinstance(v, str)), deadline)
+    if texts is None:
+        raise Empty("no string meets this schema")
+    return raw_table(texts, deadline)

@@ -1,0 +1,97 @@
+"""A schema with `additionalProperties: false` written in where an object lists its properties, for other engines."""
+
+import copy
+from typing import Any
+
+from gen.constraints.automaton import Unsupported
+from gen.constraints.schema.references import References
+
+_ONE = ("items", "additionalItems", "additionalProperties", "then", "else", "unevaluatedItems", "unevaluatedProperties")
+_MANY = ("prefixItems", "allOf", "anyOf", "items")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_BESIDE = ("allOf", "anyOf", "oneOf", "$ref", "then", "else", "dependentSchemas", "dependencies")
+_UNTOUCHED = ("not", "if", "contains", "propertyNames", "oneOf")
+
+
+def closed_schema(schema: Any) -> Any:
+    """A copy of the schema in which objects have only the properties they list, unless additional ones are written.
+
+    Raises:
+        Unsupported: where two schemas list properties of one object, or where a closed object would change what a
+            `oneOf`, `not`, `if` or `contains` means.
+    """
+    root = copy.deepcopy(schema)
+    _Closer(root).close(root, "#")
+    return root
+
+
+class _Closer:
+    def __init__(self, root: Any) -> None:
+        self._references = References(root)
+        self._seen: set[int] = set()
+
+    def close(self, node: Any, path: str) -> None:
+        """Close an object's schema and all below it, in place."""
+        if not isinstance(node, dict) or id(node) in self._seen:
+            return
+        self._seen.add(id(node))
+        for word in _UNTOUCHED:
+            if word in node and self._lists(node[word], set()):
+                raise Unsupported(f"{word} at {path} with a list of properties cannot be closed")
+        if self._listings(node, path, 0) > 1:
+            raise Unsupported(f"objects at {path} whose properties are listed in several schemas cannot be closed")
+        if _is_list(node):
+            for name in node.get("required", []):
+                node.setdefault("properties", {}).setdefault(name, True)
+            node["additionalProperties"] = False
+        for word in _ONE:
+            self.close(node.get(word), f"{path}/{word}")
+        for word in _MANY:
+            if isinstance(node.get(word), list):
+                for number, one in enumerate(node[word]):
+                    self.close(one, f"{path}/{word}/{number}")
+        for word in _NAMED:
+            if isinstance(node.get(word), dict):
+                for name, one in node[word].items():
+                    self.close(one, f"{path}/{word}/{name}")
+        if "$ref" in node:
+            self.close(self._references.resolve(node["$ref"], path), path)
+
+    def _listings(self, node: Any, path: str, depth: int) -> int:
+        """How many schemas list properties of one object, on the way through a schema that has most."""
+        if not isinstance(node, dict) or depth > 50:
+            return 0
+        count = int(_is_list(node))
+        for word in _BESIDE:
+            if word not in node or word == "oneOf":
+                continue
+            said = node[word]
+            if word == "$ref":
+                count += self._listings(self._references.resolve(said, path), path, depth + 1)
+            elif isinstance(said, list):
+                each = [self._listings(one, path, depth + 1) for one in said]
+                count += sum(each) if word == "allOf" else max(each, default=0)
+            elif isinstance(said, dict) and word.startswith("depend"):
+                count += sum(self._listings(one, path, depth + 1) for one in said.values())
+            else:
+                count += self._listings(said, path, depth + 1)
+        return count
+
+    def _lists(self, node: Any, seen: set[int]) -> bool:
+        """Whether an object's properties are listed anywhere in a schema."""
+        if id(node) in seen:
+            return False
+        seen.add(id(node))
+        if isinstance(node, list):
+            return any(self._lists(one, seen) for one in node)
+        if not isinstance(node, dict):
+            return False
+        if "$ref" in node and isinstance(node["$ref"], str):
+            return _is_list(node) or self._lists(self._references.resolve(node["$ref"], "$ref"), seen)
+        return _is_list(node) or any(self._lists(one, seen) for one in node.values())
+
+
+def _is_list(node: dict[str, Any]) -> bool:
+    """Whether a schema lists what an object may have, without a word on all else."""
+    lists = any(isinstance(node.get(word), dict) and node[word] for word in ("properties", "patternProperties"))
+    return lists and "additionalProperties" not in node and "unevaluatedProperties" not in node

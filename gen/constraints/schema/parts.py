@@ -1,0 +1,145 @@
+"""What a value must meet, all at once: the keywords of schemas that were merged into one.
+
+A schema is a union of parts (one for each way through anyOf and oneOf), and a part is what is left when everything that
+stands beside each other was merged. Schemas are merged, not their texts: a text has its keys in one order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+EVERY_TYPE = frozenset(TYPES)
+
+Bound = tuple[Fraction, bool]
+"""A number and whether it is excluded itself."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Properties:
+    """What one schema says of an object's properties.
+
+    Attributes:
+        named: the schemas of properties by name.
+        matching: the schemas of properties by patterns of their names.
+        additional: the schema of all others; None if none is written.
+        lists: whether it counts as a list of what an object may have when objects are closed.
+    """
+
+    named: dict[str, Any]
+    matching: dict[str, Any]
+    additional: Any = None
+    lists: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Items:
+    """What one schema says of an array's items: the schemas of the first ones, and the schema of the rest."""
+
+    first: tuple[Any, ...] = ()
+    rest: Any = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Everything that a value must meet. A limit of None is none.
+
+    Attributes:
+        types: the names of the types; "number" comes with "integer".
+        values: the only values, if these are listed.
+        excluded: strings that are none of the values.
+        patterns: each matches somewhere in a string; `unmatched`: none does.
+        names: schemas of the names of properties.
+        absent: properties that an object has not.
+        refused: keywords that cannot be written, with their paths, by the type that they are about.
+    """
+
+    types: frozenset[str] = EVERY_TYPE
+    values: tuple[Any, ...] | None = None
+    excluded: frozenset[str] = frozenset()
+    low: Bound | None = None
+    high: Bound | None = None
+    multiples: tuple[Fraction, ...] = ()
+    min_length: int = 0
+    max_length: int | None = None
+    patterns: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    min_items: int = 0
+    max_items: int | None = None
+    unique: bool = False
+    items: tuple[Items, ...] = ()
+    required: tuple[str, ...] = ()
+    absent: frozenset[str] = frozenset()
+    min_properties: int = 0
+    max_properties: int | None = None
+    properties: tuple[Properties, ...] = ()
+    names: tuple[Any, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def refusal(self, kind: str) -> str | None:
+        """The first keyword about a type that cannot be written, with its path."""
+        return next((keyword for about, keyword in self.refused if about in (kind, "any")), None)
+
+
+def merge(one: Part, other: Part) -> Part:
+    """The part that both are."""
+    if one is ANYTHING or other is ANYTHING:
+        return other if one is ANYTHING else one
+    changes: dict[str, Any] = {}
+    for name, combine in _COMBINE.items():
+        mine, theirs = getattr(one, name), getattr(other, name)
+        default = getattr(ANYTHING, name)
+        if theirs is not default and theirs != default:
+            changes[name] = theirs if mine is default or mine == default else combine(mine, theirs)
+    return replace(one, **changes) if changes else one
+
+
+def _together(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(one + other))
+
+
+def _least(one: Any, other: Any) -> Any:
+    return min(one, other)
+
+
+def _common(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    known = {identity(value) for value in other}
+    return tuple(value for value in one if identity(value) in known)
+
+
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "types": frozenset.intersection,
+    "values": _common,
+    "excluded": frozenset.union,
+    "low": max,
+    "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
+    **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
+    **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
+    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
+    **dict.fromkeys(("properties", "refused"), _together),
+    "names": lambda one, other: one + tuple(name for name in other if not any(name is known for known in one)),
+    "absent": frozenset.union,
+}
+
+ANYTHING = Part()
+
+
+def kind(value: Any) -> str:
+    """The name of a value's type; "integer" for whole numbers however they are written."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    names = {type(None): "null", int: "integer", str: "string", list: "array", tuple: "array", dict: "object"}
+    return names[type(value)]
+
+
+def identity(value: Any) -> Any:
+    """Equal for values that are equal to JSON Schema: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, dict):
+        return frozenset((key, identity(one)) for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(identity, value))
+    return (type(value) is bool, value)

@@ -1,0 +1,89 @@
+"""Whether a value that a schema lists, or a property's value, meets a part: for enum, const and what can't be both."""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from gen.constraints.automaton import Unsupported
+from gen.constraints.schema.parts import Part, identity, kind
+from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
+from gen.constraints.texts import holds
+
+PartsOf = Callable[[Sequence[Any], str], Sequence[Part]]
+"""The parts of all of some schemas; of a path."""
+
+
+def allowed_values(part: Part, parts_of: PartsOf, patterns: Patterns, path: str) -> list[Any]:
+    """The values that the part lists and that meet all else it says, in the specification's reading."""
+    return [value for value in part.values or () if meets(part, value, parts_of, patterns, path, listed=True)]
+
+
+def meets(
+    part: Part,
+    value: Any,
+    parts_of: PartsOf,
+    patterns: Patterns,
+    path: str,
+    *,
+    listed: bool = False,
+    certain: bool = True,
+) -> bool:
+    """Whether a value meets a part in every reading, or (not `certain`) in any. Formats are not looked at.
+
+    Args:
+        listed: the value is known to be one that the part lists.
+    Raises:
+        Unsupported: the part has keywords about this type that cannot be said.
+    """
+    name = kind(value)
+    if name not in part.types:
+        return False
+    if not listed and part.values is not None and identity(value) not in map(identity, part.values):
+        return False
+    if refusal := part.refusal(name):
+        raise Unsupported(refusal)
+    if name in ("integer", "number"):
+        return _number(part, Fraction(str(value)))
+    if name == "string":
+        return _string(part, value, patterns, path, certain)
+
+    def valid(schemas: Sequence[Any], inner: Any) -> bool:
+        parts = parts_of(schemas, path)
+        return any(meets(one, inner, parts_of, patterns, path, certain=certain) for one in parts)
+
+    if name == "array":
+        if not part.min_items <= len(value) <= _top(part.max_items, value):
+            return False
+        if part.unique and len(set(map(identity, value))) < len(value):
+            return False
+        return all(valid(item_schemas(part, number), one) for number, one in enumerate(value))
+    if name == "object":
+        if not part.min_properties <= len(value) <= _top(part.max_properties, value):
+            return False
+        if not all(one in value for one in part.required):
+            return False
+        for key, one in value.items():
+            schemas = property_schemas(part, key, patterns, path, closed=False)
+            if schemas is None or not valid(schemas, one) or not all(valid((names,), key) for names in part.names):
+                return False
+    return True
+
+
+def _top(limit: int | None, value: Any) -> int:
+    return len(value) if limit is None else limit
+
+
+def _number(part: Part, value: Fraction) -> bool:
+    if part.low is not None and (value < part.low[0] or (value == part.low[0] and part.low[1])):
+        return False
+    if part.high is not None and (value > part.high[0] or (value == part.high[0] and part.high[1])):
+        return False
+    return all(one != 0 and (value / one).denominator == 1 for one in part.multiples)
+
+
+def _string(part: Part, value: str, patterns: Patterns, path: str, certain: bool) -> bool:
+    if not part.min_length <= len(value) <= _top(part.max_length, value) or value in part.excluded:
+        return False
+    if not all(holds(patterns.texts(one, path, certain=certain), value) for one in part.patterns):
+        return False
+    return not any(holds(patterns.texts(one, path, certain=not certain), value) for one in part.unmatched)

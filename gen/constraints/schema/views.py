@@ -1,0 +1,78 @@
+"""What a part says of one property, of one item, of a string: the schemas and patterns that apply to it."""
+
+from typing import Any
+
+from gen.constraints.automaton import Sparse, Unsupported
+from gen.constraints.regexes import matched
+from gen.constraints.schema.parts import Part
+from gen.constraints.texts import holds
+
+
+class Patterns:
+    """The patterns of one schema, read once each."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._known: dict[tuple[str, bool], Sparse | None] = {}
+
+    def texts(self, pattern: str, path: str, *, certain: bool = True) -> Sparse | None:
+        """The strings in which a pattern matches in every reading, or in any. Raises Unsupported, TooLarge."""
+        key = (pattern, certain)
+        if key not in self._known:
+            try:
+                self._known[key] = matched(pattern, self.deadline, search=True, ecma=True, certain=certain)
+            except Unsupported as error:
+                raise Unsupported(f"pattern at {path}: {error}") from None
+        return self._known[key]
+
+    def applies(self, pattern: str, text: str, path: str) -> bool:
+        """Whether a pattern matches in a text. Raises Unsupported where readings differ."""
+        if not holds(self.texts(pattern, path, certain=False), text):
+            return False
+        if not holds(self.texts(pattern, path), text):
+            raise Unsupported(f"pattern at {path}: {pattern[:80]!r} matches {text[:80]!r} in Python, not in ECMA 262")
+        return True
+
+
+def is_closed(part: Part) -> bool:
+    """Whether objects of the part have only what is listed, in the closed reading."""
+    lists = any(one.lists and (one.named or one.matching) for one in part.properties)
+    return lists and all(one.additional is None for one in part.properties)
+
+
+def listed_names(part: Part) -> list[str]:
+    """The names of properties in the order in which they are written."""
+    named = [name for one in part.properties for name in one.named]
+    return list(dict.fromkeys([*named, *part.required]))
+
+
+def property_schemas(part: Part, name: str, patterns: Patterns, path: str, *, closed: bool) -> tuple[Any, ...] | None:
+    """The schemas that a property must meet, all of them; None if an object has no such property."""
+    if name in part.absent:
+        return None
+    out: list[Any] = []
+    spoken_of = name in part.required
+    for one in part.properties:
+        mine = [one.named[name]] if name in one.named else []
+        mine += [schema for pattern, schema in one.matching.items() if patterns.applies(pattern, name, path)]
+        spoken_of |= bool(mine)
+        out += mine or ([] if one.additional is None else [one.additional])
+    if closed and not spoken_of and is_closed(part):
+        return None
+    return simple(out)
+
+
+def item_schemas(part: Part, number: int) -> tuple[Any, ...]:
+    """The schemas that an item must meet, all of them."""
+    return simple([one.first[number] if number < len(one.first) else one.rest for one in part.items])
+
+
+def simple(schemas: list[Any]) -> tuple[Any, ...]:
+    """The schemas without those that say nothing and without the same ones again; (False,) if one is False."""
+    if any(schema is False for schema in schemas):
+        return (False,)
+    out: list[Any] = []
+    for schema in schemas:
+        if schema is not True and schema != {} and not any(schema is known for known in out):
+            out.append(schema)
+    return tuple(out)
