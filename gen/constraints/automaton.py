@@ -150,6 +150,9 @@ class _Sets:
         known = self._closures.get(state)
         if known is None:
             silent, edges = self.nfa.silent, self.nfa.edges
+            if not silent[state]:
+                self._closures[state] = known = frozenset((state,))
+                return known
             seen, todo = {state}, [state]
             while todo:
                 new = [one for one in silent[todo.pop()] if one not in seen]
@@ -191,7 +194,7 @@ def determinise(
         here = sets.order[len(rows)]
         leaving = sorted([edge for state in here for edge in edges[state]])
         sets.look(len(leaving) + 1)
-        overlap = any(after[0] <= before[1] for before, after in pairwise(leaving))
+        overlap = len(leaving) > 1 and any(after[0] <= before[1] for before, after in pairwise(leaving))
         rows.append(_split(leaving, sets) if overlap else _as_they_are(leaving, sets))
     found = trimmed(rows, [accept in members for members in sets.order])
     if found is None:
@@ -273,6 +276,9 @@ def table(automaton: Sparse) -> Table:
     after = np.zeros((len(automaton.edges) + 1) * width, np.int32)
     runs = np.repeat(source * width + first - (np.cumsum(count) - count), count)
     after[runs + np.arange(count.sum())] = np.repeat(target, count)
-    columns, which = np.unique(after.reshape(-1, width), axis=1, return_inverse=True)
-    classes = which.ravel()[np.repeat(np.arange(width), np.diff(cuts))]
-    return Table(np.ascontiguousarray(columns), classes.astype(np.uint8), np.array([False, *automaton.final]))
+    columns = np.ascontiguousarray(after.reshape(-1, width).T)
+    number: dict[bytes, int] = {}
+    which = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns])
+    distinct = columns[np.unique(which, return_index=True)[1]]
+    classes = which[np.repeat(np.arange(width), np.diff(cuts))]
+    return Table(np.ascontiguousarray(distinct.T), classes.astype(np.uint8), np.array([False, *automaton.final]))

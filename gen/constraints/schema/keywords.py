@@ -18,8 +18,8 @@ _REFUSED = {
     "disallow": "any",
 }
 _PLAIN = """type enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern
-    format minItems maxItems uniqueItems items prefixItems additionalItems required minProperties maxProperties properties
-    patternProperties additionalProperties propertyNames"""
+    format minItems maxItems uniqueItems items prefixItems additionalItems required minProperties maxProperties
+    properties patternProperties additionalProperties propertyNames"""
 
 SAYS_SOMETHING = frozenset(re.split(r"\s+", _PLAIN)).union(_REFUSED)
 """The keywords that say something of a value and hold no further schema of the same value."""
