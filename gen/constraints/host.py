@@ -59,7 +59,10 @@ class HostWalker:
 
     def push(self, token_id: int) -> bool:
         """See `gen.constraints.constraint.Walker`."""
-        return self._matcher.consume_token(token_id)
+        if not self._matcher.is_error() and not self._matcher.validate_tokens([token_id]):
+            return False
+        self._matcher.consume_token(token_id)  # if it fails itself, `problem` says so when nothing can follow
+        return True
 
     def problem(self) -> str:
         """See `gen.constraints.constraint.Walker`."""

@@ -6,7 +6,7 @@ between two steps, so that the step itself can be recorded.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,19 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Row:
-    """A text as llguidance follows it; without a matcher, or past its end, everything is allowed."""
+    """A text as llguidance follows it; everything is allowed without a matcher, and once the text has ended.
+
+    Attributes:
+        ends: tokens that end the text.
+        may_end: whether they may where other tokens may follow too; else they do where nothing can.
+    """
 
     matcher: "LLMatcher | None" = None
     ends: tuple[int, ...] = ()
+    may_end: bool = True
 
     def take(self, token_id: int) -> None:
-        """Go on by a token. What is not allowed has been chosen against the mask, and the text has an error."""
-        if self.matcher is not None and (token_id in self.ends or not self.matcher.consume_token(token_id)):
+        """Go on by a token; a matcher that fails allows nothing from then on."""
+        if token_id in self.ends:
             self.matcher = None
+        elif self.matcher is not None:
+            self.matcher.consume_token(token_id)
 
     def copy(self) -> "_Row":
         """Another one, which goes on by itself from here."""
-        return _Row(None if self.matcher is None else self.matcher.deep_copy(), self.ends)
+        return replace(self, matcher=None if self.matcher is None else self.matcher.deep_copy())
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class HostConstraints:
             self._begin_use(requests)
         starts = range(rows.start, rows.stop, each)
         for start, request, grammar, read in zip(starts, requests, grammars, tokens, strict=True):
-            row = _Row(grammar.matcher(), request.ends) if grammar else _Row()
+            row = _Row(grammar.matcher(), request.ends, bool(request.eos_token_ids)) if grammar else _Row()
             for token_id in read[len(request.prompt_ids) :]:
                 row.take(token_id)
             self._rows[start : start + each] = [row.copy() for _ in range(each)]
@@ -155,7 +163,7 @@ class HostConstraints:
         if self._reorders:
             sources = [chosen.rows[place] for place in self._ancestors[chosen.here].tolist()]
             for row, source in zip(chosen.rows, [source.copy() for source in sources], strict=True):
-                row.matcher, row.ends = source.matcher, source.ends
+                row.matcher = source.matcher  # beams have the same ends
         for row, token_id in zip(chosen.rows, self._taken[chosen.here].tolist(), strict=True):
             row.take(token_id)
 
@@ -174,7 +182,7 @@ class HostConstraints:
                 row.matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), width)
                 if row.matcher.is_error():  # nothing is left to choose, and the text's error says why
                     line.fill(0)
-                ended = bool(int(line[self._size >> 3]) >> (self._size & 7) & 1)
+                ended = row.may_end and bool(int(line[self._size >> 3]) >> (self._size & 7) & 1)
             for token_id in row.ends:
                 bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
                 line[token_id >> 3] = byte | bit if ended else byte & (255 - bit)

@@ -2,25 +2,17 @@
 
 from typing import Any
 
+from gen.calls import read_call
 from gen.loop.batch import Job
 from gen.loop.running import Options, completions, new_job, run
 from gen.loop.texts import Completion
-from gen.prompts import read_requests
 from gen.samplers import greedy
 
 
-def new_jobs(model: Any, prompts: Any, *, max_new_tokens: Any = 128, **arguments: Any) -> list[Job]:
-    """A job for each prompt; arguments are those of `gen.generate`."""
-    samplers = arguments.pop("sampler", greedy())
-    requests = read_requests(
-        model,
-        prompts,
-        samplers=samplers if isinstance(samplers, list) else [samplers] * len(prompts),
-        max_new_tokens=max_new_tokens,
-        images=[[] for _ in prompts],
-        **arguments,
-    )
-    return [new_job(model, request) for request in requests]
+def new_jobs(model: Any, prompts: Any, output_type: Any = None, **arguments: Any) -> list[Job]:
+    """A job for each prompt; arguments are those of `gen.generate`, the sampler is greedy unless it is given."""
+    call = read_call(model, prompts, output_type, **({"sampler": greedy()} | arguments))
+    return [new_job(model, request) for request in call.requests]
 
 
 def run_in_rows(model: Any, prompts: Any, rows: int, **arguments: Any) -> list[list[Completion]]:

@@ -1,0 +1,176 @@
+"""The host engine: texts equal those of the device engine for the same language, wherever and with whatever they run."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.errors import SamplingError
+from gen.loop.running import Options, completions, run
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.testing import no_host_sync, virtual_gpus
+from tests.helpers import EOS, byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs, run_in_rows
+
+PROMPTS = ["a rose is a rose", "x", "to be or not to be", "ab", "once upon a time, in a land far away"]
+LANGUAGES = ["[a-c]{2,6}", "(ab|ba){0,9}c", "x", "[0-9]{1,20};", "é{1,3}|ü"]  # shorter than the limits below
+SAMPLERS = [greedy(), multinomial(temperature=1.5), multinomial(3), beam_search(3)]
+
+
+def new_model(device: str | None = None, **changes: object) -> Any:
+    return gen.from_transformers(tiny_model(vocab_size=259, **changes).to(device or "cpu"), byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return new_model(eos_token_id=EOS)
+
+
+def on_host(pattern: str) -> Any:
+    return gen.grammar(f"start: /{pattern}/")
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+@pytest.mark.parametrize("eos_token_id", [EOS, None])
+def test_texts_equal_those_of_the_device_engine(sampler: Sampler, eos_token_id: int | None) -> None:
+    own = new_model(eos_token_id=eos_token_id)
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 5, "max_new_tokens": 64}
+    for pattern in LANGUAGES:
+        patterns = [pattern] * len(PROMPTS)
+        wanted = run_in_rows(own, PROMPTS, 5, output_type=list(map(gen.regex, patterns)), **arguments)
+        for rows in (3, 5):
+            made = run_in_rows(own, PROMPTS, rows, output_type=list(map(on_host, patterns)), **arguments)
+            for group, others in zip(made, wanted, strict=True):
+                assert [one.text for one in group] == [one.text for one in others]
+                assert [one.finish_reason for one in group] == [one.finish_reason for one in others]
+
+
+def test_rows_with_and_without_constraints_come_and_go_beside_each_other(model: Any) -> None:
+    prompts = [f"{prompt} {number}" for number in range(4) for prompt in PROMPTS]
+    kinds: list[Callable[[str], Any]] = [on_host, gen.regex, lambda pattern: None]
+    types = [kinds[number % 3](LANGUAGES[number % 5]) for number in range(len(prompts))]
+    arguments: dict[str, Any] = {"sampler": multinomial(), "max_new_tokens": 40}
+    seeds = list(range(len(prompts)))
+    alone = [
+        gen.generate(model, prompt, kind, seed=seed, details=True, **arguments)
+        for prompt, kind, seed in zip(prompts, types, seeds, strict=True)
+    ]
+    assert {one.engine for one in alone} == {"host", "device", None}
+    for rows in (2, 7, 20):
+        made = run_in_rows(model, prompts, rows, output_type=types, seed=seeds, **arguments)
+        assert [one.text for [one] in made] == [one.text for one in alone]
+    back = gen.generate(model, prompts[::-1], types[::-1], seed=seeds[::-1], details=True, **arguments)
+    assert [one.text for one in back[::-1]] == [one.text for one in alone]
+
+
+def test_recorded_steps_make_the_same_texts() -> None:
+    def texts(*, replay: bool) -> list[str]:
+        own = new_model(eos_token_id=EOS)
+        kind = gen.grammar('start: /[a-z ]{20,}/ "."')
+        jobs = new_jobs(own, ["ab"] * 4, kind, seed=[1, 2, 3, 4], max_new_tokens=29, sampler=multinomial())
+        run(own, jobs, Options(replay=replay))
+        leased: Any = own.idle.take()
+        assert bool(leased.recordings) == replay
+        return [completions(job)[0].text for job in jobs]
+
+    plain = texts(replay=False)
+    assert texts(replay=True) == plain
+    assert len(set(plain)) == 4
+
+
+def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) -> None:
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 7, "max_new_tokens": 30}
+    kind = gen.grammar('start: "(" start ")" | /[a-c]{3}/')
+    [[wanted]] = run_in_rows(model, ["x"], 1, output_type=kind, **arguments)
+    for made_before in range(len(wanted.token_ids)):
+        [job] = new_jobs(model, ["x"], kind, **arguments)
+        job.resumed = wanted.token_ids[:made_before]
+        for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
+            job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
+        run(model, [job], Options())
+        assert completions(job)[0].token_ids == wanted.token_ids
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+def test_on_a_gpu_texts_are_the_same_and_the_host_does_not_wait_for_each_token(sampler: Sampler) -> None:
+    kind = gen.grammar('start: /[a-z ]{5,}/ ("(" start ")")? "."')
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 11, "stop": "zz"}
+    wanted = run_in_rows(new_model(), PROMPTS, 8, output_type=kind, max_new_tokens=30, **arguments)
+    with virtual_gpus(2):
+        own = new_model("cuda:1")
+        made = run_in_rows(own, PROMPTS, 8, output_type=kind, max_new_tokens=30, **arguments)
+        counts = []
+        for tokens in (12, 24):
+            with no_host_sync(count=True) as report:
+                run_in_rows(own, PROMPTS, 8, output_type=kind, max_new_tokens=tokens, **arguments)
+            counts.append(report.count)
+    assert [[one.text for one in group] for group in made] == [[one.text for one in group] for group in wanted]
+    assert counts[0] == counts[1]
+
+
+def test_only_texts_of_a_grammar_that_is_not_regular_come(model: Any) -> None:
+    kind = gen.grammar('start: "(" start ")" start | "x"')
+    found = set()
+    for seed in range(20):
+        try:
+            text = gen.generate(model, "a", kind, seed=seed, max_new_tokens=60)
+        except gen.IncompleteError as error:
+            assert error.completion.finish_reason == "length"
+            assert error.completion.engine == "host"
+            assert error.completion.value is None
+            continue
+        while text != "x":  # an oracle that reduces by the rule
+            shorter = text.replace("(x)x", "x", 1)
+            assert shorter != text
+            text = shorter
+        found.add(text)
+    assert found
+
+
+def test_what_nothing_is_left_of_is_an_error_of_its_row(model: Any) -> None:
+    def ban_a(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        return logits.index_fill(1, torch.tensor([ord("a")], device=logits.device), -torch.inf)
+
+    with pytest.raises(gen.BatchError) as raised:
+        gen.generate(
+            model, ["x", "y"], [gen.grammar('start: "ba"'), gen.grammar('start: "bb"')], logits_processors=[ban_a]
+        )
+    [error, text] = raised.value.results
+    assert isinstance(error, SamplingError)
+    assert text == "bb"
+
+
+@pytest.mark.parametrize("limit", ["step_max_items", "max_items_in_row"])
+def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """A matcher fails in the midst of a text, without raising: while it makes a mask, or while it takes a token."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    lark = 'start: "a" | start start'
+    kind = gen.compile(model, gen.grammar(lark))
+    assert kind.grammar is not None
+    tight: dict[str, Any] = {limit: 4}
+    matcher = LLMatcher(
+        kind.grammar._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=LLParserLimits(**tight)
+    )
+    monkeypatch.setattr(kind.grammar, "_start", matcher)
+    with pytest.raises(gen.BatchError) as raised:
+        gen.generate(model, ["x", "y"], [kind, gen.grammar('start: "b"')], eos_token_id=[], max_new_tokens=50)
+    [error, text] = raised.value.results
+    assert isinstance(error, SamplingError) and "llguidance: " in str(error)
+    assert text == "b"
+
+
+@pytest.mark.parametrize("pattern", LANGUAGES)
+def test_a_stream_gives_the_same_text(model: Any, pattern: str) -> None:
+    arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 40, "sampler": multinomial()}
+    wanted = gen.generate(model, "ab", on_host(pattern), **arguments)
+    assert re.fullmatch(pattern, wanted)
+    stream = gen.stream(model, "ab", on_host(pattern), **arguments)
+    assert "".join(stream) == wanted == stream.completion().value
+    with gen.Engine(model, rows=2) as engine:
+        streams = [engine.submit("ab", on_host(pattern), **arguments) for _ in range(3)]
+        assert ["".join(one) for one in streams] == [wanted] * 3
