@@ -17,7 +17,7 @@ DIGITS = 19
 """Most whole digits, unless a bound has more: small models do not end in digits."""
 
 _DECIMALS = 18
-_EXACT = 15  # digits that floats tell apart: a number above an excluded bound is above it as a float too
+_EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
 _WHOLE = r"-?[1-9][0-9]{0,18}|0"
 _NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
 _MOST_STATES = 5000
@@ -88,12 +88,10 @@ class _Magnitudes:
         bounds = [self._least, *([self._most] if self._most else [])]
         self._digits = max(DIGITS, *(len(before) for before, _ in bounds))
         self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
-        self._together: int | None = None
-        for digits, excluded in ((self._least, self._least_excluded), (self._most, self._most_excluded)):
-            if digits and excluded and not whole:
-                self._together = _EXACT
-                if len(digits[0]) + len(digits[1]) > _EXACT:
-                    raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
+        self._together = _EXACT if self._most_excluded and not whole else None
+        for bound in bounds:
+            if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
+                raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
 
     def texts(self) -> Sparse | None:
         first = _State(0, -1, 0, 0, 0, False)
@@ -120,13 +118,19 @@ class _Magnitudes:
             out.append((46, self._pointed(state)))
         if room and (state.decimals < self._decimals if pointed else state.whole < self._digits and not state.zero):
             out += [(48 + digit, self._digit(state, digit)) for digit in range(10)]
-        return [(code, after) for code, after in out if after.decimals < 0 or (after.least >= 0 and after.most <= 0)]
+        return [(code, after) for code, after in out if after.decimals < 0 or self._goes_on(after)]
+
+    def _goes_on(self, state: _State) -> bool:
+        """Whether digits after the point may make a number within the bounds, also as a float."""
+        if state.least == 0 and self._least_excluded and self._least != ("0", ""):
+            return state.most <= 0 and len(self._least[0]) + state.decimals < _EXACT
+        return state.least >= 0 and state.most <= 0
 
     def _digit(self, state: _State, digit: int) -> _State:
         pointed = state.decimals >= 0
         at = state.decimals if pointed else state.whole
-        least = _compared(state.least, self._least[pointed], at, digit, pointed)
-        most = _compared(state.most, self._most[pointed], at, digit, pointed) if self._most else -1
+        least = _compared(state.least, self._least[pointed], at, digit)
+        most = _compared(state.most, self._most[pointed], at, digit) if self._most else -1
         rest = (state.rest * 10 + digit) % self._multiple
         if pointed:
             return _State(state.whole, at + 1, least, most, rest, False)
@@ -138,9 +142,11 @@ class _Magnitudes:
         return _State(1 if self._together is None else state.whole, 0, least, most, state.rest, False)
 
     def _against(self, state: _State) -> tuple[int, int]:
-        """How the whole part compares with those of the bounds."""
-        least = -1 if state.whole < len(self._least[0]) else state.least
-        most = -1 if self._most is None or state.whole < len(self._most[0]) else state.most
+        """How the whole part compares with those of the bounds: more digits are more."""
+        least, most = (
+            -1 if bound is None else _sign(state.whole - len(bound[0])) or so_far
+            for bound, so_far in ((self._least, state.least), (self._most, state.most))
+        )
         return least, most
 
     def _accepts(self, state: _State) -> bool:
@@ -155,13 +161,13 @@ class _Magnitudes:
         return least >= self._least_excluded and most <= -self._most_excluded
 
 
-def _compared(so_far: int, digits: str, at: int, digit: int, pointed: bool) -> int:
-    """The comparison after one more digit."""
-    if so_far:
-        return so_far
-    if at >= len(digits):  # after the point the bound goes on with zeros
-        return int(digit > 0) if pointed else 1
-    return (digit > int(digits[at])) - (digit < int(digits[at]))
+def _compared(so_far: int, digits: str, at: int, digit: int) -> int:
+    """The comparison after one more digit; a bound goes on with zeros."""
+    return so_far or _sign(digit - int(digits[at : at + 1] or 0))
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
 
 
 def _digits(number: Fraction) -> tuple[str, str]:
