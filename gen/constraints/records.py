@@ -63,6 +63,7 @@ class Records:
         self.rows[ALL] = 255
         self.version = 0
         self._places: dict[Compiled, _Place] = {}
+        self._seen: set[int] = set()  # on a CPU records whose rows are known to be there
         self._free = [*range(NOTHING + 1, _ROWS)]
 
     def place(self, compiled: Compiled, held: Collection[Compiled | None]) -> int:
@@ -83,9 +84,10 @@ class Records:
 
     def fill(self, compiled: Compiled, record: int, held: Collection[Compiled | None]) -> None:
         """On a CPU: see to it that the rows of a state are there, and those of all states of its group."""
-        place = self._places[compiled]
-        if not place.start <= record < place.start + place.size:  # held to nothing any more
+        if record in self._seen:
             return
+        self._seen.add(record)
+        place = self._places[compiled]
         group = int(compiled.group_of[(record - place.start) // place.width + 1])
         if group in place.filled:
             return
@@ -181,3 +183,4 @@ class Records:
         """Forget the automata that no row is held to."""
         for compiled in [one for one in self._places if one not in held]:
             self._free += self._places.pop(compiled).rows
+        self._seen.clear()
