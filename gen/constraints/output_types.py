@@ -233,7 +233,8 @@ def _pattern_of(output_type: Any) -> str:
     if not isinstance(output_type, re.Pattern):
         return regex(pattern).pattern
     flags = "".join(letter for letter, flag in _FLAGS.items() if output_type.flags & flag)
-    return f"(?{flags}:{pattern})" if flags else pattern
+    pattern = re.sub(r"^\(\?[aimsux]+\)", "", pattern)  # they are among its flags
+    return f"(?{flags}){pattern}" if flags else pattern
 
 
 _FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}

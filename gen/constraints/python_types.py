@@ -12,10 +12,16 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from gen.errors import ConstraintError, show
 
-FORMATS = frozenset({"date", "date-time", "time", "uuid", "ipv4", "ipv6"})
-"""The formats whose every text pydantic reads."""
+FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6", "uri"})
+"""The formats whose every text pydantic reads, as `gen.constraints.schema.formats` has them."""
 _ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
 _WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+_SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large
+_OF_THE_WEB = frozenset({"http", "https", "ws", "wss", "ftp"})
+_HOST_AND_PATH = (
+    r"([a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}\.){1,3}[a-z]{2,12}(:[1-9][0-9]{0,3})?"
+    r"(/[A-Za-z0-9._~-]{0,64}){0,9}(\?[A-Za-z0-9._~=&-]{0,128})?(#[A-Za-z0-9._~-]{0,64})?"
+)
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _IN_MAPS = ("properties", "patternProperties", "$defs")
 _SINGLE = ("items", "additionalProperties", "propertyNames")
@@ -34,6 +40,7 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
     for path, part in subschemas(schema):
+        _write_version(part)
         _refuse(output_type, path, part)
         _write_keys(part, schema)
         # a set reads what comes twice as one; only where it must have several members would that be too few
@@ -92,6 +99,13 @@ def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
         )
 
 
+def _write_version(schema: dict[str, Any]) -> None:
+    """Write pydantic's formats for versions of UUIDs, such as uuid4, as a pattern."""
+    name = schema.get("format", "")
+    if name[:-1] == "uuid":
+        schema |= {"format": "uuid", "pattern": f"^.{{14}}{name[-1]}.{{4}}[89abAB]"}
+
+
 def _write_keys(schema: dict[str, Any], root: dict[str, Any]) -> None:
     """Write what keys must be as properties, where that can be."""
     names = resolved(schema.get("propertyNames", {}), root)
@@ -107,9 +121,13 @@ def _write_keys(schema: dict[str, Any], root: dict[str, Any]) -> None:
 
 
 def _counted(digits: int | None, places: int | None) -> str:
-    """The pattern of decimal numbers of at most so many digits, so many of them after the point."""
+    """The pattern of decimal numbers of at most so many digits, at most so many of them after the point."""
+    if digits is not None and places is not None:
+        places = min(digits, places)
     before = min(18, 18 if digits is None else digits - (places or 0))
-    whole = f"(0|[1-9][0-9]{{0,{before - 1}}})" if before > 0 else "0"
+    if before < 1:
+        return rf"^-?0\.[0-9]{{1,{places}}}$"
+    whole = f"(0|[1-9][0-9]{{0,{before - 1}}})"
     return rf"^-?{whole}(\.[0-9]{{1,{places}}})?$" if places else f"^-?{whole}$"
 
 
@@ -129,6 +147,23 @@ class _Schemas(GenerateJsonSchema):
     def time_schema(self, schema: Any) -> Any:
         """As of a datetime."""
         return self._moment(schema, super().time_schema(schema))
+
+    def timedelta_schema(self, schema: Any) -> Any:
+        """A duration; its bounds are pydantic's alone."""
+        return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS})
+
+    def url_schema(self, schema: Any) -> Any:
+        """A URI; where its scheme must be of the web, a URL of few characters, which all parsers read alike."""
+        schemes = schema.get("allowed_schemes")
+        if schemes is None:
+            return super().url_schema(schema)
+        if set(schemes) <= _OF_THE_WEB:
+            return {"type": "string", "pattern": f"^({'|'.join(schemes)})://{_HOST_AND_PATH}$"}
+        return {_ALONE: f"a URL of the schemes {', '.join(schemes)}"}
+
+    def multi_host_url_schema(self, schema: Any) -> Any:
+        """No URI of JSON Schema."""
+        return {**super().multi_host_url_schema(schema), _ALONE: "a URL with several hosts"}
 
     def decimal_schema(self, schema: Any) -> Any:
         """A number; where digits are counted a string, whose pattern counts them."""

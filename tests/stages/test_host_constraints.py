@@ -1,4 +1,4 @@
-"""The host engine: texts equal those of the device engine for the same language, wherever and with whatever they run."""
+"""The host engine: its texts are those of the device engine for the same language, wherever they run."""
 
 import re
 from collections.abc import Callable

@@ -1,0 +1,210 @@
+"""Python types: every text of a type's automaton is read by pydantic; what pydantic alone can check is refused."""
+
+import functools
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pydantic
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from gen.constraints.output_types import read_plan
+from gen.constraints.python_types import is_text, schema_of
+from gen.errors import ConstraintError
+from tests.constraints.walks import random_texts
+
+
+class Color(Enum):
+    RED = "red"
+    DARK_GREEN = "dark green"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Pair(NamedTuple):
+    number: int
+    name: str = "x"
+
+
+class Partial(TypedDict, total=False):
+    name: str
+    when: date
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+    tags: list[str] = field(default_factory=list)
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: Annotated[int, Field(ge=1, le=9)]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: Annotated[str, Field(min_length=1, max_length=8, pattern="^[A-Z]")]
+
+
+class Owner(BaseModel):
+    name: str = Field(alias="full name")
+    born: date | None = None
+    pets: list[Annotated[Cat | Dog, Field(discriminator="kind")]] = Field(max_length=2)
+    level: Level
+    home: Point
+    notes: dict[str, bool] = {}
+
+
+STRINGS: list[Any] = [
+    str,
+    Literal["a", "b c"],
+    Color,
+    date,
+    datetime,
+    time,
+    timedelta,
+    uuid.UUID,
+    pydantic.UUID1,
+    pydantic.UUID4,
+    pydantic.UUID7,
+    IPv4Address,
+    IPv6Address,
+    pydantic.AnyUrl,
+    pydantic.HttpUrl,
+    pydantic.FtpUrl,
+    pydantic.AwareDatetime,
+    Annotated[str, Field(pattern="^[a-f]+$", max_length=9)],
+    Annotated[str, Field(min_length=2, max_length=3)],
+    Annotated[Decimal, Field(max_digits=4, decimal_places=2)],
+    Annotated[Decimal, Field(max_digits=2, decimal_places=2)],
+    Annotated[Decimal, Field(max_digits=1, decimal_places=3)],
+    Annotated[Decimal, Field(decimal_places=3)],
+    Annotated[Decimal, Field(max_digits=3)],
+]
+OTHERS: list[Any] = [
+    int,
+    float,
+    bool,
+    type(None),
+    Decimal,
+    Annotated[Decimal, Field(ge=0, lt=10)],
+    Annotated[int, Field(gt=-5, le=1200)],
+    Annotated[float, Field(ge=0, le=1)],
+    Literal["a", 1, True, None],
+    Level,
+    Pair,
+    Partial,
+    Point,
+    Cat | Dog,
+    Owner,
+    int | str | None,
+    date | int,
+    list[int],
+    Annotated[list[bool], Field(min_length=1, max_length=3)],
+    dict[str, float],
+    dict[int, bool],
+    dict[date, int],
+    dict[Color, int],
+    dict[Literal["a", "b"], int],
+    dict[Annotated[str, Field(pattern="^k")], int],
+    tuple[int, str],
+    tuple[bool, ...],
+    set[int],
+    frozenset[Color],
+    Annotated[set[int], Field(min_length=1)],
+    Any,
+    list[Any],
+    dict[str, Any],
+]
+
+
+@pytest.mark.parametrize("output_type", STRINGS + OTHERS, ids=str)
+def test_pydantic_reads_every_text_of_a_type(output_type: Any) -> None:
+    plan = read_plan(output_type)
+    assert plan.table is not None
+    for text in random_texts(plan.table(), 150):
+        plan.parse(text)
+
+
+@pytest.mark.parametrize("output_type", STRINGS + OTHERS, ids=str)
+def test_types_whose_json_is_always_a_string_have_no_quotes(output_type: Any) -> None:
+    schema, _ = schema_of(output_type)
+    assert is_text(schema, schema) == any(output_type is one for one in STRINGS)
+
+
+def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
+    """What a type refuses to generate is seen by what pydantic's own serializer writes."""
+    pets: list[Cat | Dog] = [Cat(kind="cat", lives=9), Dog(kind="dog", name="Rex")]
+    owner = Owner.model_validate(
+        {"full name": "Ada", "born": date(1815, 12, 10), "pets": pets, "level": 2, "home": Point(0.5, -1, ["x", "é"])}
+    )
+    values: list[tuple[Any, Any]] = [
+        (Owner, owner),
+        (Pair, Pair(3, "y")),
+        (set[int], {1, 2}),
+        (dict[int, bool], {-5: True, 12: False}),
+        (Partial, {"name": "a"}),
+        (tuple[int, str], (1, "\n")),
+    ]
+    for output_type, value in values:
+        plan = read_plan(output_type)
+        assert plan.table is not None
+        text = json.dumps(TypeAdapter(output_type).dump_python(value, mode="json", by_alias=True), ensure_ascii=False)
+        assert plan.table().accepts(text.encode())
+        assert plan.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("output_type", "message"),
+    [
+        (print, "is no output type"),
+        (lambda x: x, "a function, which pydantic would call"),
+        (functools.partial(lambda x: x, 3), "a function, which pydantic would call"),
+        (Callable[[int], int], "is no output type"),
+        (pydantic.IPvAnyAddress, "#: the format 'ipvanyaddress'"),
+        (list[pydantic.Base64Bytes], "#/items: the format 'base64'"),
+        (bytes, "the format 'binary'"),
+        (Path, "the format 'path'"),
+        (pydantic.SecretStr, "the format 'password'"),
+        (pydantic.Json[int], "text that holds other data"),
+        (pydantic.PastDate, "now_op of a date"),
+        (pydantic.NaiveDatetime, "tz_constraint of a datetime"),
+        (Annotated[date, Field(ge=date(2020, 1, 1))], "ge of a date"),
+        (Annotated[timedelta, Field(lt=timedelta(1))], "lt of a timedelta"),
+        (Annotated[Decimal, Field(max_digits=3, gt=0)], "a decimal number with bounds and counted digits"),
+        (pydantic.RedisDsn, "a URL of the schemes redis"),
+        (pydantic.PostgresDsn, "a URL of the schemes postgres|a URL with several hosts|the format 'multi-host-uri'"),
+        (dict[float, int], "keys of type number"),
+        (dict[str, list[complex]], "#/additionalProperties/items: a complex number"),
+        (type[int], "a class"),
+        (5, "is no output type"),
+        (range, "is no output type"),
+    ],
+    ids=str,
+)
+def test_what_pydantic_alone_can_check_is_refused_by_name_and_place(output_type: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        schema_of(output_type)
+
+
+def test_a_function_is_never_called() -> None:
+    def record(x: int) -> None:
+        raise AssertionError("called")
+
+    for output_type in (record, list[record], dict[str, record]):  # type: ignore[valid-type]
+        with pytest.raises(ConstraintError):
+            read_plan(output_type)
