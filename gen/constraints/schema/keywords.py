@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from gen.constraints.automaton import Unsupported
-from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Bound, Items, Part, Properties
+from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Bound, Items, Part, Properties, identity
 
 _REFUSED = {
     "contains": "array",
@@ -75,15 +75,13 @@ class _Keywords:
         return frozenset(names | {"integer"} if "number" in names else names)
 
     def values(self) -> tuple[Any, ...] | None:
-        if "const" in self._schema:
-            return (self._schema["const"],)
-        if "enum" not in self._schema:
-            return None
-        if not isinstance(self._schema["enum"], list):
-            raise self.refuse("enum", "a list of values")
-        if any(isinstance(value, float) and not math.isfinite(value) for value in self._schema["enum"]):
+        values = self._schema.get("enum", [self._schema.get("const")])
+        if not isinstance(values, list) or any(isinstance(one, float) and not math.isfinite(one) for one in values):
             raise self.refuse("enum", "a list of values that JSON can write")
-        return tuple(self._schema["enum"])
+        if "const" in self._schema:
+            constant = identity(self._schema["const"])
+            return tuple(one for one in values if identity(one) == constant)
+        return tuple(values) if "enum" in self._schema else None
 
     def number(self, word: str) -> bool:
         value = self._schema.get(word)

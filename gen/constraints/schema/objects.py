@@ -52,8 +52,8 @@ class _Counts:
             self.least = 0
         if self.limit is not None and not others and self.limit >= listed_ones:
             self.limit = None
-        if self.limit is not None and others and self.least > 1:
-            raise Unsupported(f"minProperties and maxProperties at {place.path} with names that are not listed")
+        if others and self.least > 1:  # two properties that are not listed may have one name
+            raise Unsupported(f"minProperties at {place.path} with properties that are not listed")
         self.top = max(self.least, 1) if self.limit is None else max(self.limit, 1)
 
     def after(self, count: int) -> int | None:
@@ -104,24 +104,14 @@ class _Object:
 
     def _write_others(self, here: dict[int, int], others: list[_Others]) -> None:
         """Any number of properties that are not listed, at the states after those that are."""
-        nfa, counts = self._writer.nfa, self._counts
-        if counts.limit is not None:
-            for count in range(counts.limit):
-                if count in here:
-                    starts = self._separated({count: here[count]})
-                    for after, start in starts.items():
-                        for end in self._properties(start, others):
-                            nfa.silent[end].append(here.setdefault(after, nfa.state()))
-            return
-        once = {count: nfa.state() for count in sorted({min(count + 1, counts.top) for count in here})}
-        for after, start in self._separated(here).items():
-            again = nfa.state()
-            nfa.silent[start].append(again)
-            for end in self._properties(again, others):
-                nfa.silent[end].append(once[after])
-            nfa.silent[self._writer.text(once[after], self._between)].append(again)
-        for count, one in once.items():
-            nfa.silent[one].append(here.setdefault(count, nfa.state()))
+        nfa, limit = self._writer.nfa, self._counts.limit
+        if limit is None:  # any number more; one alone is counted
+            here.setdefault(1, nfa.state())
+        for count in range(limit or 1):
+            before = here if limit is None else {count: here[count]} if count in here else {}
+            for after, start in self._separated(before).items():
+                for end in self._properties(start, others):
+                    nfa.silent[end].append(here.setdefault(after, nfa.state()))
 
     def _properties(self, state: int, others: list[_Others]) -> list[int]:
         """One property that is not listed; the states after it."""
