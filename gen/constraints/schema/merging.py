@@ -1,7 +1,7 @@
 """Schemas into parts: references, allOf, anyOf, oneOf, not, if and dependencies, merged before any text is made."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gen.constraints.automaton import TooLarge, Unsupported, check_deadline
@@ -14,12 +14,7 @@ _MOST_PARTS = 512
 _SAME_VALUE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired")
 
 
-@dataclass(frozen=True)
-class Merged:
-    """A schema's parts and the references that were followed to make them."""
-
-    parts: tuple[Part, ...]
-    followed: frozenset[str] = frozenset()
+Parts = tuple[Part, ...]
 
 
 class Merger:
@@ -31,22 +26,22 @@ class Merger:
 
     def __init__(self, root: Any, deadline: float, disjoint: Callable[[Part, Part], bool]) -> None:
         self._references, self._deadline, self._disjoint = References(root), deadline, disjoint
-        self._known: dict[int, tuple[Any, Merged]] = {}
+        self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[str] = []
 
-    def all_of(self, schemas: Sequence[Any], path: str) -> Merged:
+    def all_of(self, schemas: Sequence[Any], path: str) -> Parts:
         """The parts of values that meet all of the schemas."""
-        merged = Merged((ANYTHING,))
+        out: Parts = (ANYTHING,)
         for schema in schemas:
-            merged = self._cross(merged, self.parts(schema, path), path)
-        return merged
+            out = self._cross(out, self.parts(schema, path), path)
+        return out
 
-    def parts(self, schema: Any, path: str) -> Merged:
+    def parts(self, schema: Any, path: str) -> Parts:
         """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge."""
         if schema is True or schema == {}:
-            return Merged((ANYTHING,))
+            return (ANYTHING,)
         if schema is False:
-            return Merged(())
+            return ()
         if not isinstance(schema, dict):
             raise Unsupported(f"the schema at {path} must be an object, true or false")
         known = self._known.get(id(schema))
@@ -56,18 +51,20 @@ class Merger:
             self._known[id(schema)] = known
         return known[1]
 
-    def _merge(self, schema: dict[str, Any], path: str) -> Merged:
+    def _merge(self, schema: dict[str, Any], path: str) -> Parts:
         if "$ref" in schema and self._references.alone:
-            return self._referred(schema["$ref"], path)
-        out = Merged((own_part(schema, path),))
+            beside = schema.get("properties", {})  # ignored where it says more than that there are such properties
+            own = Part(properties=(Properties(named=beside, matching={}),)) if isinstance(beside, dict) else ANYTHING
+            return self._cross((own,), self._referred(schema["$ref"], path), path)
+        out: Parts = (own_part(schema, path),)
         for word in _SAME_VALUE:
             if word in schema:
                 out = self._keyword(out, word, schema[word], schema, path)
         if "unevaluatedProperties" in schema:
-            out = replace(out, parts=tuple(_evaluated(part, schema["unevaluatedProperties"]) for part in out.parts))
+            out = tuple(_evaluated(part, schema["unevaluatedProperties"]) for part in out)
         return out
 
-    def _keyword(self, out: Merged, word: str, said: Any, schema: dict[str, Any], path: str) -> Merged:
+    def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str) -> Parts:
         """What was merged so far, with one more keyword."""
         here = f"{path}/{word}"
         if word.endswith("Of") and not isinstance(said, list):
@@ -94,38 +91,34 @@ class Merger:
                 return out
             return self._cross(out, _any([yes, self._cross(self._not(said, here), otherwise, path)]), path)
         for name, needed in said.items():
-            without = Merged((Part(absent=frozenset((name,))),))
+            without = (Part(absent=frozenset((name,))),)
             names = [needed] if isinstance(needed, str) else needed
-            if isinstance(names, list):
-                then = Merged((Part(required=tuple(names)),))
-            else:
-                then = self.parts(needed, f"{here}/{name}")
+            then = (Part(required=tuple(names)),) if isinstance(names, list) else self.parts(needed, f"{here}/{name}")
             out = self._cross(out, _any([without, then]), path)
         return out
 
-    def _referred(self, ref: Any, path: str) -> Merged:
+    def _referred(self, ref: Any, path: str) -> Parts:
         schema = self._references.resolve(ref, path)
         if ref in self._open:
             raise Unsupported(f"$ref {ref[:80]!r} at {path} refers to itself")
         self._open.append(ref)
         try:
-            merged = self.parts(schema, f"{path}/$ref")
+            return self.parts(schema, f"{path}/$ref")
         finally:
             self._open.pop()
-        return Merged(merged.parts, merged.followed | {ref})
 
-    def _not(self, schema: Any, path: str) -> Merged:
+    def _not(self, schema: Any, path: str) -> Parts:
         parts = negated(schema, path, self._references)
-        return _any([self._cross(Merged((one.part,)), self.all_of(one.schemas, path), path) for one in parts])
+        return _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in parts])
 
-    def _exclusive(self, out: Merged, each: list[Merged], schemas: list[Any], path: str) -> list[Merged]:
+    def _exclusive(self, out: Parts, each: list[Parts], schemas: list[Any], path: str) -> list[Parts]:
         """The alternatives of a oneOf, without what two of them share."""
         beside = [self._cross(out, one, path) for one in each]
         exclusive = list(each)
         for number, one in enumerate(beside):
             for other, another in enumerate(beside):
                 check_deadline(self._deadline, f"comparing the alternatives of oneOf at {path[:80]}")
-                if other == number or all(self._disjoint(x, y) for x in one.parts for y in another.parts):
+                if other == number or all(self._disjoint(x, y) for x in one for y in another):
                     continue
                 try:
                     away = self._not(schemas[other], f"{path}/oneOf/{other}")
@@ -134,20 +127,19 @@ class Merger:
                 exclusive[number] = self._cross(exclusive[number], away, path)
         return exclusive
 
-    def _cross(self, one: Merged, other: Merged, path: str) -> Merged:
-        if len(one.parts) * len(other.parts) > 16 * _MOST_PARTS:
+    def _cross(self, one: Parts, other: Parts, path: str) -> Parts:
+        if len(one) * len(other) > 16 * _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
-        parts = [merge(mine, theirs) for mine in one.parts for theirs in other.parts]
-        parts = [part for part in parts if part.types and part.values != ()]
-        if len(parts) > _MOST_PARTS:
+        merged = [merge(mine, theirs) for mine in one for theirs in other]
+        out = tuple(part for part in merged if part.types and part.values != ())
+        if len(out) > _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
         check_deadline(self._deadline, f"merging the schemas at {path[:80]}")
-        return Merged(tuple(parts), one.followed | other.followed)
+        return out
 
 
-def _any(each: Sequence[Merged]) -> Merged:
-    followed = frozenset[str]().union(*(one.followed for one in each))
-    return Merged(tuple(dict.fromkeys(part for one in each for part in one.parts)), followed)
+def _any(each: Sequence[Parts]) -> Parts:
+    return tuple(dict.fromkeys(part for parts in each for part in parts))
 
 
 def _evaluated(part: Part, schema: Any) -> Part:

@@ -16,6 +16,8 @@ from gen.constraints.schema.values import allowed_values
 from gen.constraints.schema.views import Patterns
 from gen.constraints.texts import json_content, listed, write
 
+_LEVELS = 100
+
 
 class Place(NamedTuple):
     """Where a value stands: its path in the schema, how deep values of any type may nest there, its level."""
@@ -50,12 +52,12 @@ class Writer:
         self.nfa, self.closed, self.layout, self.deadline = Nfa(), closed, layout, deadline
         self.patterns = Patterns(deadline)
         self._merger = Merger(root, deadline, Disjoint(self.parts_of, self.patterns, closed))
-        self._within: list[str] = []
+        self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Copy | None] = {}
 
     def parts_of(self, schemas: Sequence[Any], path: str) -> Sequence[Part]:
         """The parts of values that meet all of the schemas."""
-        return self._merger.all_of(schemas, path).parts
+        return self._merger.all_of(schemas, path)
 
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """Write any value that meets all schemas after `state`; returns the state after it, None if there is no value.
@@ -66,18 +68,16 @@ class Writer:
         key = (tuple(map(id, schemas)), place.depth, indented)
         if key in self._copies:
             return self._copy(self._copies[key], state)
-        merged = self._merger.all_of(schemas, place.path)
-        for ref in sorted(merged.followed):
-            if ref in self._within:
-                raise Unsupported(f"$ref {ref[:80]!r} at {place.path} refers to itself")
-        if place.level > 100:
+        if key[0] and key[0] in self._open:
+            raise Unsupported(f"$ref at {place.path[:200]}: the schema refers to itself")
+        if place.level > _LEVELS:
             raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
         check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
         start = self.nfa.after(state)
-        kept = len(self._within)
-        self._within += merged.followed
-        ends = [end for part in merged.parts for end in self._part(part, start, place) if end is not None]
-        del self._within[kept:]
+        self._open.add(key[0])
+        parts = self.parts_of(schemas, place.path)
+        ends = [end for part in parts for end in self._part(part, start, place) if end is not None]
+        self._open.discard(key[0])
         if not ends:
             self._copies[key] = None
             return None
