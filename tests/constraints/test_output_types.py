@@ -4,7 +4,7 @@ import json
 import re
 from enum import Enum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -92,12 +92,12 @@ class TestChoice:
 
 
 class TestJsonSchema:
-    SCHEMA: dict[str, Any] = {
+    SCHEMA: ClassVar[dict[str, Any]] = {
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "boolean"}}},
         "required": ["a", "b"],
     }
-    VALUE: dict[str, Any] = {"a": 1, "b": [True, False]}  # noqa: RUF012
+    VALUE: ClassVar[dict[str, Any]] = {"a": 1, "b": [True, False]}
 
     @pytest.mark.parametrize(
         ("whitespace", "how"),

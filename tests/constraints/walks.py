@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import numpy.typing as npt
 
 from gen.constraints.automaton import Table
 
@@ -28,11 +29,11 @@ def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) 
     return texts
 
 
-def _distances(table: Table) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _distances(table: Table) -> npt.NDArray[np.int64]:
     """Fewest bytes from each state to a final one."""
     far = np.where(table.final, 0, 10**9)
     while True:
-        nearer = np.minimum(far, np.where(table.next > 0, far[table.next], 10**9).min(1) + 1)
+        nearer: npt.NDArray[np.int64] = np.minimum(far, np.where(table.next > 0, far[table.next], 10**9).min(1) + 1)
         nearer[0] = 10**9
         if (nearer == far).all():
             return nearer

@@ -21,7 +21,7 @@ LANGUAGES = ["[a-c]{2,6}", "(ab|ba){0,9}c", "x", "[0-9]{1,20};", "é{1,3}|ü"]  
 SAMPLERS = [greedy(), multinomial(temperature=1.5), multinomial(3), beam_search(3)]
 
 
-def new_model(device: str | None = None, **changes: object) -> Any:
+def new_model(device: str | None = None, **changes: Any) -> Any:
     return gen.from_transformers(tiny_model(vocab_size=259, **changes).to(device or "cpu"), byte_tokenizer())
 
 
