@@ -1,7 +1,7 @@
 """Values of every kind at every argument: each works, or an error of gen refuses it in short before a model runs."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -74,12 +74,19 @@ def values() -> list[Any]:
     return [*numbers, *texts, *lists, *tensors, *arrays, *things]
 
 
+class Rows(ScriptedRows):
+    """Whatever is not in the script may come too, where an output type forbids what is."""
+
+    def logits(self, rows: Sequence[int]) -> torch.Tensor:
+        return super().logits(rows).clamp(min=-50)
+
+
 class Model(ScriptedModel):
     """Counts rows too, also those that nothing is read into."""
 
     def new_rows(self, count: int, length: int) -> ScriptedRows:
         self.steps += 1
-        return super().new_rows(count, length)
+        return Rows(self, count, length)
 
 
 MODEL, HF_MODEL, HF_ENCODER, PROGRAM = Model("hello"), tiny_model(), tiny_encoder(), exported()
@@ -92,6 +99,11 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
     calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         (gen.generate, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
         (gen.stream, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
+        (gen.compile, {"model": MODEL, "output_type": int}),
+        (gen.regex, {"pattern": "a"}),
+        (gen.choice, {"options": ["a"]}),
+        (gen.json_schema, {"schema": {}}),
+        (gen.grammar, {"lark": 'start: "a"'}),
         (gen.embed, {"model": ENCODER, "texts": ["a cat", "the moon"]}),
         (gen.from_transformers, {"model": HF_MODEL, "tokenizer": TOKENIZER}),
         (gen.from_transformers_encoder, {"model": HF_ENCODER, "tokenizer": ENCODER_TOKENIZER}),

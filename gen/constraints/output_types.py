@@ -92,9 +92,12 @@ def choice(options: Iterable[Any]) -> Choice:
     Raises:
         ConstraintError: there is none, one of them cannot be written, or two are written alike.
     """
-    if isinstance(options, str | bytes) or not isinstance(options, Iterable):
+    try:
+        given = None if isinstance(options, str | bytes) else list(options)
+    except TypeError:
+        given = None
+    if given is None:
         raise ConstraintError(f"choice takes a list of options, got {show(options)}")
-    given = list(options)
     if not given:
         raise ConstraintError("choice needs at least one option, got none.")
     texts: dict[str, Any] = {}
@@ -123,7 +126,7 @@ def json_schema(
         ConstraintError: it is no JSON Schema.
     """
     check_flag("closed", closed)
-    if whitespace not in ("line", "compact", "indent"):
+    if not isinstance(whitespace, str) or whitespace not in ("line", "compact", "indent"):
         raise ConstraintError(f'whitespace must be "line", "compact" or "indent", got {show(whitespace)}')
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False, allow_nan=False)
