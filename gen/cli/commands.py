@@ -19,7 +19,7 @@ import gen
 from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.options import Grouped, read_output_type, read_sampler, read_stops
-from gen.errors import GenError
+from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
     help="Generate text with local language models.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -113,7 +113,11 @@ def generate_command(
     # a chat has a place for each image, a plain prompt would need one for them
     run("x", images=image if chat else None, max_new_tokens=0)
     if output_type is not None:
-        run = partial(run, output_type=gen.compile(loaded, output_type))
+        constraint = gen.compile(loaded, output_type)
+        if (constraint.least_tokens or 0) > max_new_tokens:
+            least = constraint.least_tokens
+            raise ArgumentError(f"the shortest text has {least} tokens, --max-new-tokens is {max_new_tokens}.")
+        run = partial(run, output_type=constraint)
     failed = False
     with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
         for first in range(0, len(given), batch_size):

@@ -86,6 +86,44 @@ def test_a_stop_string_with_an_escape_ends_the_text(capsys: Capture) -> None:
     assert "age" not in out
 
 
+def test_output_types_give_values_of_them(demo: TransformersModel, tmp_path: Path, capsys: Capture) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}}}
+    file = write(tmp_path / "schema.json", [json.dumps(schema | {"required": ["name"]})])
+    arguments: dict[str, Any] = {"seed": 3, "max_new_tokens": 60}
+    kinds = {
+        "--schema": (file, gen.json_schema(schema | {"required": ["name"]})),
+        "--regex": (r"\d{4}", gen.regex(r"\d{4}")),
+        "--choice": ("yes", gen.choice(["yes"])),
+    }
+    for flag, (given, output_type) in kinds.items():
+        expected = gen.generate(demo, ["One day", "Two"], output_type, details=True, **arguments)
+        options = [flag, given, "--seed", "3", "--max-new-tokens", "60"]
+        assert run("generate", "One day", "Two", *options, "--json") == 0
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(one["value"], one["engine"]) for one in lines] == [(one.value, "device") for one in expected]
+        assert run("generate", "One day", "Two", *options) == 0
+        assert capsys.readouterr().out == "".join(f"{one.text}\n" for one in expected)
+        assert run("stream", "One day", *options) == 0
+        assert capsys.readouterr().out == f"{expected[0].text}\n"
+    assert run("generate", "x", "--choice", "yes", "--choice", "no", "--greedy") == 0
+    assert capsys.readouterr().out in ("yes\n", "no\n")
+
+
+def test_an_output_type_that_cannot_be_is_a_mistake_of_usage(tmp_path: Path, capsys: Capture) -> None:
+    empty = write(tmp_path / "empty.json", ['{"type": "integer", "minimum": 2, "maximum": 1}'])
+    for options, message in (
+        (["--schema", str(tmp_path / "none.json")], "cannot be read"),
+        (["--schema", empty], "no text meets the output type"),
+        (["--schema", write(tmp_path / "broken.json", ["{"])], "is no JSON"),
+        (["--regex", "("], "'('"),
+        (["--regex", "a", "--choice", "b"], "give --regex or --choice"),
+        (["--regex", "a{9}", "--max-new-tokens", "0"], "--max-new-tokens is 0"),
+    ):
+        assert run("generate", "x", *options) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and not captured.out
+
+
 def test_images_go_with_each_prompt(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
     monkeypatch.setattr(gen, "load", lambda *arguments, **options: model)
