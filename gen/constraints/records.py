@@ -132,7 +132,7 @@ class Records:
             where = to_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
             self.rows.index_copy_(0, where, placed.rows)
             # a row of no tokens is told by its number
-            where = torch.where(placed.rows.any(1), where, NOTHING)
+            where = torch.where((placed.rows != 0).any(1), where, NOTHING)
             records[:, :KINDS] = where.index_select(0, placed.row_of.view(-1)).view(states, KINDS)
         else:
             records[:, :KINDS] = ALL

@@ -1,0 +1,258 @@
+"""What rows may choose: against a walk of every token's bytes, with the tokens left counted by hand."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from gen.constraints.compiled import Compiled
+from gen.constraints.constraint import Constraint
+from gen.constraints.regexes import regex_table
+from gen.constraints.vocabulary import Vocabulary
+from gen.devices import to_device
+from gen.requests import Request
+from gen.samplers import greedy
+from gen.stages.constraints import Constraints
+from gen.testing import no_host_sync, virtual_gpus
+from tests.constraints.samples import tables
+from tests.constraints.vocabularies import spelled, walk, walk_all
+
+CPU = torch.device("cpu")
+WORDY = Vocabulary(spelled())
+EOS, PAD, SIZE = WORDY.size - 4, WORDY.size - 3, WORDY.size
+PROMPT = [1, 2]
+
+
+def request_of(
+    compiled: Compiled | None, limit: int, eos: Sequence[int] = (EOS,), seeds: tuple[int, ...] = (0,)
+) -> Request:
+    constraint = None
+    if compiled is not None:
+        constraint = Constraint(
+            engine="device",
+            states=compiled.states,
+            least_tokens=compiled.least_tokens,
+            vocabulary=WORDY,
+            compiled=compiled,
+            parse=str,
+        )
+    return Request(
+        prompt_ids=PROMPT,
+        sampler=greedy(),
+        seeds=seeds,
+        limit=limit,
+        eos_token_ids=tuple(eos),
+        constraint=constraint,
+    )
+
+
+def admit(stage: Constraints, row: int, request: Request, made: Sequence[int] = ()) -> None:
+    stage.admit(slice(row, row + len(request.seeds)), [request], [[*PROMPT, *made]])
+
+
+def masked(stage: Constraints, logits: Tensor, generated: Sequence[int]) -> Tensor:
+    here, nothing = slice(0, len(logits)), torch.empty(0)
+    stage.prepare(here)
+    return stage(logits, here, nothing, nothing, torch.tensor([*generated], device=logits.device).unsqueeze(1))
+
+
+class Text:
+    """A text that is held to an automaton, followed by plain walks."""
+
+    def __init__(self, compiled: Compiled, limit: int, eos: Sequence[int] = (EOS,)) -> None:
+        self.compiled, self.limit, self.eos = compiled, limit, eos
+        self.state, self.made, self.ended = 1, 0, False
+
+    def allowed(self) -> list[int]:
+        """The tokens that may come: of those that the automaton allows, where any might leave too little, only those
+        that do not raise what is needed, and at the last moment only those that lower it.
+        """
+        needed, left = self.compiled.needed, self.limit - self.made
+        after = walk_all(self.compiled.table, self.state, WORDY.tokens)
+        change = {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
+        now = int(needed[self.state])
+        if left - 1 < now + max([0, *change.values()]):
+            change = {token_id: one for token_id, one in change.items() if one <= (0 if left - 1 >= now else -1)}
+        ends = [*self.eos] if self.compiled.table.final[self.state] else []
+        if not change:  # nothing but the end can come: one token of those that mean it
+            return [self.eos[0] if self.eos else WORDY.end]
+        return [*change, *ends]
+
+    def take(self, token_id: int) -> None:
+        self.made += 1
+        if token_id in (*self.eos, WORDY.end):
+            assert self.compiled.table.final[self.state]
+            self.ended = True
+            return
+        self.state = walk(self.compiled.table, self.state, WORDY.tokens[token_id])
+        assert self.state
+        self.ended = self.made == self.limit
+
+
+@pytest.mark.parametrize("number", range(100))
+@pytest.mark.parametrize("eos", [(EOS,), (), (PAD, EOS)], ids=["eos", "none", "two"])
+def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(number: int, eos: tuple[int, ...]) -> None:
+    compiled = Compiled(tables()[number], WORDY)
+    chance = random.Random(number)
+    extra = [0, 1, chance.randrange(2, 30)]
+    texts = [Text(compiled, max(1, compiled.least_tokens) + more, eos) for more in extra]
+    stage = Constraints(3, CPU)
+    for row, text in enumerate(texts):
+        admit(stage, row, request_of(compiled, text.limit, eos))
+    while not all(text.ended for text in texts):
+        logits = torch.randn(3, SIZE)
+        changed = masked(stage, logits, [text.made for text in texts])
+        assert not changed.isneginf().all(1).any()  # what has ended has something to choose too
+        chosen = []
+        for row, text in enumerate(texts):
+            allowed = changed[row].isfinite().nonzero().squeeze(1).tolist()
+            if text.ended:
+                chosen.append(chance.choice(allowed))
+                continue
+            assert sorted(text.allowed()) == allowed
+            if len(allowed) > 1:
+                assert torch.equal(changed[row, allowed], logits[row, allowed])
+            token_id = chance.choice(allowed)
+            text.take(token_id)
+            chosen.append(token_id)
+        stage.chosen(slice(0, 3), torch.tensor(chosen).unsqueeze(1), None)
+    assert all(compiled.table.final[text.state] for text in texts)
+
+
+def test_at_the_end_one_token_is_allowed_at_no_cost_whatever_came_before() -> None:
+    stage = Constraints(2, CPU)
+    for row, eos in enumerate(((PAD, EOS), ())):
+        admit(stage, row, request_of(Compiled(regex_table(""), WORDY), 5, eos))
+    logits = torch.full((2, SIZE), -math.inf)
+    changed = masked(stage, logits, [0, 0])
+    assert changed[0, PAD] == 0 == changed[1, WORDY.end]
+    assert changed.isfinite().sum() == 2
+
+
+def test_a_ban_of_the_end_stays_where_more_may_come() -> None:
+    stage = Constraints(1, CPU)
+    compiled = Compiled(regex_table("a*"), WORDY)
+    admit(stage, 0, request_of(compiled, 5))
+    logits = torch.zeros(1, SIZE)
+    logits[0, EOS] = -math.inf
+    assert masked(stage, logits, [0])[0, EOS] == -math.inf
+
+
+def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
+    stage = Constraints(3, CPU)
+    assert stage.key() is None
+    admit(stage, 0, request_of(None, 9))
+    assert stage.key() is None  # it costs nothing
+    admit(stage, 1, request_of(Compiled(regex_table("[0-9]+"), WORDY), 9))
+    admit(stage, 2, request_of(None, 9, ()))
+    assert stage.key() is not None
+    for made in range(12):  # past the limit too
+        logits = torch.randn(3, SIZE)
+        changed = masked(stage, logits, [made] * 3)
+        assert torch.equal(changed[[0, 2]], logits[[0, 2]])
+        assert torch.equal(changed[1], logits[1]) == (made >= 9)
+        stage.chosen(slice(0, 3), torch.full((3, 1), 49), None)
+    stage.begin()
+    assert stage.key() is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
+    chance = random.Random(3)
+    with virtual_gpus(2):
+        stage = Constraints(4, torch.device(device))
+        texts: list[Text | None] = [None] * 4
+        compiled = [Compiled(table, WORDY) for table in chance.sample(tables(), 20)]
+        for step in range(80):
+            for row, text in enumerate(texts):
+                if (text is None or text.ended) and chance.random() < 0.5:
+                    eos = chance.choice([(), (EOS,), (EOS, PAD, 5)])
+                    one = chance.choice([None, *compiled])
+                    limit = chance.randrange(1, 20) + (one.least_tokens if one is not None else 0)
+                    admit(stage, row, request_of(one, limit, eos))
+                    texts[row] = None if one is None else Text(one, limit, eos if 5 not in eos else (EOS, PAD))
+                    if one is not None and 5 in eos:  # texts do not end by what spells something
+                        admit(stage, row, request_of(one, limit, (EOS, PAD)))
+            if stage.key() is None:
+                continue
+            if step % 9 == 8:  # a row goes where another one was
+                source, target = chance.sample(range(4), 2)
+                for tensor in stage.tensors():
+                    tensor[target].copy_(tensor[source])
+                stage.move(source, target)
+                texts[target] = None
+            generated = [0 if text is None else text.made for text in texts]
+            changed = masked(stage, torch.zeros(4, SIZE, device=device), generated).cpu()
+            chosen = []
+            for row, text in enumerate(texts):
+                allowed = changed[row].isfinite().nonzero().squeeze(1).tolist()
+                chosen.append(chance.choice(allowed))
+                if text is not None and not text.ended:
+                    assert sorted(text.allowed()) == allowed
+                    text.take(chosen[-1])
+            token_ids = to_device(torch.tensor(chosen).unsqueeze(1), torch.device(device))
+            with no_host_sync():
+                stage.chosen(slice(0, 4), token_ids, None)
+
+
+def test_a_row_that_moves_goes_on_where_it_was() -> None:
+    stage = Constraints(3, CPU)
+    first, second = (Compiled(regex_table(pattern), WORDY) for pattern in ("ab[0-9]", "[x-z]*"))
+    admit(stage, 0, request_of(second, 9))
+    admit(stage, 2, request_of(first, 9))
+    masked(stage, torch.zeros(3, SIZE), [0] * 3)
+    stage.chosen(slice(0, 3), torch.tensor([[ord("x")], [0], [ord("a")]]), None)
+    for tensor in stage.tensors():
+        tensor[1].copy_(tensor[2])
+    stage.move(2, 1)
+    admit(stage, 2, request_of(Compiled(regex_table("c"), WORDY), 9))
+    allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
+    assert allowed[1:] == [[ord("b")], [ord("c")]]
+
+
+def test_texts_go_on_from_their_ancestors() -> None:
+    stage = Constraints(3, CPU)
+    admit(stage, 0, request_of(Compiled(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
+    masked(stage, torch.zeros(3, SIZE), [0] * 3)
+    stage.chosen(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
+    masked(stage, torch.zeros(3, SIZE), [1] * 3)
+    stage.chosen(slice(0, 3), torch.tensor([[EOS]] * 3), torch.tensor([2, 2, 0]))
+    allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
+    assert allowed == [[ord("3")], [ord("3")], [ord("1")]]
+
+
+def test_a_text_that_was_begun_before_goes_on() -> None:
+    stage = Constraints(1, CPU)
+    admit(stage, 0, request_of(Compiled(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
+    assert masked(stage, torch.zeros(1, SIZE), [2])[0].isfinite().nonzero().squeeze(1).tolist() == [*range(48, 58)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
+    stage = Constraints(1, CPU)
+    admit(stage, 0, request_of(Compiled(regex_table("[0-9]+"), WORDY), 9))
+    logits = torch.randn(1, SIZE).to(dtype)
+    changed = masked(stage, logits, [0])
+    allowed = changed[0].isfinite().nonzero().squeeze(1)
+    assert allowed.tolist() == [token for token, spelt in enumerate(WORDY.tokens) if spelt.isdigit()]
+    assert torch.equal(changed[0, allowed], logits[0, allowed].to(changed.dtype))
+
+
+def test_a_step_on_a_gpu_has_no_host_sync() -> None:
+    compiled = Compiled(regex_table("[a-z]{3,30}"), WORDY)
+    with virtual_gpus(1):
+        device = torch.device("cuda:0")
+        compiled.place(device)
+        stage = Constraints(2, device)
+        logits = torch.zeros(2, SIZE, device=device)
+        generated = torch.zeros(2, 1, dtype=torch.int64, device=device)
+        with no_host_sync():
+            admit(stage, 0, request_of(compiled, 40, seeds=(0, 1)))
+            for _ in range(5):
+                stage.prepare(slice(0, 2))
+                changed = stage(logits, slice(0, 2), generated, generated, generated)
+                stage.chosen(slice(0, 2), changed.argmax(1, keepdim=True), None)
+                generated += 1
