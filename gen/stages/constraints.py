@@ -103,7 +103,7 @@ class Constraints:
         record = self._records.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
         needed, worst = record[:, NEEDED : NEEDED + 1], record[:, WORST : WORST + 1]
         kind = (left <= worst).long() + (left <= needed)
-        row = record.gather(1, kind) * (left > 0)
+        row = record.gather(1, kind)
         masked = allow(logits, self._records.rows.index_select(0, row.view(-1)), self._bias)
         ends = self._ends[here]
         only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
