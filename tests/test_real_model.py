@@ -1,5 +1,8 @@
-"""SmolLM2-135M-Instruct from GGUF: greedy texts equal transformers' own generate, alone, in a batch and streamed."""
+"""SmolLM2-135M-Instruct from GGUF: greedy texts equal transformers' own generate, alone, in a batch and streamed; the
+example's ten values are whole.
+"""
 
+import runpy
 from functools import cache
 from pathlib import Path
 
@@ -103,3 +106,22 @@ def test_the_file_loads_in_bfloat16_and_answers() -> None:
     assert "Paris" in gen.generate(
         loaded, "What is the capital of France?", chat=True, sampler=gen.samplers.greedy(), max_new_tokens=NEW_TOKENS
     )
+
+
+def test_the_ten_values_of_the_example_are_whole_and_mostly_right() -> None:
+    example = runpy.run_path(str(FOLDER.parents[1] / "examples" / "structured.py"))
+    prompts = [prompt for prompt, _ in example["PROMPTS"]]
+    types = [output_type for _, output_type in example["PROMPTS"]]
+    made = gen.generate(
+        model(), prompts, types, chat=True, sampler=gen.samplers.greedy(), max_new_tokens=160, details=True
+    )
+    assert [one.engine for one in made] == ["device"] * 10
+    values = [one.value for one in made]
+    assert [type(value) for value in values[:7]] == types[:7]
+    assert values[1].day.isoformat() == "2024-03-05"
+    assert (values[2].quantity, values[2].currency, values[2].price) == (3, "EUR", 12.5)
+    assert (values[3].city, values[3].postal_code) == ("Berlin", "10115")
+    assert values[4].minutes == 20
+    assert values[7] == "German"
+    assert values[8] in ("spam", "not spam")
+    assert values[9] is True
