@@ -9,7 +9,7 @@ from gen.constraints.schema.references import References
 _ONE = ("items", "additionalItems", "additionalProperties", "then", "else", "unevaluatedItems", "unevaluatedProperties")
 _MANY = ("prefixItems", "allOf", "anyOf", "items")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_BESIDE = ("allOf", "anyOf", "oneOf", "$ref", "then", "else", "dependentSchemas", "dependencies")
+_BESIDE = ("allOf", "anyOf", "$ref", "then", "else", "dependentSchemas", "dependencies")
 _UNTOUCHED = ("not", "if", "contains", "propertyNames", "oneOf")
 
 
@@ -29,6 +29,7 @@ class _Closer:
     def __init__(self, root: Any) -> None:
         self._references = References(root)
         self._seen: set[int] = set()
+        self._counts: dict[int, int] = {}
 
     def close(self, node: Any, path: str) -> None:
         """Close an object's schema and all below it, in place."""
@@ -38,7 +39,7 @@ class _Closer:
         for word in _UNTOUCHED:
             if word in node and self._lists(node[word], set()):
                 raise Unsupported(f"{word} at {path} with a list of properties cannot be closed")
-        if self._listings(node, path, 0) > 1:
+        if self._listings(node, path) > 1:
             raise Unsupported(f"objects at {path} whose properties are listed in several schemas cannot be closed")
         if _is_list(node):
             for name in node.get("required", []):
@@ -57,25 +58,28 @@ class _Closer:
         if "$ref" in node:
             self.close(self._references.resolve(node["$ref"], path), path)
 
-    def _listings(self, node: Any, path: str, depth: int) -> int:
-        """How many schemas list properties of one object, on the way through a schema that has most."""
-        if not isinstance(node, dict) or depth > 50:
+    def _listings(self, node: Any, path: str) -> int:
+        """How many schemas list properties of one object, on the way through a schema that has most; 2 for more."""
+        if not isinstance(node, dict):
             return 0
+        known = self._counts.get(id(node))
+        if known is not None:
+            return known
+        self._counts[id(node)] = 0  # a schema that refers to itself counts once
         count = int(_is_list(node))
         for word in _BESIDE:
-            if word not in node or word == "oneOf":
-                continue
-            said = node[word]
-            if word == "$ref":
-                count += self._listings(self._references.resolve(said, path), path, depth + 1)
+            said = node.get(word)
+            if word == "$ref" and word in node:
+                count += self._listings(self._references.resolve(said, path), path)
             elif isinstance(said, list):
-                each = [self._listings(one, path, depth + 1) for one in said]
+                each = [self._listings(one, path) for one in said]
                 count += sum(each) if word == "allOf" else max(each, default=0)
             elif isinstance(said, dict) and word.startswith("depend"):
-                count += sum(self._listings(one, path, depth + 1) for one in said.values())
+                count += sum(self._listings(one, path) for one in said.values())
             else:
-                count += self._listings(said, path, depth + 1)
-        return count
+                count += self._listings(said, path)
+        self._counts[id(node)] = min(count, 2)
+        return self._counts[id(node)]
 
     def _lists(self, node: Any, seen: set[int]) -> bool:
         """Whether an object's properties are listed anywhere in a schema."""
