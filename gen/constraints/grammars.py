@@ -5,7 +5,7 @@ that patterns are written out: "a\\d$" is a[0-9] there.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import _constants, _parser  # type: ignore[attr-defined]  # what Python's own engine reads a pattern with
 from typing import Any
 
@@ -23,6 +23,9 @@ _OTHERS = {  # what is in none of them
     _constants.CATEGORY_NOT_WORD: r"\x{0}-\x{2F}\x{3A}-\x{40}\x{5B}-\x{5E}\x{60}\x{7B}-\x{10FFFF}",
     _constants.CATEGORY_NOT_SPACE: r"\x{0}-\x{8}\x{E}-\x{1F}\x{21}-\x{10FFFF}",
 }
+_IGNORED = frozenset({"disallow", "extends", "divisibleBy"})  # of draft 3; llguidance refuses all newer ones
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+_DATA = frozenset({"enum", "const", "default", "examples"})
 _STARTS = (_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING)
 _ENDS = (_constants.AT_END, _constants.AT_END_STRING)
 _ANYTHING = r"[\x{0}-\x{10FFFF}]"
@@ -81,6 +84,9 @@ def of_schema(schema: Any, *, closed: bool, whitespace: str) -> str:
 
     from gen.constraints.schema import closed_schema
 
+    for part in _schemas(schema):
+        if ignored := sorted(_IGNORED & part.keys()):
+            raise ConstraintError(f"the host engine ignores {', '.join(ignored)}")
     if whitespace not in _SEPARATORS:
         raise ConstraintError(f"the host engine writes no JSON with whitespace={whitespace!r}")
     if schema is True:
@@ -94,6 +100,20 @@ def of_schema(schema: Any, *, closed: bool, whitespace: str) -> str:
     return LLMatcher.grammar_from_json_schema(
         schema, overrides={"whitespace_flexible": False, "item_separator": item, "key_separator": key}
     )
+
+
+def _schemas(node: Any) -> Iterator[Mapping[str, Any]]:
+    """A schema and all schemas in it; properties and definitions have names, which are no keywords."""
+    if isinstance(node, list):
+        for part in node:
+            yield from _schemas(part)
+    elif isinstance(node, dict):
+        yield node
+        for keyword, value in node.items():
+            if keyword in _NAMED and isinstance(value, dict):
+                value = list(value.values())
+            if keyword not in _DATA:
+                yield from _schemas(value)
 
 
 def _written(pattern: str, *, search: bool) -> str:
