@@ -171,7 +171,8 @@ def read_requests(
     check_model(model)
     check_flag("chat", chat)
     limits = _read_limits(max_new_tokens, len(prompts))
-    eos_token_ids = model.eos_token_ids
+    # a model may name ids that are no tokens of its tokenizer
+    eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
     if eos_token_id is not None:
         eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
     stops = read_stops(stop)

@@ -1,13 +1,14 @@
 """Encoding, chat templates, and decoding piece by piece against decoding at once."""
 
 import random
+from copy import copy
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from gen.errors import ArgumentError
-from gen.tokenizers import Detokenizer, Tokenizer
-from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, spaced_tokenizer
+from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
+from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, bytes_to_characters, spaced_tokenizer
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
 
@@ -122,3 +123,28 @@ def test_special_tokens_that_stop_strings_name_are_found() -> None:
 
 def test_vocab_size_counts_added_tokens() -> None:
     assert Tokenizer(byte_tokenizer()).vocab_size == 259
+
+
+def test_pieces_are_all_tokens_but_the_special_ones() -> None:
+    wrapped = byte_tokenizer()
+    wrapped.add_tokens(["<plain>"])
+    pieces = Tokenizer(wrapped).pieces()
+    assert pieces == {**dict(enumerate(bytes_to_characters())), 259: "<plain>"}
+
+
+@pytest.mark.parametrize("text", ["", "plain", "é日😀", "a\n é"])
+def test_tokens_of_known_bytes_decode_to_what_they_spell_character_by_character(text: str) -> None:
+    tokens = [bytes([byte]) for byte in range(256)]
+    decoder = ByteDetokenizer(tokens)
+    pieces = [decoder.push(byte) for byte in text.encode()]
+    assert [piece for piece in pieces if piece] == [*text]
+    assert decoder.flush() == ""
+    assert decoder.decode([*text.encode()]) == text
+
+
+def test_an_unfinished_character_shows_at_the_end() -> None:
+    decoder = ByteDetokenizer([b"a\xe6", b"\x97", b"b"])
+    other = copy(decoder)
+    assert [decoder.push(0), decoder.push(1), decoder.flush()] == ["a", "", "\ufffd"]
+    assert [other.push(0), other.push(2), other.flush()] == ["a", "\ufffdb", ""]
+    assert other.decode([0, 1]) == "a\ufffd"

@@ -19,6 +19,7 @@ from gen.samplers.base import Sampled
 from gen.testing import no_host_sync, virtual_gpus
 from tests.constraints.samples import PATTERNS, SCHEMAS
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
+from tests.helpers import EOS as OF_BYTES
 from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
 
@@ -378,3 +379,12 @@ def test_an_engine_holds_requests_that_come_and_go_each_to_its_own(model: Any) -
     for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
         assert re.fullmatch(kind, text)
         assert text == gen.generate(model, "x", gen.regex(kind), seed=number, max_new_tokens=45, sampler=multinomial())
+
+
+def test_ids_that_are_no_tokens_end_nothing_and_break_nothing() -> None:
+    scripted = ScriptedModel("abc")
+    scripted.eos_token_ids = (OF_BYTES, 999)
+    assert gen.generate(scripted, "x", gen.regex("[a-z]+")) == "abc"
+    assert gen.generate(scripted, "x", sampler=greedy(min_new_tokens=2)) == "abc"
+    scripted.eos_token_ids = (999,)
+    assert gen.generate(scripted, "x", gen.regex("[a-c]{3}")) == "abc"

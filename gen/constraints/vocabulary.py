@@ -7,6 +7,7 @@ which is one lookup for all nodes of a level.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -130,6 +131,7 @@ class Vocabulary:
 
 _Key = tuple[int, tuple[int, ...]]
 _known: WeakKeyDictionary[Tokenizer, dict[_Key, Vocabulary]] = WeakKeyDictionary()
+_making = Lock()
 
 
 def vocabulary_of(model: Model) -> Vocabulary:
@@ -141,14 +143,16 @@ def vocabulary_of(model: Model) -> Vocabulary:
         ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not know.
     """
     size = min(model.vocab_size, model.tokenizer.vocab_size)
-    known = _known.setdefault(model.tokenizer, {})
-    key = size, tuple(model.eos_token_ids)
-    if key not in known:
-        tokens = token_bytes(model.tokenizer)[:size]
-        for token_id in model.eos_token_ids:
-            tokens[token_id] = b""
-        known[key] = Vocabulary(tokens)
-    return known[key]
+    eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < size)
+    key = size, eos_token_ids
+    with _making:
+        known = _known.setdefault(model.tokenizer, {})
+        if key not in known:
+            tokens = token_bytes(model.tokenizer)[:size]
+            for token_id in eos_token_ids:
+                tokens[token_id] = b""
+            known[key] = Vocabulary(tokens)
+        return known[key]
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
@@ -206,12 +210,9 @@ def _read_sentence_pieces(written: Mapping[int, str]) -> dict[int, bytes]:
 
 def _least_needed(tokens: Sequence[bytes]) -> int:
     """A token that texts can do without: it spells nothing, or bytes that UTF-8 does not have, or it is the longest."""
-
-    def rank(token_id: int) -> tuple[bool, bool, int]:
-        token = tokens[token_id]
-        return not token, 0xFF in token, len(token)
-
-    return max(range(len(tokens)), key=rank)
+    if b"" in tokens:
+        return tokens.index(b"")
+    return max(range(len(tokens)), key=lambda token_id: (0xFF in tokens[token_id], len(tokens[token_id])))
 
 
 def _matrix(tokens: Sequence[bytes]) -> npt.NDArray[np.int16]:

@@ -254,3 +254,21 @@ def test_what_is_no_logits_is_refused(sampler: Any, shape: tuple[int, ...]) -> N
 def test_rows_that_are_no_multiple_of_the_beams_are_refused() -> None:
     with pytest.raises(ArgumentError, match="logits must have a multiple of 3 rows, one for each beam, got 4"):
         BeamSearchSampler(3)(torch.zeros(4, 5), torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("parameters", [{"top_k": 50}, {"min_p": 0.1}, {"top_p": 0.9}, USUAL], ids=str)
+def test_rows_with_fewer_tokens_than_top_k_are_not_worked_on_whole(
+    monkeypatch: pytest.MonkeyPatch, parameters: dict[str, Any], dtype: torch.dtype
+) -> None:
+    def whole(*_: object, **__: object) -> None:
+        raise AssertionError("a row was worked on whole")
+
+    monkeypatch.setattr(cpu_path, "_draw_whole", whole)
+    logits = torch.full((4, 20_000), -math.inf, dtype=dtype)
+    allowed = [[7], [0, 19_999], [*range(300, 303)], [*range(0, 20_000, 700)]]
+    for row, own in enumerate(allowed):
+        logits[row, own] = -torch.arange(len(own), dtype=dtype)
+    token_ids, logprobs = cpu_path.draw(logits, torch.arange(4), *Parameters(**parameters).for_rows(logits))
+    assert all(int(one) in row for one, row in zip(token_ids, allowed, strict=True))
+    assert logprobs.isfinite().all()
