@@ -30,7 +30,13 @@ def encoder(folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("page", "save"),
-    [("exported.md", text_model), ("embedding.md", encoder), ("chat.md", text_model), ("engine.md", text_model)],
+    [
+        ("exported.md", text_model),
+        ("embedding.md", encoder),
+        ("chat.md", text_model),
+        ("engine.md", text_model),
+        ("output_types.md", text_model),
+    ],
 )
 def test_a_page_prints_what_it_shows(page: str, save: object, tmp_path: Path) -> None:
     assert callable(save)

@@ -72,9 +72,9 @@ def regex(pattern: str) -> Regex:
     """Texts that a regular expression matches as a whole; the value is the text.
 
     Args:
-        pattern: in the syntax of Python's `re`, without what is not regular (look-around, references back). Classes as
-            \\d and \\w are ASCII. Wherever an output type is wanted, a compiled pattern, and whatever else has a
-            `pattern` that is a str, counts as its pattern.
+        pattern: in the syntax of Python's `re`, without what is not regular: references back, most look-around. \\d and
+            \\w are ASCII. Wherever an output type is wanted, a compiled pattern, and whatever else has a `pattern`
+            that is a str, counts as its pattern.
     Raises:
         ConstraintError: it is no str.
     """
