@@ -23,6 +23,7 @@ _IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){
 _LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,24}[a-zA-Z0-9])?"
 _FIRST_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 _EMAIL = rf"[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*@{_LABEL}(\.{_LABEL}){{1,5}}"
+_IDN_LABEL = r"[a-zA-Z0-9](-?[a-zA-Z0-9]){0,24}"  # two hyphens are special there
 _HOSTNAME = rf"{_FIRST_LABEL}(\.{_LABEL}){{0,7}}"
 _ESCAPED = r"%[0-9a-fA-F]{2}"
 _PATH = rf"([a-zA-Z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
@@ -47,7 +48,7 @@ _FORMATS = {
     "ipv6": _IPV6,
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "hostname": _HOSTNAME,
-    "idn-hostname": _HOSTNAME,
+    "idn-hostname": rf"{_IDN_LABEL}(\.{_IDN_LABEL}){{0,4}}",
     "email": _EMAIL,
     "idn-email": _EMAIL,
     "uri": _URI,
