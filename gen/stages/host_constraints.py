@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.host import is_complete
 from gen.constraints.masks import allow, bias_table
 from gen.requests import Request
 
@@ -108,8 +107,9 @@ class HostConstraints:
             self._follow()
             self._fill(here)
             self._masks[here].copy_(self._written[here], non_blocking=True)
+            self._over[here].copy_(self._written_over[here], non_blocking=True)
         assert self._bias is not None  # tells mypy
-        return allow(logits, self._masks[here], self._bias)
+        return allow(logits.masked_fill(self._over[here], 0.0), self._masks[here], self._bias)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.loop.row_set.Follower`."""
@@ -128,11 +128,12 @@ class HostConstraints:
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.row_set.Stage.tensors`."""
-        return [] if self._bias is None or self._on_cuda else [self._masks, self._taken, self._ancestors]
+        on_host = [] if self._bias is None or self._on_cuda else [self._taken, self._ancestors]
+        return on_host if self._bias is None else [*on_host, self._masks, self._over]
 
     def memory(self) -> int:
         """See `gen.loop.row_set.Follower`."""
-        return self._masks.nbytes if self._bias is not None and self._on_cuda else 0
+        return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:
         """Make room for masks, and forget what rows were before."""
@@ -149,8 +150,12 @@ class HostConstraints:
 
             self._written = on_host(-1, *shape, dtype=torch.int32)
             self._taken, self._ancestors = (on_host(0, self._count, dtype=torch.int64) for _ in range(2))
-            self._masks = torch.empty(shape, dtype=torch.int32, device=self._device) if self._on_cuda else self._written
-            self._bits = self._written.numpy().view(np.uint8)
+            self._written_over = on_host(0, self._count, 1, dtype=torch.bool)
+            self._masks, self._over = (
+                torch.empty_like(one, device=self._device) if self._on_cuda else one
+                for one in (self._written, self._written_over)
+            )
+            self._bits, self._flags = self._written.numpy().view(np.uint8), self._written_over.numpy()
             self._bias = bias_table(self._device)
 
     def _follow(self) -> None:
@@ -172,17 +177,17 @@ class HostConstraints:
         width = self._written.shape[1] * 4
         for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
             line = self._bits[place]
+            self._flags[place] = False
             if row.matcher is None:
                 line.fill(255)
                 continue
-            if is_complete(row.matcher):
+            row.matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), width)
+            if row.matcher.is_error():  # nothing is left to choose, and the text's error says why
                 line.fill(0)
-                ended = True
-            else:
-                row.matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), width)
-                if row.matcher.is_error():  # nothing is left to choose, and the text's error says why
-                    line.fill(0)
-                ended = row.may_end and bool(int(line[self._size >> 3]) >> (self._size & 7) & 1)
-            for token_id in row.ends:
+            end = int(line[self._size >> 3]) & (1 << (self._size & 7))
+            line[self._size >> 3] -= end  # llguidance's own end of a text is no token
+            over = end > 0 and not line.any()
+            self._flags[place] = over  # then the first of its ends comes, at no cost and whatever is banned
+            for token_id in row.ends[: 1 if over else None]:
                 bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
-                line[token_id >> 3] = byte | bit if ended else byte & (255 - bit)
+                line[token_id >> 3] = byte | bit if over or (end and row.may_end) else byte & (255 - bit)

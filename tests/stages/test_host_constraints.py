@@ -144,6 +144,18 @@ def test_what_nothing_is_left_of_is_an_error_of_its_row(model: Any) -> None:
     assert text == "bb"
 
 
+def test_where_nothing_can_follow_a_text_ends_whatever_is_banned() -> None:
+    for eos_token_id in (EOS, [EOS, 258], None):
+        own = new_model(eos_token_id=eos_token_id)
+        for sampler in (greedy(min_new_tokens=9), beam_search(2, min_new_tokens=9)):
+            for text in ("", "ab"):
+                made = [
+                    gen.generate(own, "x", kind, sampler=sampler, details=True)
+                    for kind in (gen.grammar(f'start: "{text}"'), gen.choice([text]))
+                ]
+                assert [(one.text, one.finish_reason, one.score) for one in made] == [(text, "eos", 0.0)] * 2
+
+
 @pytest.mark.parametrize("limit", ["step_max_items", "max_items_in_row"])
 def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """A matcher fails in the midst of a text, without raising: while it makes a mask, or while it takes a token."""
