@@ -33,7 +33,13 @@ def test_importing_gen_loads_no_model_library_and_changes_no_state_of_torch() ->
     assert report["same"]
     assert "gen" in report["modules"]
     heavy = {"transformers", "accelerate", "triton", "exllamav2", "exllamav3", "tokenizers", "typer", "huggingface_hub"}
-    assert not heavy & set(report["modules"])
+    assert not (heavy | {"pydantic", "llguidance"}) & set(report["modules"])
+
+
+def test_who_asks_for_no_output_type_waits_for_neither_pydantic_nor_llguidance() -> None:
+    program = "import sys, gen; gen.generate, gen.regex; print({'pydantic', 'llguidance'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
 
 
 def test_importing_gen_does_not_wait_for_torch() -> None:

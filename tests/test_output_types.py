@@ -4,9 +4,11 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import date
+from threading import current_thread
 from typing import Any, Literal
 
 import pytest
+import torch
 from pydantic import BaseModel, field_validator
 
 import gen
@@ -148,6 +150,36 @@ def test_an_engine_raises_what_is_amiss_with_a_type_where_its_text_is_read(model
         assert isinstance(fine.completion().value, bool)
         with pytest.raises(gen.ConstraintError, match="max_new_tokens is 2"):
             engine.submit("x", Person, max_new_tokens=2)  # compiled by now: checked at once
+
+
+def test_engines_and_asyncio_compile_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, threads, real = new_model(), [], compiling._made
+
+    def noted(plan: Any, vocabulary: Any) -> Any:
+        threads.append(current_thread())
+        return real(plan, vocabulary)
+
+    monkeypatch.setattr(compiling, "_made", noted)
+    with gen.Engine(own) as engine:
+        first = engine.submit("x", bool, seed=1)
+        assert isinstance(first.completion().value, bool)
+
+    async def ask() -> Any:
+        return await gen.agenerate(own, "x", int, seed=1), gen.astream(own, "x", type(None)).completion().value
+
+    number, nothing = asyncio.run(ask())
+    assert type(number) is int and nothing is None
+    own.release()
+    assert len(threads) == 3
+    assert current_thread() not in threads
+
+
+def test_what_stands_around_a_call_does_not_matter(model: Any) -> None:
+    kinds: list[Any] = [Person, NESTED]
+    wanted = gen.generate(model, ["x", "y"], kinds, seed=1)
+    with torch.device("meta"), torch.autocast("cpu"):
+        assert gen.generate(model, ["x", "y"], kinds, seed=1) == wanted
+        assert gen.compile(model, gen.choice(["never", "seen"])).read("seen") == "seen"
 
 
 def test_a_request_that_is_cancelled_or_whose_engine_closes_while_it_is_compiled_ends() -> None:
