@@ -1,0 +1,130 @@
+"""Which JSON schemas each engine reaches, whether it is right, and how long compiling takes.
+
+    python -m benchmarks.constraints --schemas schemas.jsonl
+
+A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}, as in the MaskBench part of JSONSchemaBench.
+Instances are given as compact texts with their keys in the schema's order. "listed only" are valid instances without
+properties that their schema does not list: what the closed reading is to accept. Compile times are CPU times of the
+process for a vocabulary of --vocab tokens, of schemas that were reached; outlines_core's are of its regular expression
+alone. Peers are measured where they are installed.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.constraint_engines import Engine, TooSlow, engines, within
+from benchmarks.measuring import machine, markdown_table
+from benchmarks.random_model import save_random_model
+from benchmarks.schema_order import SchemaOrder
+
+SECONDS = 20  # for one schema, then an engine has refused it
+Schemas = list[dict[str, Any]]
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.model is None:
+            save_random_model(Path(folder), arguments.vocab)
+        model = gen.load(arguments.model or folder, device="cpu")
+    schemas = [json.loads(line) for line in arguments.schemas.read_text().splitlines() if line.strip()]
+    gen.compile(model, bool)  # makes the tables of the vocabulary
+    results = {name: measure(engine, schemas) for name, engine in engines(model).items()}
+    described = {"machine": machine(), "schemas": len(schemas), "vocabulary": model.vocab_size}
+    rows = [result.row(name, len(schemas)) for name, result in results.items()]
+    print(json.dumps(described), "\n")
+    print(markdown_table(rows))
+    if arguments.refused:
+        for name, result in results.items():
+            print(f"\n{name} refuses:", *(f"{one}: {why}" for one, why in result.refused.items()), sep="\n  ")
+            print(f"{name} is wrong on:", *result.wrong, sep="\n  ")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**described, "rows": rows}, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemas", type=Path, required=True, help="a file of JSON lines")
+    parser.add_argument("--model", help="whose vocabulary; default: made-up words")
+    parser.add_argument("--vocab", type=int, default=49152, help="how many of them")
+    parser.add_argument("--refused", action="store_true", help="name the schemas that are refused, and the errors")
+    parser.add_argument("--json", type=Path, help="write the report there")
+    return parser.parse_args()
+
+
+@dataclass
+class Result:
+    """What one engine did with all schemas."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    valid: int = 0
+    listed: int = 0
+    invalid: int = 0
+    rejected: int = 0
+    listed_rejected: int = 0
+    accepted: int = 0
+    slowest_refusal: float = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def row(self, name: str, schemas: int) -> dict[str, object]:
+        times = sorted(self.milliseconds)
+        reached = f"{len(times)} ({len(times) / schemas:.1%})"
+        percentile = f"{statistics.median(times):.1f} / {times[int(0.95 * (len(times) - 1))]:.0f} / {times[-1]:.0f}"
+        return {
+            "engine": name,
+            f"of {schemas} schemas": reached,
+            "valid rejected": f"{self.rejected} of {self.valid}",
+            "listed only": f"{self.listed_rejected} of {self.listed}",
+            "invalid accepted": f"{self.accepted} of {self.invalid}",
+            "compile ms p50 / p95 / max": percentile,
+            "slowest refusal ms": f"{self.slowest_refusal:.0f}",
+        }
+
+
+def measure(engine: Engine, schemas: Schemas) -> Result:
+    """What an engine does with all schemas and their instances."""
+    result = Result()
+    for one in schemas:
+        gc.collect()
+        begin = time.process_time()
+        try:
+            accepts = within(SECONDS, engine, one["schema"])
+        except Exception as error:  # whatever an engine raises is its refusal
+            result.refused[one["name"]] = f"{type(error).__name__}: {error}"[:200]
+            result.slowest_refusal = max(result.slowest_refusal, (time.process_time() - begin) * 1e3)
+            continue
+        result.milliseconds.append((time.process_time() - begin) * 1e3)
+        order = SchemaOrder(one["schema"])
+        for test in one["tests"]:
+            text = order.text(test["data"])
+            try:
+                accepted = within(SECONDS, accepts, text)
+            except TooSlow:
+                accepted = not test["valid"]
+            if accepted != test["valid"]:
+                result.wrong.append(f"{one['name']}: {'accepts' if accepted else 'rejects'} {text[:200]}")
+            if test["valid"]:
+                result.valid += 1
+                result.rejected += not accepted
+                result.listed += not order.undeclared
+                result.listed_rejected += not accepted and not order.undeclared
+            else:
+                result.invalid += 1
+                result.accepted += accepted
+    return result
+
+
+if __name__ == "__main__":
+    main()
