@@ -147,9 +147,10 @@ def test_what_nothing_is_left_of_is_an_error_of_its_row(model: Any) -> None:
 def test_where_nothing_can_follow_a_text_ends_whatever_is_banned() -> None:
     for eos_token_id in (EOS, [EOS, 258], None):
         own = new_model(eos_token_id=eos_token_id)
-        for sampler in (greedy(min_new_tokens=9), beam_search(2, min_new_tokens=9)):
+        samplers: list[Any] = [greedy(min_new_tokens=9), beam_search(2, min_new_tokens=9)]
+        for sampler in samplers:
             for text in ("", "ab"):
-                made = [
+                made: list[Any] = [
                     gen.generate(own, "x", kind, sampler=sampler, details=True)
                     for kind in (gen.grammar(f'start: "{text}"'), gen.choice([text]))
                 ]
