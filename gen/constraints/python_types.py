@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from gen.errors import ConstraintError, show
 
-FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6", "uri"})
+FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
 """The formats whose every text pydantic reads, as `gen.constraints.schema.formats` has them."""
 _ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
 _WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
@@ -153,10 +153,8 @@ class _Schemas(GenerateJsonSchema):
         return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS})
 
     def url_schema(self, schema: Any) -> Any:
-        """A URI; where its scheme must be of the web, a URL of few characters, which all parsers read alike."""
-        schemes = schema.get("allowed_schemes")
-        if schemes is None:
-            return super().url_schema(schema)
+        """A URL of the web, of few characters, which all parsers read alike."""
+        schemes = schema.get("allowed_schemes") or sorted(_OF_THE_WEB)
         if set(schemes) <= _OF_THE_WEB:
             return {"type": "string", "pattern": f"^({'|'.join(schemes)})://{_HOST_AND_PATH}$"}
         return {_ALONE: f"a URL of the schemes {', '.join(schemes)}"}
