@@ -18,26 +18,17 @@ FAR = np.int32(1 << 20)
 """Stands for the tokens that a state needs from which no text can be spelled to its end."""
 
 
-def spellable(table: Table, vocabulary: Vocabulary) -> Table:
-    """The automaton without the states from which the vocabulary cannot spell a text to its end, byte by byte.
+def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
+    """An automaton without what cannot be spelled to an end byte by byte, and how many tokens suffice for an end.
 
-    Their numbers stay; nothing leads to them.
-    """
-    distance, _ = _ways(table, vocabulary)
-    if (distance[1:] < FAR).all():
-        return table
-    return Table(np.where(distance[table.next] < FAR, table.next, 0), table.classes, table.final)
-
-
-def tokens_needed(table: Table, vocabulary: Vocabulary) -> Ints:
-    """How many tokens certainly suffice to end a text, from each state: 0 where it may end, `FAR` where it cannot.
-
-    From each state that needs tokens, one token leads to a state that needs one less.
-
-    Args:
-        table: as `spellable` gives it.
+    Returns:
+        The automaton: states keep their numbers, and nothing leads to one that has no end.
+        (states + 1,): how many tokens certainly suffice from each state: 0 where a text may end, `FAR` where it has no
+        end. From each state that needs tokens, one token leads to a state that needs one less.
     """
     distance, bytes_ = _ways(table, vocabulary)
+    if (distance[1:] >= FAR).any():
+        table = Table(np.where(distance[table.next] < FAR, table.next, 0), table.classes, table.final)
     needed = np.where(table.final, 0, FAR).astype(np.int32)
     order = np.argsort(distance, kind="stable").astype(np.int32)
     order = order[(distance[order] > 0) & (distance[order] < FAR)]
@@ -47,7 +38,7 @@ def tokens_needed(table: Table, vocabulary: Vocabulary) -> Ints:
     for end in ends.tolist():  # all states that are one byte farther, whose tokens lead to nearer ones
         needed[order[start:end]] = needed[targets[:, start:end]].min(0) + 1
         start = end
-    return needed
+    return table, needed
 
 
 def _ways(table: Table, vocabulary: Vocabulary) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automaton import Empty, Table, TooLarge
-from gen.constraints.closing import FAR, spellable, tokens_needed
+from gen.constraints.closing import FAR, closable
 from gen.constraints.groups import groups_of
 from gen.constraints.vocabulary import Vocabulary
 from gen.devices import to_device
@@ -79,8 +79,7 @@ class Compiled:
 
     def __init__(self, table: Table, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.table = spellable(table, vocabulary)
-        self.needed = tokens_needed(self.table, vocabulary)
+        self.table, self.needed = closable(table, vocabulary)
         if self.needed[1] >= FAR:
             raise Empty("the vocabulary has no tokens that spell such a text")
         self.group_of, self._examples = groups_of(self.table, self.needed, vocabulary.longest)

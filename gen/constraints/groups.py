@@ -18,33 +18,40 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     """The group of each state, and a state of each group.
 
     Args:
-        table: as `closing.spellable` gives it.
-        needed: as of `closing.tokens_needed`.
+        table, needed: as `closing.closable` gives them.
         depth: how many bytes a token has at most.
     Returns:
-        (states + 1,), group 0 being that of the dead state, and (groups,).
+        (states + 1,), group 0 being that of the dead state alone, and (groups,).
     """
     after = table.next
     change = np.where(after > 0, needed[after] - needed[:, None], FAR)
-    random = np.random.default_rng(0)
-    factors = random.integers(1, 2**63 - 1, (2, after.shape[1]), np.int64).astype(np.uint64) | np.uint64(1)
-    own = (change.astype(np.int64).astype(np.uint64) * factors[0]).sum(1, dtype=np.uint64)
-    live = np.arange(len(after)) > 0
-    groups, examples = live.astype(np.int32), np.array([0, 1], np.int32)[: len(after)]
-    for _ in range(depth):
-        names = random.integers(0, 2**63 - 1, (2, len(examples)), np.int64).astype(np.uint64)
-        hashes = own + names[0][groups] + (names[1][groups[after]] * factors[1]).sum(1, dtype=np.uint64)
-        _, first, finer = np.unique(hashes, return_index=True, return_inverse=True)
-        finer = finer.ravel()
-        leader = first[finer]
-        same = (groups == groups[leader]) & (change == change[leader]).all(1)
-        same &= (groups[after] == groups[after[leader]]).all(1)
-        if not same.all():  # two hashes are equal by chance, once in a million years: every state its own group
-            return np.arange(len(after), dtype=np.int32), np.arange(len(after), dtype=np.int32)
-        if len(first) == len(examples):
+    groups = np.minimum(np.arange(len(after), dtype=np.int32), 1)
+    states = np.arange(1, len(after))
+    for length in range(1, depth + 1):  # after it states of a group agree on strings of this length
+        lines = change[states] if length == 1 else groups[after[states]]
+        finer = _split(groups[states], lines, int(groups.max()) + 1)
+        stable = length > 1 and bool((finer == groups[states]).all())
+        groups[states] = finer
+        states = states[np.bincount(groups)[finer] > 1]  # what is alone stays alone
+        if stable or not states.size:
             break
-        order = np.argsort(first)  # groups in the order of their first states: that of the dead state is 0
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        groups, examples = rank[finer].astype(np.int32), first[order].astype(np.int32)
-    return groups, examples
+    return groups, np.unique(groups, return_index=True)[1].astype(np.int32)
+
+
+def _split(groups: Ints, lines: Ints, count: int) -> Ints:
+    """Groups whose states also have equal lines: one part of each keeps its number, others are numbered from `count`.
+
+    Lines are told apart by a random sum, and then compared.
+    """
+    factors = np.random.default_rng(0).integers(1, 2**63 - 1, lines.shape[1] + 1, np.int64).astype(np.uint64)
+    sums = lines.astype(np.uint64) @ factors[1:] + groups.astype(np.uint64) * factors[0]
+    _, first, part = np.unique(sums, return_index=True, return_inverse=True)
+    if not ((groups == groups[first[part]]).all() and (lines == lines[first[part]]).all()):  # hardly ever
+        whole = np.column_stack((groups, lines))
+        _, first, part = np.unique(whole, axis=0, return_index=True, return_inverse=True)
+    numbers = np.full(len(first), -1, np.int32)
+    kept, keeper = np.unique(groups[first], return_index=True)
+    numbers[keeper] = kept
+    new = numbers < 0
+    numbers[new] = np.arange(count, count + int(new.sum()), dtype=np.int32)
+    return numbers[part.ravel()]

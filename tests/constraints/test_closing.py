@@ -2,7 +2,7 @@
 
 import pytest
 
-from gen.constraints.closing import FAR, spellable, tokens_needed
+from gen.constraints.closing import FAR, closable
 from gen.constraints.regexes import regex_table
 from gen.constraints.vocabulary import Vocabulary
 from tests.constraints.samples import tables
@@ -12,7 +12,7 @@ from tests.constraints.vocabularies import fewest_tokens, spelled, walk_all
 def test_the_example_of_the_file() -> None:
     letters = [*(bytes([byte]) for byte in range(32, 127)), b"es", b""]
     table = regex_table("yes|no, never")
-    needed = tokens_needed(table, Vocabulary(letters))
+    _, needed = closable(table, Vocabulary(letters))
     assert needed[1] == 2
     assert needed[table.next[1, table.classes[ord("n")]]] == 8
 
@@ -20,7 +20,7 @@ def test_the_example_of_the_file() -> None:
 @pytest.mark.parametrize("number", range(100))
 def test_so_many_tokens_suffice_and_one_of_them_always_leads_nearer(number: int) -> None:
     table, tokens = tables()[number], spelled()
-    needed = tokens_needed(table, Vocabulary(tokens))
+    _, needed = closable(table, Vocabulary(tokens))
     assert needed[0] == FAR
     assert ((needed == 0) == table.final).all()
     for state in range(1, len(table.next)) if len(table.next) < 60 else range(1, len(table.next), 9):
@@ -35,7 +35,7 @@ def test_so_many_tokens_suffice_and_one_of_them_always_leads_nearer(number: int)
 def test_they_are_the_fewest_where_the_shortest_text_is_alone(pattern: str) -> None:
     table, tokens = regex_table(pattern), spelled()
     fewest = fewest_tokens(table, tokens)
-    needed = tokens_needed(table, Vocabulary(tokens))
+    _, needed = closable(table, Vocabulary(tokens))
     assert (needed[1:] >= fewest[1:]).all()
     assert needed[1] <= fewest[1] + 1
 
@@ -43,22 +43,21 @@ def test_they_are_the_fewest_where_the_shortest_text_is_alone(pattern: str) -> N
 def test_texts_that_cannot_be_spelled_are_left_out() -> None:
     table = regex_table("a(b|cc)|x")
     vocabulary = Vocabulary([b"a", b"b", b"x", b"cc", b""])  # "c" is no token by itself
-    smaller = spellable(table, vocabulary)
+    smaller, needed = closable(table, vocabulary)
     assert [smaller.accepts(text) for text in (b"ab", b"x", b"acc")] == [True, True, False]
-    assert tokens_needed(smaller, vocabulary)[1] == 1
+    assert needed[1] == 1
 
 
 def test_without_any_text_the_start_is_as_far_as_can_be() -> None:
     vocabulary = Vocabulary([b"a", b"b", b""])
-    table = spellable(regex_table("c"), vocabulary)
-    assert tokens_needed(table, vocabulary)[1] == FAR
+    assert closable(regex_table("c"), vocabulary)[1][1] == FAR
 
 
 def test_what_can_all_be_spelled_stays_the_same_table() -> None:
     table = regex_table("[ab]*")
-    assert spellable(table, Vocabulary(spelled())) is table
+    assert closable(table, Vocabulary(spelled()))[0] is table
 
 
 def test_long_texts_are_counted_too() -> None:
-    needed = tokens_needed(regex_table("a{900}"), Vocabulary([b"a", b"b", b"aaa", b""]))
+    _, needed = closable(regex_table("a{900}"), Vocabulary([b"a", b"b", b"aaa", b""]))
     assert needed[1] == 300

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gen.constraints.closing import tokens_needed
+from gen.constraints.closing import closable
 from gen.constraints.groups import groups_of
 from gen.constraints.regexes import regex_table
 from gen.constraints.vocabulary import Vocabulary
@@ -15,7 +15,7 @@ from tests.constraints.vocabularies import spelled, walk_all
 def test_states_of_a_group_agree_on_all_tokens_and_on_the_tokens_needed_after_them(number: int) -> None:
     table, tokens = tables()[number], spelled()
     vocabulary = Vocabulary(tokens)
-    needed = tokens_needed(table, vocabulary)
+    table, needed = closable(table, vocabulary)
     groups, examples = groups_of(table, needed, vocabulary.longest)
     assert groups[0] == 0 == examples[0]
     assert (groups[1:] > 0).all()
@@ -33,14 +33,14 @@ def test_states_of_a_group_agree_on_all_tokens_and_on_the_tokens_needed_after_th
 def test_a_long_text_of_anything_has_few_groups() -> None:
     table = regex_table("[a-z]{0,500}")
     vocabulary = Vocabulary([*(bytes([byte]) for byte in range(128)), b"a" * 9, b""])
-    groups, examples = groups_of(table, tokens_needed(table, vocabulary), vocabulary.longest)
+    groups, examples = groups_of(*closable(table, vocabulary), vocabulary.longest)
     assert len(groups) == 502
     assert len(examples) == 11  # nothing can follow in the dead state; 0 to 8 more bytes; any token
 
 
 def test_states_that_differ_only_farther_than_a_token_reaches_are_one_group() -> None:
     table = regex_table("x[ab]{6}1|y[ab]{6}2")
-    needed = tokens_needed(table, Vocabulary([b"a", b"b", b"x", b"y", b"1", b"2", b""]))
+    table, needed = closable(table, Vocabulary([b"a", b"b", b"x", b"y", b"1", b"2", b""]))
     after_x, after_y = (table.next[1, table.classes[ord(letter)]] for letter in "xy")
     near, _ = groups_of(table, needed, 6)
     far, _ = groups_of(table, needed, 7)
