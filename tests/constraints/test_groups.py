@@ -1,5 +1,7 @@
 """States that share rows: they agree on every token, whatever the vocabulary."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,19 @@ def test_states_that_differ_only_farther_than_a_token_reaches_are_one_group() ->
     far, _ = groups_of(table, needed, 7)
     assert near[after_x] == near[after_y]
     assert far[after_x] != far[after_y]
+
+
+def test_sums_that_are_equal_by_chance_join_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unlucky:
+        def integers(self, low: int, high: int, size: int, dtype: type) -> Any:
+            return np.zeros(size, dtype)
+
+    vocabulary = Vocabulary(spelled())
+    for number in range(0, 100, 9):
+        table, needed = closable(tables()[number], vocabulary)
+        groups, examples = groups_of(table, needed, vocabulary.longest)
+        with monkeypatch.context() as patched:
+            patched.setattr(np.random, "default_rng", lambda _: Unlucky())
+            others, more = groups_of(table, needed, vocabulary.longest)
+        assert len(examples) == len(more)
+        assert len(set(zip(groups.tolist(), others.tolist(), strict=True))) == len(examples)
