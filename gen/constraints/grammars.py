@@ -4,7 +4,6 @@ Its patterns are those of Rust, whose \\d and \\w are Unicode and whose anchors 
 that patterns are written out: "a\\d$" is a[0-9] there.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import _constants, _parser  # type: ignore[attr-defined]  # what Python's own engine reads a pattern with
 from typing import Any
@@ -23,6 +22,7 @@ _OTHERS = {  # what is in none of them
     _constants.CATEGORY_NOT_WORD: r"\x{0}-\x{2F}\x{3A}-\x{40}\x{5B}-\x{5E}\x{60}\x{7B}-\x{10FFFF}",
     _constants.CATEGORY_NOT_SPACE: r"\x{0}-\x{8}\x{E}-\x{1F}\x{21}-\x{10FFFF}",
 }
+_ESCAPES = {code: f"\\x{{{code:X}}}" for code in range(128) if not chr(code).isalnum()}
 _IGNORED = frozenset({"disallow", "extends", "divisibleBy"})  # of draft 3; llguidance refuses all newer ones
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 _DATA = frozenset({"enum", "const", "default", "examples"})
@@ -39,9 +39,10 @@ def of_lark(lark: str) -> str:
 
 
 def of_choice(texts: Iterable[str]) -> str:
-    """One of the texts."""
-    literals = (json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f") for text in texts)
-    return of_lark(f"start: {' | '.join(literals)}")
+    """One of the texts, as a pattern: llguidance takes few alternatives in a rule, and many in a pattern."""
+    from llguidance import LLMatcher
+
+    return LLMatcher.grammar_from_regex("|".join(text.translate(_ESCAPES) or "(?:)" for text in texts))
 
 
 def of_regex(pattern: str) -> str:

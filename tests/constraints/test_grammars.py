@@ -104,6 +104,16 @@ def test_choices_are_taken_letter_by_letter() -> None:
         assert not accepts(grammar, text + "x") and not accepts(grammar, "zz")
 
 
+def test_a_choice_may_have_many_options() -> None:
+    texts = [f"option {number}" for number in range(20_000)]
+    grammar = Grammar(grammars.of_choice(texts), VOCABULARY)
+    matcher = grammar.matcher()
+    for byte in b"option 1":  # it goes on from token to token, where a rule of so many alternatives fails
+        matcher.compute_bitmask()
+        assert matcher.consume_token(byte)
+    assert matcher.is_accepting() and grammar.accepts(texts[-1]) and not grammar.accepts("option 20000")
+
+
 def test_texts_have_enum_pattern_or_length() -> None:
     assert accepts(grammars.of_text({"type": "string", "minLength": 2, "maxLength": 3}), "é\n")
     assert not accepts(grammars.of_text({"type": "string", "minLength": 2}), "é")
