@@ -2,13 +2,12 @@
 
 from typing import Any, Literal
 
-from gen.constraints.automaton import Empty, Table, TooLarge, Unsupported, deadline_in, determinise, table
-from gen.constraints.regexes import raw_table
+from gen.constraints.automaton import Empty, Nfa, Table, TooLarge, Unsupported, deadline_in, determinise, table
 from gen.constraints.schema.closed import closed_schema
 from gen.constraints.schema.layout import LAYOUTS
 from gen.constraints.schema.strings import string_texts
 from gen.constraints.schema.writer import Place, Writer
-from gen.constraints.texts import both, listed
+from gen.constraints.texts import both, listed, utf8, write
 
 __all__ = ["Whitespace", "closed_schema", "schema_table", "string_table"]
 
@@ -44,14 +43,18 @@ def string_table(schema: Any) -> Table:
     """The strings of a schema as they are, without quotes and escapes, in UTF-8. Raises as `schema_table` does."""
     deadline = deadline_in()
     writer = Writer(schema, True, LAYOUTS["line"], deadline)
-    parts = [part for part in writer.parts_of((schema,), "#") if "string" in part.types]
-    if len(parts) != 1:
-        raise Unsupported("alternatives of strings without quotes") if parts else Empty("no string meets this schema")
-    if refusal := parts[0].refusal("string"):
-        raise Unsupported(refusal)
-    texts = string_texts(parts[0], writer.patterns, "#")
-    if parts[0].values is not None:
-        texts = both(texts, listed(v for v in parts[0].values if isinstance(v, str)), deadline)
-    if texts is None:
+    nfa = Nfa()
+    start, end = nfa.state(), nfa.state()
+    for part in writer.parts_of((schema,), "#"):
+        if "string" not in part.types:
+            continue
+        if refusal := part.refusal("string"):
+            raise Unsupported(refusal)
+        texts = string_texts(part, writer.patterns, "#")
+        if part.values is not None:
+            texts = both(texts, listed(v for v in part.values if isinstance(v, str)), deadline)
+        if texts is not None:
+            nfa.silent[write(nfa, texts, start, utf8)].append(end)
+    if not nfa.edges[start] and not nfa.silent[start]:
         raise Empty("no string meets this schema")
-    return raw_table(texts, deadline)
+    return table(determinise(nfa, start, end, deadline=deadline))

@@ -292,5 +292,10 @@ def test_the_content_of_a_string_stands_without_quotes() -> None:
         assert found.accepts(text.encode()) == (text[0] == "a" and len(text) <= 3)
     assert string_table({"enum": ["x", "y z"]}).accepts(b"y z")
     assert string_table({"type": "string", "format": "date"}).accepts(b"2024-02-29")
-    with pytest.raises(Empty):
-        string_table({"type": "integer"})
+    either = string_table({"anyOf": [{"format": "date", "type": "string"}, {"const": ""}, {"enum": ["x", 1]}]})
+    assert all(either.accepts(text.encode()) for text in ("2024-02-29", "", "x"))
+    assert not any(either.accepts(text.encode()) for text in ("2024-02-30", "1", "xx"))
+    assert string_table({"type": "string", "maxLength": 0}).accepts(b"")
+    for empty in ({"type": "integer"}, {"type": "string", "minLength": 1, "maxLength": 0}):
+        with pytest.raises(Empty):
+            string_table(empty)
