@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import architectures, real, samplers, throughput
+from benchmarks import architectures, constrained_generation, constraints, real, samplers, throughput
 from benchmarks.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks.schema_order import SchemaOrder
 from benchmarks.tiny_models import Group, model_types, tiny_model
 
 
@@ -91,6 +92,64 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
         assert row["case"] in printed and row["case"] in tables.read_text()
         assert row["memory"] > 0 or row["case"] in ("torch.argmax", "read"), row
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_constraints_reports_what_every_engine_reaches_and_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}, "required": ["b"]}
+    tests = [({"a": None, "b": 1}, True), ({"b": 1, "c": 2}, True), ({"b": "x"}, False)]
+    lines = [
+        {"name": "numbers", "schema": numbers, "tests": [{"data": data, "valid": valid} for data, valid in tests]},
+        {"name": "circle", "schema": {"items": {"$ref": "#"}}, "tests": [{"data": [[]], "valid": True}]},
+    ]
+    schemas, report = tmp_path / "schemas.jsonl", tmp_path / "report.json"
+    schemas.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    options = ["--schemas", str(schemas), "--model", "demo", "--refused", "--json", str(report)]
+    monkeypatch.setattr(sys, "argv", ["constraints", *options])
+    constraints.main()
+    printed = capsys.readouterr().out
+    assert "circle: ValueError: $ref" in printed
+    rows = {row["engine"]: row for row in json.loads(report.read_text())["rows"]}
+    assert {"gen, closed", "gen, open", "gen or host, closed", "gen or host, open", "llguidance, open"} <= rows.keys()
+    closed, open_ = rows["gen, closed"], rows["gen, open"]
+    assert closed["of 2 schemas"] == open_["of 2 schemas"] == "1 (50.0%)"
+    assert rows["gen or host, open"]["of 2 schemas"] == "2 (100.0%)"
+    assert (closed["valid rejected"], closed["listed only"], open_["valid rejected"]) == ("1 of 2", "0 of 1", "0 of 2")
+    assert all(row["invalid accepted"] == "0 of 1" for row in (closed, open_))
+
+
+def test_instances_are_written_in_the_order_of_their_schema() -> None:
+    schema = {
+        "properties": {"b": {}, "a": {"$ref": "#/$defs/x"}},
+        "anyOf": [{"required": ["z"]}, {"properties": {"y": {}}, "required": ["w"]}],
+        "$defs": {"x": {"items": {"properties": {"d": {}, "c": {}}}}},
+    }
+    order = SchemaOrder(schema)
+    assert order.text({"a": [{"c": 1, "d": 2}], "w": 3, "b": 4, "y": 5}) == '{"b":4,"a":[{"d":2,"c":1}],"y":5,"w":3}'
+    assert not order.undeclared
+    order.text({"a": [{"e": 1}], "z": 1})
+    assert order.undeclared
+
+
+def test_constrained_generation_reports_every_vocabulary_and_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.json"
+    sizes = ["--vocab", "300", "--batch", "2", "--new-tokens", "12", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["constrained_generation", *sizes, "--json", str(report)])
+    constrained_generation.main()
+    rows = json.loads(report.read_text())["rows"]
+    assert [row["vocabulary"] for row in rows] == [300]
+    assert all(row["step with / without"] > 0 for row in rows)
+    sizes = ["--vocab", "--model", "demo", "--batch", "2", "--new-tokens", "128"]
+    monkeypatch.setattr(sys, "argv", ["constrained_generation", *sizes, "--json", str(report)])
+    constrained_generation.main()
+    rows = json.loads(report.read_text())["end to end"]
+    assert [(row["engine"], row["batch"], row["whole"]) for row in rows[:2]] == [
+        ("gen", 1, "1 of 1"),
+        ("gen", 2, "2 of 2"),
+    ]
 
 
 def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(

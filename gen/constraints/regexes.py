@@ -8,7 +8,6 @@ are not regular, or not supported.
 
 import re
 from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 from gen.constraints import anchors
@@ -26,9 +25,9 @@ from gen.constraints.automaton import (
     table,
 )
 from gen.constraints.characters import EVERY, Ranges, any_case, category, complement, dot, union
+from gen.constraints.parsing import parsed
 from gen.constraints.texts import both, listed, utf8, write
 
-_LONGEST = 100_000  # characters of a pattern
 _CATEGORIES = {
     op.CATEGORY_DIGIT: "d",
     op.CATEGORY_NOT_DIGIT: "D",
@@ -83,46 +82,11 @@ def matched(
         Unsupported: what is not regular, or not supported.
         TooLarge: too many states, or too late.
     """
-    if len(pattern) > _LONGEST:
-        raise TooLarge(f"a regex of {len(pattern)} characters")
+    tree = parsed(pattern, flags)
     try:
-        tree = parser.parse(_python_syntax(pattern), flags)
         return _Reader(tree.state.flags, search, ecma, certain, deadline).read(list(tree))
-    except (re.error, OverflowError) as error:
-        raise Unsupported(f"the regex {pattern[:80]!r}: {error}") from None
     except RecursionError:
         raise TooLarge("a regex nested too deeply") from None
-
-
-def _python_syntax(pattern: str) -> str:
-    """ECMA 262's named groups as Python's; within brackets what Python warns of is escaped, its meaning the same."""
-    pieces = re.findall(r"\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
-    out: list[str] = []
-    at = 0
-    while at < len(pieces):
-        out.append(pieces[at])
-        at += 1
-        if out[-1] == "[":
-            at = _brackets(pieces, at, out)
-    return "".join(out)
-
-
-def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
-    """Copy what stands after a "[" up to its "]"; returns the place after it."""
-    begin = at + (pieces[at : at + 1] == ["^"])
-    out += pieces[at:begin]
-    at = begin
-    while at < len(pieces) and (pieces[at] != "]" or at == begin):
-        out.append(_escaped(pieces[at]))
-        at += 1
-        if pieces[at : at + 1] == ["-"] and pieces[at + 1 : at + 2] not in ([], ["]"]):
-            out += ["-", _escaped(pieces[at + 1])]
-            at += 2
-    return at
-
-
-def _escaped(piece: str) -> str:
-    return f"\\{piece}" if piece in "[]-&~|" else piece
 
 
 class _Reader:
