@@ -3,6 +3,8 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
 TORCH_INDEX ?=
+# The tests run side by side, in a process for each core.
+PYTEST := -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
 .PHONY: demo real test check resolve lowest bench clean
@@ -34,13 +36,13 @@ $(REAL)/config.json: | .venv/.installed
 	$(RUN) -m gen convert $(REAL).Q4_1.gguf $(REAL) --dtype float16
 
 test: .venv/.installed
-	$(RUN) -m pytest -q
+	$(RUN) $(PYTEST)
 
 check: .venv/.installed resolve
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q
+	$(RUN) $(PYTEST)
 
 # Every extra resolves from the public registry alone, to the pins of constraints.txt.
 resolve: .venv/.installed
@@ -55,7 +57,7 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
 
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python -m pytest -q tests/models tests/loop tests/test_api.py tests/test_embedding.py tests/test_images.py \
+	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py tests/test_images.py \
 		tests/testing/test_transformers_on_virtual_gpus.py
 
 bench: .venv/.installed
