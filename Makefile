@@ -15,6 +15,7 @@ define install
 	$(PYTHON) -m venv $(1)
 	$(if $(TORCH_INDEX),$(1)/bin/pip install --quiet --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
 	$(1)/bin/pip install --quiet --constraint $(2) --editable '.[dev]' $(3)
+	$(1)/bin/pip install --quiet --no-deps exllamav2==0.3.2 exllamav3==1.6.5
 	touch $(1)/.installed
 endef
 

@@ -13,7 +13,8 @@ from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
 from gen.models.adapters import find_adapter
-from gen.models.checkpoints import DEMO, check_folder, find_path, find_source
+from gen.models.checkpoints import DEMO, check_folder, find_path, find_source, is_exl3
+from gen.models.exllama_import import import_exllama
 from gen.models.checks import check_model, check_tokenizer
 from gen.models.probing import probe_model
 from gen.models.transformers import TransformersModel
@@ -107,8 +108,11 @@ def load(
         weights_dtype = torch.float32
     adapter = find_adapter(source)
     base = adapter.base if adapter else source
+    exl3 = is_exl3(base)
     if base.folder:
-        check_folder(base.folder)
+        check_folder(base.folder, exl3=exl3)
+    if exl3:
+        import_exllama("exllamav3.integration.transformers").register()
 
     from transformers import (
         AutoConfig,
