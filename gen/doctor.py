@@ -14,7 +14,7 @@ from gen.api import generate
 from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
-from gen.models.base import Model
+from gen.models.base import Model, ShowsWeights
 from gen.models.encoder import Encoder, load_encoder
 from gen.models.exported import from_exported
 from gen.models.loading import load, load_tokenizer
@@ -141,12 +141,19 @@ def examine(model: Model | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
     An encoder is run once, and its waits are not counted: it has no tokens to wait for. Nor are they where there is no
-    CUDA device, real or virtual. The weights of a model without a module `hf_model` or `module` are not looked at.
+    CUDA device, real or virtual. The weights of a model that has no module `hf_model` or `module`, and does not show them itself
+    (`gen.models.base.ShowsWeights`), are not looked at.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
     module = getattr(model, "module", None) or getattr(model, "hf_model", None)
     if isinstance(module, nn.Module):
         diagnosis.problems += _misplaced_weights(module, model.placement)
+    elif isinstance(model, ShowsWeights):
+        diagnosis.problems += [
+            f"{name} {_describe(tensor)} is on {tensor.device}, but is used on {device}"
+            for name, tensor, device in model.weights()
+            if tensor.device != device
+        ]
     else:
         diagnosis.notes.append(f"{type(model).__name__} has no hf_model: its weights cannot be looked at")
     try:

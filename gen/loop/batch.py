@@ -21,7 +21,7 @@ from gen.isolation import own_settings
 from gen.loop.replay import CannotReplay, record
 from gen.loop.ring import Ticket
 from gen.loop.row_set import RowSet
-from gen.models.base import Model
+from gen.models.base import Model, NoRoom
 from gen.requests import Request
 
 logger = logging.getLogger("gen")
@@ -41,10 +41,6 @@ class Taker(Protocol):
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
         """Take a step's results; its rows begin at `row`. None counts once it has ended."""
-
-
-class TooLong(Exception):
-    """The rows would need more memory than they may have: fewer of them must do."""
 
 
 @dataclass(eq=False)
@@ -432,7 +428,7 @@ class Batch:
         """Let every row have room for so many tokens.
 
         Raises:
-            TooLong: it would take more memory than it may.
+            NoRoom: it would take more memory than it may.
         """
         length = self._rows.length
         while length < longest:
@@ -440,7 +436,7 @@ class Batch:
         if length == self._rows.length:
             return
         if self._tokens is not None and length * self._rows.count > max(self._tokens, length):
-            raise TooLong(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
+            raise NoRoom(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
         self._rows.grow(length)
 
 
@@ -459,7 +455,7 @@ def view_bucket(length: int) -> int:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
-    if isinstance(error, torch.OutOfMemoryError | TooLong):
+    if isinstance(error, torch.OutOfMemoryError | NoRoom):
         return True
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in str(error) or "not enough memory" in str(error)

@@ -9,14 +9,14 @@ from typing import Any, Self
 import torch
 
 from gen.errors import ModelError
-from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
+from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, is_out_of_memory, view_bucket
 from gen.loop.beams import Beams, BeamTexts
 from gen.loop.custom import Custom, CustomTexts
 from gen.loop.drawing import Drawing, draws
 from gen.loop.row_set import RowSet, Stage
 from gen.loop.search import Search
 from gen.loop.texts import Completion, Text
-from gen.models.base import Checked, Model
+from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.requests import Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
@@ -161,6 +161,11 @@ class Runner:
 
     def close(self, *, broken: bool = False) -> None:
         """Give the rows back to the model; those of a call that broke off are dropped."""
+        if not hasattr(self, "_rows"):  # memory was out, and not even fewer were to be had
+            return
+        if isinstance(self._rows.rows, Lent):
+            self._rows.rows.give_back()
+            return
         idle: Any = getattr(self._model, "idle", None)
         if idle is not None and not broken and self._rows.bytes() <= _KEPT_BYTES:
             idle.put(self._rows)
@@ -201,6 +206,8 @@ class Runner:
         self._least = max((job.rows for job in jobs), default=1)
         rows = self._fewer(count, error)
         error.__traceback__ = None  # its frames hold what is to be freed
+        if isinstance(self._rows.rows, Lent):
+            self._rows.rows.give_back()
         del self._batch, self._rows  # before others are made
         self._length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._length)
         self._rows = self._new_rows(rows)
@@ -218,7 +225,7 @@ class Runner:
                 "Give shorter prompts, or a smaller max_new_tokens."
             ) from error
         rows = max(self._least, count // 2 // self._kind.width * self._kind.width)
-        if not self._warned and not isinstance(error, TooLong):
+        if not self._warned and not isinstance(error, NoRoom):
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
         return rows

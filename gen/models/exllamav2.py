@@ -122,6 +122,9 @@ def _load(
             model = exl2.ExLlamaV2(config)
             model.set_device_map = partial(model.set_device_map, embed_cpu=cpu_embedding)  # `load` calls it
             model.load(gpu_split=split)
+            for index, context in enumerate(model.device_context):
+                if context is not None:
+                    model.get_device_context(index)  # makes its tables and scratch memory
             loras = None if lora is None else [exl2.ExLlamaV2Lora.from_directory(model, str(lora))]
     except torch.OutOfMemoryError:
         raise

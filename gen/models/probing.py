@@ -63,7 +63,7 @@ def probe_model(model: "TransformersModel") -> None:
     tolerance, weights = tolerance_of(model.hf_model)
     alone = not _quantised(model.hf_model)
     try:
-        with undisturbed(model.hf_model, model.placement.devices):
+        with undisturbed(model.hf_model, model.placement.devices), model.turn():
             for attempt in range(TRIES):
                 prompts, continuations = _texts(model, attempt)
                 found = _logits_of_gen(model, prompts, continuations)

@@ -66,3 +66,6 @@ def own_streams() -> Streams:
         return [made[device] for device in devices]
 
     return streams
+
+
+EXLLAMAV3 = Turns(own_streams())  # of all models that run on exllamav3's kernels: they share buffers on a device

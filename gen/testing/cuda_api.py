@@ -34,6 +34,7 @@ class DeviceProperties:
     total_memory: int = MEMORY
     multi_processor_count: int = 108
     warp_size: int = 32
+    is_integrated: int = 0
 
 
 class DeviceGuard:
@@ -147,6 +148,8 @@ _CUDA: dict[str, Callable[..., Any]] = {
     ),
     "memory_stats": lambda device=None: {},
     **dict.fromkeys(["empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated"], nothing),
+    "set_per_process_memory_fraction": nothing,
+    "get_per_process_memory_fraction": lambda device=None: 1.0,
     "Stream": VirtualStream,
     "Event": VirtualEvent,
     "StreamContext": StreamContext,
