@@ -76,9 +76,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"the tokenizer of {show_path(folder)} has ids up to {tokenizer.vocab_size - 1}, its model knows "
             f"{vocab_size}: give the model's own tokenizer."
         )
-    return Checkpoint(
-        folder=folder, config=config, generation=generation, tokenizer=tokenizer, window=_window(config)
-    )
+    return Checkpoint(folder=folder, config=config, generation=generation, tokenizer=tokenizer, window=_window(config))
 
 
 def _window(config: dict[str, Any]) -> int | None:

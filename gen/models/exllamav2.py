@@ -3,6 +3,7 @@
 Only its model, its caches and its LoRAs are used: ExLlamaV2Config, ExLlamaV2, ExLlamaV2Cache*, ExLlamaV2Lora, forward.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from functools import cached_property, partial
@@ -118,7 +119,7 @@ def _load(
     """The model, and its LoRA; exllamav2 knows no other way to put the embedding on a GPU than its own device map."""
     where = show_path(config.model_dir)
     try:
-        with redirect_stdout(None):
+        with redirect_stdout(sys.stderr):
             model = exl2.ExLlamaV2(config)
             model.set_device_map = partial(model.set_device_map, embed_cpu=cpu_embedding)  # `load` calls it
             model.load(gpu_split=split)
@@ -130,7 +131,9 @@ def _load(
         raise
     except Exception as error:  # it asserts, and fails with errors of every kind
         if "Insufficient space" in str(error):
-            raise ModelError(f"{where} does not fit into gpu_split={split}: give more gigabytes, or more GPUs.") from error
+            raise ModelError(
+                f"{where} does not fit into gpu_split={split}: give more gigabytes, or more GPUs."
+            ) from error
         told = f"{type(error).__name__}: {show(str(error), 200)}"
         raise ModelError(f"exllamav2 cannot load {where}: {told}") from error
     return model, loras
@@ -190,7 +193,9 @@ class Exllamav2Model:
         """
         most = self.exl2_model.config.max_input_len * self.exl2_model.config.max_batch_size
         if count > most:
-            raise ArgumentError(f"exllamav2 has scratch memory for {most} rows, got {count}; load with max_batch_size=.")
+            raise ArgumentError(
+                f"exllamav2 has scratch memory for {most} rows, got {count}; load with max_batch_size=."
+            )
         return Exllamav2Rows(self, count, length)
 
     def new_cache(self, rows: int, length: int) -> Any:
@@ -203,7 +208,9 @@ class Exllamav2Model:
         """How many tokens are quantised together: quantised caches write so many at once, beyond their end too."""
         config = self.exl2_model.config
         block = 1
-        while self._cache_class.__name__ != CACHES["fp16"] and config.num_key_value_heads * config.head_dim * block % 512:
+        while (
+            self._cache_class.__name__ != CACHES["fp16"] and config.num_key_value_heads * config.head_dim * block % 512
+        ):
             block += 1
         return block
 

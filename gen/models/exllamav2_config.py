@@ -1,6 +1,8 @@
 """How exllamav2 reads config.json: what it does not know of it is set here, or refused."""
 
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ def new_config(
         ModelError: exllamav2 does not know the architecture, or cannot compute its positions.
     """
     try:
-        config = exl2.ExLlamaV2Config(str(folder))
+        with redirect_stdout(sys.stderr):
+            config = exl2.ExLlamaV2Config(str(folder))
     except Exception as error:  # it asserts, and asks dictionaries for what they lack
         raise ModelError(
             f"exllamav2 cannot read {show_path(folder)}: {type(error).__name__}: {show(str(error), 200)}"
@@ -44,6 +47,8 @@ def new_config(
         config.max_seq_len = read_whole("max_seq_len", max_seq_len, minimum=2, maximum=longest)
     config.max_batch_size = read_whole("max_batch_size", max_batch_size, minimum=1, maximum=1024)
     config.arch_compat_overrides(quiet=True)
+    if config.architecture.startswith("Qwen3"):
+        config.arch.lm.headnorm = "rmsnorm"  # it would subtract the mean of queries and keys
     config.no_sdpa = True  # that path drops every mask, the causal one too
     if text.get("sliding_window") or config.attn_logit_softcapping:
         config.no_flash_attn = config.no_xformers = True  # one looks back a token too far, the other everywhere
@@ -70,12 +75,9 @@ def _read_positions_(config: Any, text: Mapping[str, Any]) -> None:
         )
     config.rotary_embedding_base = float(rope["rope_theta"])
     config.partial_rotary_factor = float(rope.get("partial_rotary_factor", 1.0))
-    try:
-        if kind == "linear":
-            config.scale_pos_emb = float(rope["factor"])
-        if kind == "llama3":
-            config.alt_rope_method = "llama3"
-            for name, key in _LLAMA3.items():
-                setattr(config, name, rope[key])
-    except KeyError as error:
-        raise ModelError(f"config.json has rope_parameters of the type {kind!r} without {error}.") from error
+    if kind == "linear":
+        config.scale_pos_emb = float(rope["factor"])
+    if kind == "llama3":
+        config.alt_rope_method = "llama3"
+        for name, key in _LLAMA3.items():
+            setattr(config, name, rope[key])

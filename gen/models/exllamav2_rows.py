@@ -95,7 +95,7 @@ class Exllamav2Rows:
         """See `gen.models.base.Rows.copy`."""
         with self._model.turn():
             for tensor in self._cache.all_tensors():
-                tensor[targets, : self._used].copy_(tensor[source, : self._used].expand_as(tensor[targets, : self._used]))
+                tensor[targets, : self._used] = tensor[source, : self._used]
         for kept in (*self._masks.values(), *self._offsets.values()):
             kept[targets] = kept[source]
 
@@ -166,7 +166,8 @@ class Exllamav2Rows:
                 own = offsets.get(device, torch.zeros((rows, 1), dtype=torch.int32, device=device))
                 offsets[device] = own.clamp(max=-beyond)
         first = self._model.placement.layer_devices[0]
-        params = import_exllama("exllamav2.attn_params").Params(rows, 1, self._columns, masks.get(first), offsets.get(first))
+        params_class = import_exllama("exllamav2.attn_params").Params
+        params = params_class(rows, 1, self._columns, masks.get(first), offsets.get(first))
         params.get_attn_mask = lambda device, force=False: masks.get(torch.device(device))
         params.get_position_offsets = lambda device: offsets[torch.device(device)]
         return params

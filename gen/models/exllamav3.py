@@ -3,6 +3,7 @@
 `gen.load` runs EXL3 checkpoints through transformers; this runs them on exllamav3's own kernels throughout.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
@@ -63,7 +64,8 @@ def from_exllamav3(
         target = resolve_device(device)
         if target.type != "cuda":
             raise DeviceError(f"exllamav3 runs on CUDA devices alone, not on {target}; gen.load runs on the CPU.")
-        used, place = [target], {"device": target}
+        used = [target]
+        place: dict[str, Any] = {"device": target}
     else:
         sizes = _read_sizes(use_per_device)
         used = [torch.device("cuda", index) for index, size in enumerate(sizes) if size > 0]
@@ -90,9 +92,11 @@ def _read_sizes(use_per_device: Sequence[float]) -> list[float]:
 
 def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: dict[str, Any]) -> tuple[Any, Any]:
     """The model and its cache, which is made with the weights, layer by layer."""
-    bits = {} if cache_bits is None else {"layer_type": exl3.CacheLayer_quant, "k_bits": cache_bits, "v_bits": cache_bits}
+    kind: dict[str, Any] = {}
+    if cache_bits is not None:
+        kind = {"layer_type": exl3.CacheLayer_quant, "k_bits": cache_bits, "v_bits": cache_bits}
     try:
-        with redirect_stdout(None):
+        with redirect_stdout(sys.stderr):
             config = exl3.Config.from_directory(str(folder))
             model = exl3.Model.from_config(config)
             if model.get_recurrent_layers():
@@ -101,7 +105,7 @@ def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: d
                     "gen.from_exllamav3 keeps no pages for; gen.load runs an EXL3 checkpoint through transformers."
                 )
             model.modules[0].caps["prefer_cpu"] = False  # an embedding on the CPU would have the host wait for ids
-            cache = exl3.Cache(model, max_num_tokens=tokens, **bits)
+            cache = exl3.Cache(model, max_num_tokens=tokens, **kind)
             model.load(**place, max_chunk_size=min(tokens, 2048))
     except (ModelError, torch.OutOfMemoryError):
         raise
@@ -181,8 +185,9 @@ class Exllamav3Model:
                 self._free.append(self._returned.popleft())
             if count > len(self._free):
                 raise NoRoom(
-                    f"the cache of {self.cache.max_num_tokens} tokens has {len(self._free)} free pages of {PAGE} tokens, "
-                    f"{count} are needed: give gen.from_exllamav3 a larger max_num_tokens, or let other calls end first."
+                    f"the cache of {self.cache.max_num_tokens} tokens has {len(self._free)} free pages of {PAGE} "
+                    f"tokens, {count} are needed: give gen.from_exllamav3 a larger max_num_tokens, or let other calls "
+                    "end first."
                 )
             taken, self._free = self._free[:count], self._free[count:]
         return taken

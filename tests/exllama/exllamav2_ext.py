@@ -21,8 +21,9 @@ def rms_norm(x: Tensor, weight: Tensor, y: Tensor, epsilon: float) -> None:
 
 
 def head_norm(x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, epsilon: float, rms: bool) -> None:
-    assert rms
-    rms_norm(x, weight, y, epsilon)
+    check_devices(x, weight, y)
+    values = x.float() if rms else x.float() - x.float().mean(-1, keepdim=True)
+    y.copy_((values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()).to(y.dtype))
 
 
 def rope_(
@@ -71,7 +72,7 @@ def fp16_to_q_kv(
     for source, codes, scales in ((keys, key_codes, key_scales), (values, value_codes, value_scales)):
         per_byte = source.shape[-1] // codes.shape[-1]
         top = 127 if per_byte == 1 else 7
-        blocks = source[:rows, offset : offset + width].float().unflatten(-1, (-1, 32))
+        blocks = source[:rows, offset : offset + width].float().unflatten(-1, (-1, 32))  # type: ignore[no-untyped-call]
         scale = (blocks.abs().amax(-1, keepdim=True) / top).clamp_min(1e-8).half()
         code = (blocks / scale.float()).round().clamp(-top, top).add(top).flatten(-2).to(torch.uint8)
         codes[:rows, offset : offset + width].copy_(code if per_byte == 1 else code[..., ::2] | (code[..., 1::2] << 4))
@@ -97,7 +98,7 @@ def q_to_fp16_kv(
         code = codes[:rows, offset : offset + width]
         if per_byte == 2:
             code = torch.stack((code & 15, code >> 4), -1).flatten(-2)
-        blocks = (code.float() - (127 if per_byte == 1 else 7)).unflatten(-1, (-1, 32))
+        blocks = (code.float() - (127 if per_byte == 1 else 7)).unflatten(-1, (-1, 32))  # type: ignore[no-untyped-call]
         scale = scales[:rows, offset : offset + width].float().unsqueeze(-1)
         target[:rows, offset : offset + width].copy_((blocks * scale).flatten(-2))
 

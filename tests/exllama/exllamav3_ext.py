@@ -4,18 +4,18 @@ A trellis of 16 bits a weight holds float16 weights exactly (`trellis_of`), with
 quantised paths of the package's Python code run against the float16 model.
 """
 
-import importlib.machinery
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 from tests.exllama.exllamav2_ext import check_devices
 
 # exllamav3 takes a module for a compiled extension by where it is
-__spec__ = importlib.machinery.ModuleSpec(
-    "exllamav3_ext", loader=object(), origin=f"exllamav3_ext{importlib.machinery.EXTENSION_SUFFIXES[0]}"  # type: ignore[arg-type]
+__spec__ = ModuleSpec(
+    "exllamav3_ext", loader=SourceFileLoader("exllamav3_ext", __file__), origin=f"exllamav3_ext{EXTENSION_SUFFIXES[0]}"
 )
 CALLS: dict[str, int] = {}
 
@@ -76,10 +76,13 @@ def rope(
     style: Any,
     factor: float,
     q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    epsilon: float,
+    bias: float,
     *rest: object,
 ) -> None:
-    check_devices(q, k, inv_freq, positions, position_ids)
-    assert int(style) == 2 and q_norm is None
+    check_devices(q, k, inv_freq, positions, position_ids, q_norm, k_norm)
+    assert int(style) == 2
     rows, width, _, size = q.shape
     if position_ids is not None:
         places = position_ids.view(rows, width)
@@ -87,9 +90,12 @@ def rope(
         starts = positions.view(rows, 1) if positions is not None else position
         places = (torch.arange(width, device=q.device)[None] + starts).expand(rows, width)
     angles = (places.float().unsqueeze(-1) * inv_freq.view(1, 1, -1)).repeat(1, 1, 2).unsqueeze(2)
-    for source, target in ((q, out_q), (k, out_k)):
+    for source, target, norm in ((q, out_q, q_norm), (k, out_k, k_norm)):
         if source is not None and target is not None:
             values = source.float()
+            if norm is not None:
+                scale = torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon)
+                values = values * scale * (norm.float() + bias)
             turned = torch.cat((-values[..., size // 2 :], values[..., : size // 2]), -1)
             target.copy_(((values * angles.cos() + turned * angles.sin()) * factor).to(target.dtype))
 
@@ -97,6 +103,11 @@ def rope(
 def silu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
     check_devices(gate, up, out)
     out.copy_((silu(gate.float()) * up.float()).to(out.dtype))
+
+
+def gelu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
+    check_devices(gate, up, out)
+    out.copy_((gelu(gate.float(), approximate="tanh") * up.float()).to(out.dtype))
 
 
 def trellis_of(weight: Tensor) -> Tensor:

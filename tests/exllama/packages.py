@@ -36,7 +36,7 @@ def two_gpus() -> Iterator[None]:
     """Two virtual GPUs for both packages with stubs; afterwards they keep no stream of theirs."""
     exl2, exl3 = exllamav2(), exllamav3()
     config, dispatch = sys.modules["exllamav3.model.config"], sys.modules["exllamav3.modules.attention_fn.dispatch"]
-    collection: Any = config.SafetensorsCollection  # type: ignore[attr-defined]
+    collection: Any = config.SafetensorsCollection
 
     def read(directory: str, method: str | None, fixes: dict[str, str]) -> Any:
         return collection(directory, method or "python", fixes)
