@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import gen
-from gen.doctor import examine
+from gen import cli
+from gen.doctor import diagnose, examine
 from gen.models.exllamav2 import CACHES, Exllamav2Model
 from gen.testing import no_host_sync
 from tests.exllama.checkpoints import change, save
@@ -321,6 +322,18 @@ def test_the_doctor_finds_nothing_or_names_what_is_misplaced(llama: Path) -> Non
     problems = examine(model).problems
     assert problems[0] == "model.norm.weight (128,) float16 is on cuda:0, but is used on cuda:1"
     assert problems[1].startswith("it does not run: Expected all tensors to be on the same device")
+
+
+@pytest.mark.parametrize("exllama", ["2", "3"])
+def test_the_doctors_command_takes_both(exllama: str, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["doctor", str(llama), "--exllama", exllama, "--device", "cuda:1", "--devices", "0"])
+    assert not end.value.code
+    out = capsys.readouterr().out
+    assert "placement   cuda:1 (float16)" in out
+    assert out.endswith("no problems\n")
+    with pytest.raises(gen.ArgumentError, match="encoder, tokenizer and exllama are for different kinds of models"):
+        diagnose(llama, exllama=2, encoder=True)
 
 
 @pytest.mark.parametrize(
