@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gen.errors import ModelError, show_path
+from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.models.checkpoints import check_safetensors, find_path, read_config
 from gen.models.loading import load_tokenizer
 from gen.models.recommended import recommended_sampler
@@ -50,10 +50,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read what a folder says, and look whether its files are whole.
 
     Raises:
+        ArgumentError: something else than a path.
         ModelError: it is no folder, its files are not whole, or its tokenizer has ids that the model does not know.
     """
     from transformers import GenerationConfig
 
+    if not isinstance(path, str | Path) or not str(path):
+        raise ArgumentError(f"give the folder of a checkpoint, got {show(path)}")
     folder = find_path(path)
     if not folder.is_dir():
         raise ModelError(f"no directory {show_path(folder)}; give the folder of a checkpoint in Hugging Face format.")

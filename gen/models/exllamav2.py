@@ -76,6 +76,8 @@ def from_exllamav2(
         raise ArgumentError("give device for one GPU or gpu_split for several, not both.")
     if not isinstance(cache, str) or cache not in CACHES:
         raise ArgumentError(f"cache must be one of {', '.join(CACHES)}, got {show(cache)}")
+    if not isinstance(lora, str | Path | None):
+        raise ArgumentError(f"lora must be the folder of a LoRA, got {show(lora)}")
     check_flag("cpu_embedding", cpu_embedding)
     read_whole("max_batch_size", max_batch_size, minimum=1)
     split = _read_split(gpu_split) if gpu_split is not None else _split_for(resolve_device(device))

@@ -156,9 +156,16 @@ def test_rows_go_on_when_others_are_past_the_end_of_the_context(llama: Path) -> 
             rows.step(torch.tensor([[70], [71]], device=GPU1), 64)
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[:1]], ids=["padded", "not padded"])
-@pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cache": "q4"}], ids=["one GPU", "split", "q4"])
-@pytest.mark.parametrize("sampler", ["greedy", "multinomial", "beams"])
+CASES: list[tuple[str, dict[str, Any], list[str]]] = [
+    *((sampler, {}, PROMPTS) for sampler in ("greedy", "multinomial", "beams")),
+    *((sampler, {"gpu_split": SPLIT}, PROMPTS) for sampler in ("multinomial", "beams")),
+    ("beams", {"cache": "q4"}, PROMPTS),
+    ("greedy", {}, PROMPTS[:1]),
+    ("beams", {"gpu_split": SPLIT}, PROMPTS[:1]),
+]
+
+
+@pytest.mark.parametrize(("sampler", "options", "prompts"), CASES)
 def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prompts: list[str], llama: Path) -> None:
     model = load(llama, **options)
     generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
@@ -239,6 +246,14 @@ def test_threads_share_a_model(llama: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(work, range(4))) == expected
+
+
+def test_an_engine_takes_requests_as_they_come(llama: Path) -> None:
+    model = load(llama)
+    expected = [gen.generate(model, prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
+    with gen.Engine(model, rows=3) as engine:
+        streams = [engine.submit(prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
+        assert ["".join(stream) for stream in streams] == expected
 
 
 def test_a_prompt_beyond_a_window_is_refused_and_the_others_go_on(folders: Callable[[str], Path]) -> None:
