@@ -27,6 +27,7 @@ class Arguments(PromptArguments, total=False):
     max_batch_tokens: int | None
     progress: bool
     replay: bool
+    cuda_graph: bool
 
 
 One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
@@ -111,6 +112,7 @@ def generate(
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
+    cuda_graph: bool = True,
 ) -> Result:
     """Continue a prompt, or each of a list of prompts.
 
@@ -148,6 +150,8 @@ def generate(
         max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
+        cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
+            that is spread over several devices runs as it is.
     Returns:
         A str for a prompt, a list of str for a list. Where a prompt has several texts (a multinomial sampler with
         samples, num_return_sequences above 1) a list of them stands in the place of the str.
@@ -160,7 +164,7 @@ def generate(
     What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
     Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """
-    for name, flag in (("progress", progress), ("replay", replay)):
+    for name, flag in (("progress", progress), ("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
@@ -180,7 +184,7 @@ def generate(
         logits_processors=logits_processors,
     )
     jobs = [new_job(model, request) for request in call.requests]
-    options = Options(max_batch_tokens=max_batch_tokens, replay=replay)
+    options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run(model, jobs, options, lambda _: bar.update())
@@ -203,6 +207,7 @@ def stream(
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     replay: bool = True,
+    cuda_graph: bool = True,
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are what `generate` returns for the same arguments.
 
@@ -212,7 +217,8 @@ def stream(
     Returns:
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
     """
-    check_flag("replay", replay)
+    for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
+        check_flag(name, flag)
     request = read_one(
         "stream",
         model,
@@ -228,7 +234,7 @@ def stream(
         logits_processors=logits_processors,
     )
     job = new_job(model, request, streamed=True)
-    return CallerStream(_pieces(model, job, Options(replay=replay)), job)
+    return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)
 
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:

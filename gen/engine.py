@@ -33,7 +33,7 @@ class Engine:
         model: as for `gen.generate`.
         rows: how many requests run at once.
         max_waiting: how many more may wait.
-        max_batch_tokens, replay: as for `gen.generate`.
+        max_batch_tokens, replay, cuda_graph: as for `gen.generate`.
     Raises:
         ArgumentError: an argument cannot be used.
     """
@@ -45,19 +45,27 @@ class Engine:
         max_waiting: int = 256,
         max_batch_tokens: int | None = None,
         replay: bool = True,
+        cuda_graph: bool = True,
     ) -> None:
         check_model(model)
-        check_flag("replay", replay)
+        for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
+            check_flag(name, flag)
         if max_batch_tokens is not None:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-        options = Options(rows=read_whole("rows", rows, minimum=1), max_batch_tokens=max_batch_tokens, replay=replay)
+        options = Options(
+            rows=read_whole("rows", rows, minimum=1),
+            max_batch_tokens=max_batch_tokens,
+            replay=replay,
+            cuda_graph=cuda_graph,
+        )
         self._model = model
         self._loop = EngineLoop(self, options, max_waiting=read_whole("max_waiting", max_waiting))
 
     def submit(self, prompt: Prompt, **arguments: Unpack[OneArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Args: as for `gen.stream`, but for `replay`, which is the engine's; they are checked in the caller's thread.
+        Args: as for `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked in the
+            caller's thread.
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
         Raises:
@@ -85,7 +93,7 @@ def astream(model: Model, prompt: Prompt, **arguments: Unpack[OneArguments]) -> 
 
     The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
 
-    Args: as for `gen.stream`, but for `replay`; they are checked at the call.
+    Args: as for `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call.
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
@@ -148,7 +156,7 @@ async def agenerate(
     What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread. A task that is
     cancelled frees its rows by the next step.
 
-    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress` and `replay`.
+    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
     """
     call = read_call(model, prompt, sampler=sampler, details=details, **arguments)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.loop.ring import Ring
 from gen.loop.search import Search
+from gen.loop.streams import Streams
 from gen.models.base import Model
 from gen.requests import Request
 from gen.samplers.random import row_keys
@@ -49,7 +50,8 @@ class RowSet:
         stages: change logits before it.
         kind: of search; equal for equal ones.
         count, length: how many rows there are, and how many tokens each has room for.
-        stream: of its own, on which it is used on CUDA; None elsewhere.
+        device: of the logits, where all state is.
+        streams: on which alone it is used on CUDA.
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
         recordings: steps by shape and by what takes part; kept until memory moves.
     """
@@ -62,13 +64,14 @@ class RowSet:
         kind: Hashable,
         search: Callable[[int, torch.device], Search],
         stages: Sequence[Callable[[int, torch.device], Stage]],
+        streams: Streams,
     ) -> None:
-        device = model.placement.logits_device
+        device = self.device = model.placement.logits_device
         self.rows = model.new_rows(count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self.kind, self.count, self.length = kind, count, length
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.streams = streams
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)

@@ -15,6 +15,7 @@ from gen.loop.custom import Custom, CustomTexts
 from gen.loop.drawing import Drawing, draws
 from gen.loop.row_set import RowSet, Stage
 from gen.loop.search import Search
+from gen.loop.streams import Streams
 from gen.loop.texts import Completion, Text
 from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.requests import Request
@@ -35,7 +36,7 @@ class Options:
     """How requests are run; the texts are the same with any.
 
     Attributes:
-        replay: whether steps are recorded where they can be.
+        replay: whether steps are recorded on a CPU where they can be.
         cuda_graph: whether steps are captured on CUDA where they can be.
         max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
         rows: how many rows at most; None for the device's usual number.
@@ -150,6 +151,7 @@ class Runner:
         self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
         rows = min(rows or sum(job.rows for job in order), self._most_rows())
         self._warned = False
+        self._streams = Streams(model.placement)
         self._rows = self._lease(rows) or self._new_rows(rows)
         self._batch = self._new_batch(order)
 
@@ -248,6 +250,7 @@ class Runner:
             tokens=options.max_batch_tokens,
             admit_tokens=options.admit_tokens,
             replay=options.replay and self._rests_on is not None,
+            cuda_graph=options.cuda_graph and self._rests_on is not None,
         )
         for job in jobs:
             batch.add(job)
@@ -265,7 +268,10 @@ class Runner:
         """The model's idle set of rows where it fits, for this call alone."""
         idle: Any = getattr(self._model, "idle", None)
         leased: RowSet | None = idle.take() if idle is not None else None
-        if leased is None or leased.kind != self._kind.key or not self._fits(leased, rows):
+        if leased is None:
+            return None
+        self._streams = leased.streams
+        if leased.kind != self._kind.key or not self._fits(leased, rows):
             return None
         if leased.rests_on != self._rests_on:
             leased.recordings.clear()
@@ -282,8 +288,10 @@ class Runner:
         stages: tuple[Callable[[int, torch.device], Stage], ...] = (Penalties, UserProcessors)
         while True:
             try:
-                with torch.inference_mode():
-                    made = RowSet(self._model, rows, self._length, self._kind.key, self._kind.search, stages)
+                with self._streams.current():
+                    made = RowSet(
+                        self._model, rows, self._length, self._kind.key, self._kind.search, stages, self._streams
+                    )
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gen.devices import to_device
+from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
 from gen.models.wrapping import innermost
 
@@ -128,6 +128,7 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
         if "torch._dynamo" in sys.modules:
             contexts.enter_context(torch.compiler.set_stance("force_eager"))
         contexts.enter_context(torch.inference_mode())
+        contexts.enter_context(current(devices[-1]))
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,7 +75,9 @@ class TransformersModel:
         """See `gen.models.base.Checked.check`."""
         self._refuse_training()
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
-        return None if hooked or self.placement.offloaded else tuple(map(id, self.hf_model.parameters()))
+        if hooked or self.placement.offloaded:
+            return None
+        return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
 
     def new_rows(self, count: int, length: int) -> "Rows":
         """See `gen.models.base.Model.new_rows`."""
@@ -165,3 +168,11 @@ class TransformersModel:
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "
                 "rows: use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))."
             )
+
+
+def _identity(tensor: Tensor) -> Hashable:
+    """Which tensor it is, and where its numbers are: `.half()` and `.data =` keep the one and change the other."""
+    try:
+        return id(tensor), tensor.dtype, tensor.data_ptr()
+    except RuntimeError:  # of a class that keeps its numbers elsewhere
+        return id(tensor), tensor.dtype
