@@ -74,6 +74,7 @@ class RowSet:
         self.streams = streams
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
+        self._dtype, self._width = model.placement.dtype, model.vocab_size
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
         self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
@@ -107,6 +108,7 @@ class RowSet:
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
+        self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
         self._begin_rows(rows, requests, tokens)
@@ -153,6 +155,17 @@ class RowSet:
         """What a step changes so that running it twice would not be running it once."""
         parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
         return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), self.ring.moving())
+
+    def _warm_up(self, requests: Sequence[Request]) -> None:
+        """Let kernels be compiled now, not between a prompt and its first token."""
+        staged = self._storied or any(one.sampler.processors or one.logits_processors for one in requests)
+        kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
+        kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
+        shapes = [
+            torch.empty((1, width), dtype=dtype, device="meta")[:, : self._vocabulary]
+            for dtype, width in dict.fromkeys(kinds)
+        ]
+        self.search.warm_up(shapes, requests)
 
     def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """Set all that the loop keeps of rows."""

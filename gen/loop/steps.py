@@ -5,10 +5,9 @@ then on one call does what hundreds did, until the rows grow or something else t
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 
-from gen.loop.graphs import Graph, capture
+from gen.loop.graphs import capture
 from gen.loop.replay import CannotReplay, Replay, record
 from gen.loop.row_set import RowSet
 
@@ -16,8 +15,6 @@ logger = logging.getLogger("gen")
 
 _WORTH = 8  # steps of one shape before it is recorded: doing so takes as long as some ten of them
 _MOST_SHAPES = 256  # are counted and recorded before all are forgotten: a server's users bring ever new functions
-
-Recording = Replay[None] | Graph
 
 
 class Steps:
@@ -41,12 +38,12 @@ class Steps:
         """A step of the first `count` rows, which look at the first `view` columns."""
         rows, key = self._rows, self._rows.key(count, view)
         recording = rows.recordings.get(key) if self._keeps else None
-        if recording is None and self._keeps and self._is_worth_it(key):
-            recording = self._keep(count, view)
-        if recording is None:
-            rows.step(count, view)()
-        else:
+        if recording is not None:
             recording()
+        elif self._keeps and self._is_worth_it(key):
+            self._run_and_keep(count, view)
+        else:
+            rows.step(count, view)()
 
     def _is_worth_it(self, key: Hashable) -> bool:
         """Whether a step of this kind has come so often that it will come again; since rows have grown, too."""
@@ -57,48 +54,43 @@ class Steps:
         self._seen[here] = self._seen.get(here, 0) + 1
         return self._seen[here] >= _WORTH
 
-    def _keep(self, count: int, view: int) -> Recording | None:
-        """Record a step, or capture it; the rows are left as they were. None where that cannot be done.
+    def _run_and_keep(self, count: int, view: int) -> None:
+        """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.
 
         What may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
         """
         rows, step = self._rows, self._rows.step(count, view)
-        try:
-            with self._unchanged() as restore:
-                recorded: Replay[None] = record(step, again=restore)
-                recording: Recording = recorded
-                if self._captures:
-                    if not rows.recordings and (count, view) != (rows.count, rows.length):
-                        self._capture_largest(restore)
-                    recording = capture(step, recorded.constants, rows.recordings.values())
-        except CannotReplay as reason:
-            self._keeps = False
-            done = "captured" if self._captures else "replayed"
-            logger.info("steps of %s are not %s: %s", self._name, done, reason)
-            return None
-        rows.recordings[rows.key(count, view)] = recording
-        return recording
-
-    def _capture_largest(self, restore: Callable[[], None]) -> None:
-        """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
-        rows = self._rows
-        key, step = rows.key(rows.count, rows.length), rows.step(rows.count, rows.length)
-        restore()
-        step()  # it may never have run: kernels are compiled now, and what is made once is made
-        restore()
-        recorded: Replay[None] = record(step, again=restore)
-        rows.recordings[key] = capture(step, recorded.constants, ())
-
-    @contextmanager
-    def _unchanged(self) -> Iterator[Callable[[], None]]:
-        """What steps of the block change is put back at its end, and whenever the function that it gets is called."""
-        before = [(tensor, tensor.clone()) for tensor in self._rows.moving()]
+        before = [(tensor, tensor.clone()) for tensor in rows.moving()]
 
         def restore() -> None:
             for tensor, value in before:
                 tensor.copy_(value)
 
         try:
-            yield restore
-        finally:
+            recorded: Replay[None] = record(step, again=restore)
+            if not self._captures:
+                rows.recordings[rows.key(count, view)] = recorded
+                return
             restore()
+            if not rows.recordings and (count, view) != (rows.count, rows.length):
+                self._capture_largest(restore)
+            graph = capture(step, recorded.constants, rows.recordings.values())
+        except CannotReplay as reason:
+            self._keeps = False
+            done = "captured" if self._captures else "replayed"
+            logger.info("steps of %s are not %s: %s", self._name, done, reason)
+            restore()
+            step()
+        else:
+            rows.recordings[rows.key(count, view)] = graph
+            graph()
+
+    def _capture_largest(self, restore: Callable[[], None]) -> None:
+        """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
+        rows = self._rows
+        step = rows.step(rows.count, rows.length)
+        step()  # it may never have run: kernels are compiled now, and what is made once is made
+        restore()
+        recorded: Replay[None] = record(step, again=restore)
+        restore()
+        rows.recordings[rows.key(rows.count, rows.length)] = capture(step, recorded.constants, ())

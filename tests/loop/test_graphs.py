@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop import steps
+from gen.loop import graphs, steps
 from gen.loop.graphs import Graph
 from gen.loop.row_set import RowSet
 from gen.models.transformers import TransformersModel
@@ -44,7 +44,7 @@ def adapter(device: torch.device | str, shape: str = "llama") -> TransformersMod
     return gen.from_transformers(tiny_model(shape).to(device), byte_tokenizer())
 
 
-def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int = 40, **options: Any) -> Any:
+def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 40, **options: Any) -> Any:
     """Of each text, or of each of its samples or beams."""
     made: Any = gen.generate(
         model,
@@ -71,7 +71,7 @@ def kept(model: TransformersModel) -> RowSet:
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The (rows, view) of every capture, in order."""
     shapes: list[tuple[int, int]] = []
-    capture, step = steps.capture, RowSet.step
+    capture, step = graphs.capture, RowSet.step
     last: list[tuple[int, int]] = []
     of: dict[int, tuple[int, int]] = {}
 
@@ -98,10 +98,10 @@ def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: tor
     eager = tokens(model, SAMPLERS[sampler], cuda_graph=False)
     assert not kept(model).recordings
     assert tokens(model, SAMPLERS[sampler]) == eager
-    graphs = kept(model).recordings
-    assert len(graphs) >= 2 and all(isinstance(graph, Graph) for graph in graphs.values())
+    recordings = dict(kept(model).recordings)
+    assert len(recordings) >= 2 and all(isinstance(graph, Graph) for graph in recordings.values())
     assert tokens(model, SAMPLERS[sampler]) == eager  # replayed from the first step that has a graph
-    assert kept(model).recordings == graphs
+    assert kept(model).recordings == recordings
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -120,7 +120,7 @@ def test_nothing_of_a_stream_survives_a_yield_and_nothing_around_it_matters(
         stream = gen.stream(model, "Ada", seed=5, max_new_tokens=20)
         assert not launches  # the first piece starts it
         callers: set[Any] = set()
-        pieces = []
+        pieces: list[str] = []
         while True:
             with around(len(pieces) % 3) as current:
                 callers |= current

@@ -78,7 +78,7 @@ def test_graphs_share_a_pool_for_as_long_as_one_of_them_lives(gpu: torch.device)
 def test_what_makes_the_host_wait_is_refused_in_a_virtual_capture(what: str) -> None:
     with virtual_gpus(1):
         numbers = torch.ones(2, device="cuda")
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         waits: dict[str, Callable[[], object]] = {
             "item": lambda: numbers.sum().item(),
@@ -93,7 +93,7 @@ def test_what_makes_the_host_wait_is_refused_in_a_virtual_capture(what: str) -> 
 
 def test_a_capture_on_the_default_stream_is_refused(gpu: torch.device) -> None:
     with pytest.raises(RuntimeError, match="non-default stream"):
-        torch.cuda.CUDAGraph().capture_begin()  # type: ignore[no-untyped-call]
+        torch.cuda.CUDAGraph().capture_begin()
 
 
 def test_a_pool_whose_graphs_are_gone_is_refused() -> None:
