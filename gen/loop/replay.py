@@ -142,6 +142,8 @@ class _Functions(TorchFunctionMode):
             result = func(*args, **kwargs)
         finally:
             self._dispatched.inside -= 1
+        if getattr(func, "__name__", "") == "to" and result.device != args[0].device:
+            raise CannotReplay("it copies between devices: to")
         self.calls.append((func, args, kwargs, result))
         return result
 
