@@ -7,7 +7,7 @@ TORCH_INDEX ?=
 PYTEST := -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check resolve lowest bench clean
+.PHONY: demo real test check resolve lowest bench gpu clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -63,6 +63,14 @@ lowest: .venv-lowest/.installed
 
 bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
+
+# What a machine with CUDA shows: tests, kernels, speeds, in under ten minutes and without a network; nothing is installed.
+# PYTHON, or .venv where that is there and no PYTHON is given, needs torch, transformers and accelerate; pytest for the
+# tests, matplotlib for the plots.
+OUT ?= build/gpu
+
+gpu:
+	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
 
 clean:
 	rm -rf $(REAL)* .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache

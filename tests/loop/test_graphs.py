@@ -239,6 +239,19 @@ def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
         assert counts[0] == counts[1] <= 2, report
 
 
+def test_a_step_with_a_graph_allocates_nothing(gpu: torch.device) -> None:
+    """Virtual GPUs do not count allocations: there this shows no more than that it runs."""
+    model = adapter(gpu)
+    counts = []
+    for _ in range(2):
+        tokens(model, new_tokens=60)  # captures, and then finds, every graph
+    for new_tokens in (40, 60):
+        before = torch.cuda.memory_stats(gpu).get("allocation.all.allocated", 0)
+        tokens(model, new_tokens=new_tokens)
+        counts.append(torch.cuda.memory_stats(gpu).get("allocation.all.allocated", 0) - before)
+    assert counts[0] == counts[1]
+
+
 class Drawing(MultinomialSampler):
     """A sampler that draws from torch's generator."""
 

@@ -135,6 +135,22 @@ def test_nothing_of_a_stream_survives_a_yield_and_nothing_around_it_matters(
         check(launches, callers, model.placement.logits_device.index)
 
 
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "both"])
+def test_a_text_is_the_same_whatever_is_current_between_its_pieces(device: str, two_gpus: None) -> None:
+    """On the machine's own GPUs too, where a kernel on the wrong stream would read what is not there yet."""
+    model = sharded() if device == "both" else adapter(device)
+    expected = gen.generate(model, "Ada", seed=5, max_new_tokens=60, cuda_graph=False)
+    for _ in range(2):  # with graphs that are captured, and with those that are there
+        stream, pieces = gen.stream(model, "Ada", seed=5, max_new_tokens=60), [""]
+        while pieces[-1] is not None:
+            with around(len(pieces) % 2) as current:
+                for own in current:
+                    with torch.cuda.stream(own):
+                        torch.ones(1000, device=own.device).cumsum(0)  # work of the caller's own
+                pieces.append(next(stream, None))  # type: ignore[arg-type]
+        assert "".join(pieces[:-1]) == expected
+
+
 def test_a_stream_that_is_closed_early_leaves_the_current_device(launches: list[Launch]) -> None:
     with virtual_gpus(3):
         stream = gen.stream(adapter("cuda:1"), "Ada", seed=5, max_new_tokens=20)
