@@ -7,6 +7,7 @@ graph, on another stream.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -40,19 +41,28 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
             safe since none runs beside another, and what a graph gives to the next step lies outside of it.
     Raises:
         CannotReplay: CUDA refused to capture it.
-    Host sync: none; `torch.cuda.graph` would wait, and give back all cached memory.
+        torch.OutOfMemoryError: there is no memory for what it computes in.
+    Host sync: none where memory does; `torch.cuda.graph` would wait, and give back all cached memory, each time.
     """
-    graph = torch.cuda.CUDAGraph()
     pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
+    try:
+        return Graph(_captured(step, pool), rests_on)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
+        return Graph(_captured(step, pool), rests_on)
+
+
+def _captured(step: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
     try:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # other threads may do what they want
         try:
             step()
         finally:
             graph.capture_end()
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
         reason = error.__context__ or error  # that of the step, not what ending a broken capture says
+        if isinstance(reason, torch.OutOfMemoryError):
+            raise reason from None
         raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
-    return Graph(graph, rests_on)
+    return graph

@@ -108,7 +108,8 @@ class RowSet:
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
-        self._warm_up(requests)
+        if self.device.type == "cuda":
+            self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
         self._begin_rows(rows, requests, tokens)

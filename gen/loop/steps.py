@@ -7,6 +7,9 @@ then on one call does what hundreds did, until the rows grow or something else t
 import logging
 from collections.abc import Callable, Hashable
 
+import torch
+from torch import Tensor
+
 from gen.loop.graphs import capture
 from gen.loop.replay import CannotReplay, Replay, record
 from gen.loop.row_set import RowSet
@@ -60,13 +63,14 @@ class Steps:
         What may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
         """
         rows, step = self._rows, self._rows.step(count, view)
-        before = [(tensor, tensor.clone()) for tensor in rows.moving()]
+        before: list[tuple[Tensor, Tensor]] = []
 
         def restore() -> None:
             for tensor, value in before:
                 tensor.copy_(value)
 
         try:
+            before += [(tensor, tensor.clone()) for tensor in rows.moving()]
             recorded: Replay[None] = record(step, again=restore)
             if not self._captures:
                 rows.recordings[rows.key(count, view)] = recorded
@@ -75,7 +79,7 @@ class Steps:
             if not rows.recordings and (count, view) != (rows.count, rows.length):
                 self._capture_largest(restore)
             graph = capture(step, recorded.constants, rows.recordings.values())
-        except CannotReplay as reason:
+        except (CannotReplay, torch.OutOfMemoryError) as reason:
             self._keeps = False
             done = "captured" if self._captures else "replayed"
             logger.info("steps of %s are not %s: %s", self._name, done, reason)

@@ -305,6 +305,32 @@ def test_what_cuda_refuses_to_capture_runs_as_it_is(
     assert "steps of TransformersModel are not captured: CUDA refused to capture it: CUDA error" in line
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_a_capture_without_memory_is_tried_again_after_cached_memory_was_given_back(
+    always: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[str] = []
+    with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
+        original = torch.cuda.CUDAGraph.capture_end
+
+        def ends(graph: Any) -> None:
+            original(graph)
+            tries.append("capture")
+            if always or len(tries) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+        model = adapter("cuda:0")
+        eager = tokens(model, cuda_graph=False)
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", ends)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: tries.append("empty"))
+        assert tokens(model) == eager
+    assert tries[:3] == ["capture", "empty", "capture"]
+    assert bool(kept(model).recordings) is not always
+    assert [record.getMessage() for record in caplog.records] == always * [
+        "steps of TransformersModel are not captured: CUDA out of memory. Tried to allocate 2.00 MiB."
+    ]
+
+
 def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
     """Memory that was freed could be another's when the graph is launched."""
     model = adapter(gpu)
