@@ -3,9 +3,11 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
 TORCH_INDEX ?=
+# The tests run side by side, in a process for each core.
+PYTEST := -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check resolve lowest bench clean
+.PHONY: demo real test check resolve lowest bench gpu clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -13,6 +15,7 @@ define install
 	$(PYTHON) -m venv $(1)
 	$(if $(TORCH_INDEX),$(1)/bin/pip install --quiet --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
 	$(1)/bin/pip install --quiet --constraint $(2) --editable '.[dev]' $(3)
+	$(1)/bin/pip install --quiet --no-deps exllamav2==0.3.2 exllamav3==1.6.5
 	touch $(1)/.installed
 endef
 
@@ -35,13 +38,13 @@ $(REAL)/config.json: | .venv/.installed
 	$(RUN) -m gen convert $(REAL).Q4_1.gguf $(REAL) --dtype float16
 
 test: .venv/.installed
-	$(RUN) -m pytest -q
+	$(RUN) $(PYTEST)
 
 check: .venv/.installed resolve
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q
+	$(RUN) $(PYTEST)
 
 # Every extra resolves from the public registry alone, to the pins of constraints.txt.
 resolve: .venv/.installed
@@ -56,11 +59,19 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
 
 lowest: .venv-lowest/.installed
-	.venv-lowest/bin/python -m pytest -q tests/models tests/loop tests/test_api.py tests/test_embedding.py tests/test_images.py \
+	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py tests/test_images.py \
 		tests/testing/test_transformers_on_virtual_gpus.py
 
 bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
+
+# What a machine with CUDA shows: tests, kernels, speeds, in under ten minutes and without a network; nothing is installed.
+# PYTHON, or .venv where that is there and no PYTHON is given, needs torch, transformers and accelerate; pytest for the
+# tests, matplotlib for the plots.
+OUT ?= build/gpu
+
+gpu:
+	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
 
 clean:
 	rm -rf $(REAL)* .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache

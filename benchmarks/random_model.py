@@ -1,31 +1,64 @@
-"""A small Llama with random weights and a vocabulary of any size, for benchmarks that have no checkpoint."""
+"""Llamas with random weights and a vocabulary of any size, for benchmarks that have no checkpoint."""
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+import gen
+from gen.models.transformers import TransformersModel
+
+Shape = Literal["tiny", "135m", "1b"]
+
+_SHAPES: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 128, "intermediate_size": 256, "layers": 4, "heads": 4, "kv_heads": 2},
+    "135m": {"hidden_size": 576, "intermediate_size": 1536, "layers": 30, "heads": 9, "kv_heads": 3},  # SmolLM2's
+    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "layers": 16, "heads": 32, "kv_heads": 8},  # Llama 3.2's
+}
+
+
+def random_model(
+    vocab_size: int, shape: Shape = "tiny", *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+) -> TransformersModel:
+    """A Llama made on its device, with a byte-level tokenizer of made-up words; at least 256 tokens."""
+    with torch.device(device):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM._from_config(_config(vocab_size, shape), dtype=dtype or torch.float32)
+    made = gen.from_transformers(model.eval(), _tokenizer(vocab_size))
+    assert isinstance(made, TransformersModel)  # of Llamas it makes no other; tells mypy
+    return made
+
 
 def save_random_model(folder: Path, vocab_size: int) -> None:
-    """Write a Llama of 4 layers and width 128, and a byte-level tokenizer with made-up words; at least 256 tokens."""
+    """Write a tiny one."""
+    _tokenizer(vocab_size).save_pretrained(folder)
+    torch.manual_seed(0)
+    LlamaForCausalLM(_config(vocab_size, "tiny")).save_pretrained(folder)
+
+
+def _config(vocab_size: int, shape: Shape) -> LlamaConfig:
+    sizes = _SHAPES[shape]
+    return LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=sizes["hidden_size"],
+        intermediate_size=sizes["intermediate_size"],
+        num_hidden_layers=sizes["layers"],
+        num_attention_heads=sizes["heads"],
+        num_key_value_heads=sizes["kv_heads"],
+        max_position_embeddings=2048,
+        tie_word_embeddings=shape != "tiny",
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [f"Ġw{number}" for number in range(len(alphabet), vocab_size)]
     vocabulary = {token: number for number, token in enumerate([*alphabet, *words])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

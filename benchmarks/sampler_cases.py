@@ -77,11 +77,16 @@ def our_cases(logits: Tensor) -> Cases:
 
 def torch_path_cases(logits: Tensor) -> Cases:
     """The path for other devices, run on the CPU."""
-    keys = torch.arange(len(logits))
-    cases: Cases = {"torch path: greedy": lambda: torch_path.most_likely(logits)}
+    return path_cases("torch path", torch_path, logits)
+
+
+def path_cases(title: str, path: Any, logits: Tensor) -> Cases:
+    """One path of the samplers, a module of `gen.samplers`, where the logits are."""
+    keys = torch.arange(len(logits), device=logits.device)
+    cases: Cases = {f"{title}: greedy": lambda: path.most_likely(logits)}
     for name, settings in SETTINGS.items():
         parameters = Parameters(**settings).for_rows(logits)
-        cases[f"torch path: {name}"] = lambda parameters=parameters: torch_path.draw(logits, keys, *parameters)  # type: ignore[misc]
+        cases[f"{title}: {name}"] = lambda parameters=parameters: path.draw(logits, keys, *parameters)  # type: ignore[misc]
     return cases
 
 

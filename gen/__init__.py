@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from gen.loop.texts import Completion
     from gen.models.encoder import from_transformers_encoder, load_encoder
+    from gen.models.exllamav2 import from_exllamav2
+    from gen.models.exllamav3 import from_exllamav3
     from gen.models.exported import from_exported
     from gen.models.loading import from_transformers, load
     from gen.streaming import Stream
@@ -57,6 +59,8 @@ __all__ = [
     "choice",
     "compile",
     "embed",
+    "from_exllamav2",
+    "from_exllamav3",
     "from_exported",
     "from_transformers",
     "from_transformers_encoder",
@@ -94,6 +98,8 @@ _HOMES = {
     ],
     "loop.texts": ["Completion"],
     "models.encoder": ["from_transformers_encoder", "load_encoder"],
+    "models.exllamav2": ["from_exllamav2"],
+    "models.exllamav3": ["from_exllamav3"],
     "models.exported": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "streaming": ["Stream"],

@@ -28,6 +28,7 @@ class Arguments(PromptArguments, total=False):
     max_batch_tokens: int | None
     progress: bool
     replay: bool
+    cuda_graph: bool
 
 
 Value = TypeVar("Value")
@@ -173,6 +174,7 @@ def generate(
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
+    cuda_graph: bool = True,
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
@@ -215,6 +217,8 @@ def generate(
         max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
+        cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
+            that is spread over several devices runs as it is.
     Returns:
         A str for a prompt, or a value of its output type; a list of them for a list. Where a prompt has several texts
         (a multinomial sampler with samples, num_return_sequences above 1) a list of them stands in the place of one.
@@ -230,7 +234,7 @@ def generate(
     What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
     Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """
-    for name, flag in (("progress", progress), ("replay", replay)):
+    for name, flag in (("progress", progress), ("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
@@ -251,7 +255,7 @@ def generate(
         logits_processors=logits_processors,
     )
     jobs = [new_job(model, request) for request in call.requests]
-    options = Options(max_batch_tokens=max_batch_tokens, replay=replay)
+    options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run(model, jobs, options, lambda _: bar.update())
@@ -275,6 +279,7 @@ def stream(
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     replay: bool = True,
+    cuda_graph: bool = True,
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
@@ -285,7 +290,8 @@ def stream(
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
         Its last step raises IncompleteError where the text is no whole value of its output type.
     """
-    check_flag("replay", replay)
+    for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
+        check_flag(name, flag)
     request = read_one(
         "stream",
         model,
@@ -302,7 +308,7 @@ def stream(
         logits_processors=logits_processors,
     )
     job = new_job(model, request, streamed=True)
-    return CallerStream(_pieces(model, job, Options(replay=replay)), job)
+    return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)
 
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:

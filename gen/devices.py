@@ -1,6 +1,7 @@
 """Where things are: devices resolved once, recorded, and compared."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import index
 
@@ -91,6 +92,14 @@ def refuse_mps(*devices: torch.device) -> None:
             "gen does not run on mps, which has no float64: the samplers draw in it. Use device='cpu', or move a model "
             "that is loaded already: model.to('cpu')."
         )
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """A block in which a CUDA device is the thread's current one; nothing changes for other devices.
+
+    Torch's own operations run where their tensors are. Kernels that are not torch's are launched on the current device.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -14,8 +14,10 @@ from gen.api import generate
 from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
-from gen.models.base import Model
+from gen.models.base import Model, ShowsWeights
 from gen.models.encoder import Encoder, load_encoder
+from gen.models.exllamav2 import from_exllamav2
+from gen.models.exllamav3 import from_exllamav3
 from gen.models.exported import from_exported
 from gen.models.loading import load, load_tokenizer
 from gen.samplers import Sampler, beam_search, greedy, multinomial
@@ -108,6 +110,7 @@ def diagnose(
     virtual: int | None = None,
     encoder: bool = False,
     tokenizer: str | Path | None = None,
+    exllama: int | None = None,
 ) -> Diagnosis:
     """Load a model and examine it.
 
@@ -120,10 +123,13 @@ def diagnose(
             else 2.
         encoder: whether it is a model that embeds.
         tokenizer: an exported program's, as a directory or Hub id.
+        exllama: 2 or 3 to load it with `gen.from_exllamav2` or `gen.from_exllamav3`.
     Raises: as the function that loads it.
     """
-    if device_map and (encoder or tokenizer):
+    if device_map and (encoder or tokenizer or exllama):
         raise ArgumentError("device_map is for models that gen.load loads; give device instead.")
+    if sum(map(bool, (encoder, tokenizer, exllama))) > 1:
+        raise ArgumentError("encoder, tokenizer and exllama are for different kinds of models; give one of them.")
     if virtual is None:
         virtual = 0 if torch.cuda.is_available() else 2
     with ExitStack() as contexts:
@@ -134,6 +140,8 @@ def diagnose(
             return examine(load_encoder(path_or_hub_id, device=device))
         if tokenizer:
             return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
+        if exllama:
+            return examine((from_exllamav2 if exllama == 2 else from_exllamav3)(path_or_hub_id, device=device))
         return examine(load(path_or_hub_id, device=device, device_map=device_map))
 
 
@@ -141,12 +149,19 @@ def examine(model: Model | Encoder) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
     An encoder is run once, and its waits are not counted: it has no tokens to wait for. Nor are they where there is no
-    CUDA device, real or virtual. The weights of a model without a module `hf_model` or `module` are not looked at.
+    CUDA device, real or virtual. The weights of a model that has no module `hf_model` or `module`, and does not
+    show them itself (`gen.models.base.ShowsWeights`), are not looked at.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
     module = getattr(model, "module", None) or getattr(model, "hf_model", None)
     if isinstance(module, nn.Module):
         diagnosis.problems += _misplaced_weights(module, model.placement)
+    elif isinstance(model, ShowsWeights):
+        diagnosis.problems += [
+            f"{name} {_describe(tensor)} is on {tensor.device}, but is used on {device}"
+            for name, tensor, device in model.weights()
+            if tensor.device != device
+        ]
     else:
         diagnosis.notes.append(f"{type(model).__name__} has no hf_model: its weights cannot be looked at")
     try:

@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from gen.arguments import check_flag, check_text, read_whole
-from gen.devices import to_device
+from gen.devices import current, to_device
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
 from gen.models.encoder import Encoder
@@ -67,7 +67,8 @@ def embed(
     rows = _tokenize(model, texts, prompt, truncate=truncate)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # a batch that is too large shows at once
     done = []
-    with tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress) as bar:
+    bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
+    with bar, current(device):
         for numbers in _batches(rows, order, batch_size, mixed=model.may_pad):
             batch = [rows[number] for number in numbers]
             token_ids, mask = (to_device(part, device) for part in model.pad(batch))

@@ -34,7 +34,7 @@ class Engine:
         model: as for `gen.generate`.
         rows: how many requests run at once.
         max_waiting: how many more may wait.
-        max_batch_tokens, replay: as for `gen.generate`.
+        max_batch_tokens, replay, cuda_graph: as for `gen.generate`.
     Raises:
         ArgumentError: an argument cannot be used.
     """
@@ -46,21 +46,28 @@ class Engine:
         max_waiting: int = 256,
         max_batch_tokens: int | None = None,
         replay: bool = True,
+        cuda_graph: bool = True,
     ) -> None:
         check_model(model)
-        check_flag("replay", replay)
+        for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
+            check_flag(name, flag)
         if max_batch_tokens is not None:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-        options = Options(rows=read_whole("rows", rows, minimum=1), max_batch_tokens=max_batch_tokens, replay=replay)
+        options = Options(
+            rows=read_whole("rows", rows, minimum=1),
+            max_batch_tokens=max_batch_tokens,
+            replay=replay,
+            cuda_graph=cuda_graph,
+        )
         self._model = model
         self._loop = EngineLoop(self, options, max_waiting=read_whole("max_waiting", max_waiting))
 
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Args: as for `gen.stream`, but for `replay`, which is the engine's; they are checked in the caller's thread. An
-            output type that has not been compiled before is compiled in another thread, and what is amiss with it is
-            raised by the stream.
+        Args: as for `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked in the
+            caller's thread. An output type that has not been compiled before is compiled in another thread, and what is
+            amiss with it is raised by the stream.
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
         Raises:
@@ -89,7 +96,8 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
 
     The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
 
-    Args: as for `gen.stream`, but for `replay`; they are checked at the call, output types as by `Engine.submit`.
+    Args: as for `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call, output types as by
+        `Engine.submit`.
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
@@ -195,7 +203,7 @@ async def agenerate(
     What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread; output types are
     compiled in one. A task that is cancelled frees its rows by the next step.
 
-    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress` and `replay`.
+    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
     """
     read = partial(read_call, model, prompt, output_type, sampler=sampler, details=details, **arguments)

@@ -108,6 +108,8 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.from_transformers, {"model": HF_MODEL, "tokenizer": TOKENIZER}),
         (gen.from_transformers_encoder, {"model": HF_ENCODER, "tokenizer": ENCODER_TOKENIZER}),
         (gen.from_exported, {"path_or_program": PROGRAM, "tokenizer": TOKENIZER, "context_length": 65}),
+        (gen.from_exllamav2, {"path": "no/such/folder"}),
+        (gen.from_exllamav3, {"path": "no/such/folder"}),
         (gen.load, {"path_or_hub_id": "no/such/folder"}),
         (gen.load_encoder, {"path_or_hub_id": "no/such/folder"}),
         (greedy, {}),

@@ -244,7 +244,11 @@ def test_a_real_model_finds_the_nearest_of_ten_sentences() -> None:
     ("arguments", "message"),
     [
         ({"texts": b"a cat"}, "texts must be a list of texts, got bytes"),
-        ({"texts": (text for text in TEXTS)}, "texts must be a list of texts, got generator; make a list of them"),
+        pytest.param(
+            {"texts": (text for text in TEXTS)},
+            "texts must be a list of texts, got generator; make a list of them",
+            id="generator",
+        ),
         ({"texts": None}, "texts must be a list of texts, got NoneType"),
         ({"texts": ["a", b"cat"]}, "text 1 must be a str, got bytes"),
         ({"texts": ["a", "c\ud800at"]}, r"text 1 has a lone surrogate \\ud800 at character 1"),

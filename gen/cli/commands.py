@@ -220,6 +220,7 @@ def doctor_command(
     ] = None,
     encoder: Annotated[bool, typer.Option("--encoder", help="The model embeds, it does not generate.")] = False,
     tokenizer: Annotated[str | None, typer.Option(help="Of an exported program: a directory or Hub id.")] = None,
+    exllama: Annotated[int | None, typer.Option(min=2, max=3, help="Load it with exllamav2, or exllamav3.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The diagnosis as a JSON object.")] = False,
 ) -> None:
     """Look where a model's parts are, and where the host waits for each token; exit code 1 if anything is amiss."""
@@ -227,7 +228,13 @@ def doctor_command(
 
     _keep_stderr_tidy()
     diagnosis = diagnose(
-        model, device=device, device_map=device_map, virtual=devices, encoder=encoder, tokenizer=tokenizer
+        model,
+        device=device,
+        device_map=device_map,
+        virtual=devices,
+        encoder=encoder,
+        tokenizer=tokenizer,
+        exllama=exllama,
     )
     _say(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis), end="\n")
     if diagnosis.problems:

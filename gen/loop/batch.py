@@ -7,30 +7,23 @@ Example, two rows and three prompts, one letter a token: A ends after two tokens
     row 1   B   B   B   B
 """
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from gen.errors import ArgumentError
-from gen.isolation import own_settings
-from gen.loop.replay import CannotReplay, record
 from gen.loop.ring import Ticket
 from gen.loop.row_set import RowSet
-from gen.models.base import Model
+from gen.loop.steps import Steps
+from gen.models.base import Model, NoRoom
 from gen.requests import Request
-
-logger = logging.getLogger("gen")
 
 ADMIT_TOKENS = 4096
 _NEAR = 16  # prompts whose lengths differ by less are read together
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
-_WORTH = 8  # steps of one shape before it is recorded
-_MOST_SHAPES = 256  # are counted and recorded before all are forgotten: a server's users bring ever new functions
 
 
 class Taker(Protocol):
@@ -41,10 +34,6 @@ class Taker(Protocol):
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
         """Take a step's results; its rows begin at `row`. None counts once it has ended."""
-
-
-class TooLong(Exception):
-    """The rows would need more memory than they may have: fewer of them must do."""
 
 
 @dataclass(eq=False)
@@ -111,7 +100,7 @@ class Batch:
         width: how many rows a search has; 1 where every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
         admit_tokens: how many tokens of prompts are read at most before the next step of the rows that go on.
-        replay: whether steps are recorded where they can be.
+        replay, cuda_graph: see `gen.loop.steps.Steps`.
     """
 
     def __init__(
@@ -123,10 +112,11 @@ class Batch:
         tokens: int | None = None,
         admit_tokens: int = ADMIT_TOKENS,
         replay: bool = True,
+        cuda_graph: bool = True,
     ) -> None:
-        self._model, self._rows, self._width, self._tokens = model, rows, width, tokens
+        self._rows, self._width, self._tokens = rows, width, tokens
         self._admit_tokens = admit_tokens
-        self._replay = replay
+        self._steps = Steps(rows, type(model).__name__, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._at: list[_Entry | None] = [None] * rows.count
@@ -134,8 +124,6 @@ class Batch:
         self._live: list[_Entry] = []  # in the order of their rows
         self._tickets: deque[tuple[Ticket, int, Sequence[_Entry]]] = deque()
         self._filled = 0  # rows that were filled together, where they cannot be filled one by one
-        self._shapes: dict[object, int] = {}
-        self._device = model.placement.logits_device
         rows.begin()
 
     def add(self, job: Job) -> None:
@@ -149,17 +137,17 @@ class Batch:
 
     def advance(self) -> None:
         """Launch a step, admit what waits, and read what has come: texts have grown, jobs may have ended."""
-        with self._launching():
+        with self._rows.streams.current():
             self._turn()
 
     def drain(self) -> None:
         """Advance until nothing is left."""
-        with self._launching():
+        with self._rows.streams.current():
             while not self.idle:
                 self._turn()
 
     def _turn(self) -> None:
-        """What `advance` says, inside of `_launching`."""
+        """What `advance` says, on the streams of the rows."""
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._move_down()
@@ -175,18 +163,6 @@ class Batch:
         jobs |= dict.fromkeys(entry.job for entry in self._live)
         jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
         return [job for job in jobs if not job.ended]
-
-    @contextmanager
-    def _launching(self) -> Iterator[None]:
-        """The model's device and the batch's own stream, whatever is current outside; nothing of it stays."""
-        with ExitStack() as contexts:
-            contexts.enter_context(own_settings())
-            contexts.enter_context(torch.inference_mode())
-            if (stream := self._rows.stream) is not None:
-                contexts.enter_context(torch.cuda.device(self._device))
-                stream.wait_stream(torch.cuda.current_stream(self._device))
-                contexts.enter_context(torch.cuda.stream(stream))
-            yield
 
     def _free(self) -> None:
         """Free the rows of what is over, and tell jobs that were cancelled."""
@@ -342,7 +318,7 @@ class Batch:
         count = self._bucket(last.row + last.job.width)
         longest = max(self._written[entry.row] for entry in self._live) + 1
         self._make_room(longest + _AHEAD)
-        self._run(count, min(view_bucket(longest), self._rows.length))
+        self._steps.run(count, min(view_bucket(longest), self._rows.length))
         self._tickets.append((self._rows.ring.send(), count, self._live))
         for entry in self._live:
             for own in range(entry.row, entry.row + entry.job.width):
@@ -359,37 +335,6 @@ class Batch:
         """Read what has come, but for the newest `lag` results."""
         while len(self._tickets) > lag:
             self._take(*self._tickets.popleft())
-
-    def _run(self, count: int, view: int) -> None:
-        """A step as it was recorded, or recorded now where that is worth it, or as it is."""
-        self._rows.prepare(slice(0, count))
-        replay = self._replay and self._rows.replayable
-        key = self._rows.key(count, view)
-        recording = self._rows.recordings.get(key) if replay else None
-        if recording is not None:
-            recording()
-            return
-        if len(self._shapes) + len(self._rows.recordings) >= _MOST_SHAPES:
-            self._shapes.clear()
-            self._rows.recordings.clear()
-        step = self._rows.step(count, view)
-        seen = self._shapes[key] = self._shapes.get(key, 0) + 1
-        if not replay or seen < _WORTH or self._device.type != "cpu":
-            step()
-            return
-        kept = [(tensor, tensor.clone()) for tensor in self._rows.moving()]
-
-        def restore() -> None:
-            for tensor, value in kept:
-                tensor.copy_(value)
-
-        try:
-            self._rows.recordings[key] = record(step, again=restore)
-        except CannotReplay as reason:
-            self._replay = False
-            logger.info("steps of %s are not replayed: %s", type(self._model).__name__, reason)
-            restore()
-            step()
 
     def _take(self, ticket: Ticket, count: int, entries: Sequence[_Entry]) -> None:
         """Hand out what a step gave."""
@@ -434,7 +379,7 @@ class Batch:
         """Let every row have room for so many tokens.
 
         Raises:
-            TooLong: it would take more memory than it may.
+            NoRoom: it would take more memory than it may.
         """
         length = self._rows.length
         while length < longest:
@@ -442,7 +387,7 @@ class Batch:
         if length == self._rows.length:
             return
         if self._tokens is not None and length * self._rows.count > max(self._tokens, length):
-            raise TooLong(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
+            raise NoRoom(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
         self._rows.grow(length)
 
 
@@ -461,7 +406,7 @@ def view_bucket(length: int) -> int:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
-    if isinstance(error, torch.OutOfMemoryError | TooLong):
+    if isinstance(error, torch.OutOfMemoryError | NoRoom):
         return True
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in str(error) or "not enough memory" in str(error)

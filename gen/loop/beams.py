@@ -66,6 +66,9 @@ class Beams:
         """See `gen.loop.search.Search.key`."""
         return self._eos.shape[1]
 
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.search.Search.warm_up`: it has no kernels of its own."""
+
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.admit`."""
         widest = max(len(request.ends) for request in requests)

@@ -33,6 +33,9 @@ class Custom:
         """See `gen.loop.search.Search.key`."""
         return None
 
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.search.Search.warm_up`: what the sampler needs is not known."""
+
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.admit`."""
         self._weights[rows] = 0.0

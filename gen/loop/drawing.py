@@ -11,7 +11,7 @@ from gen.requests import Request
 from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
-from gen.samplers.paths import draw
+from gen.samplers.paths import compiles, draw
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
 _DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
@@ -34,6 +34,7 @@ class Drawing:
             name: torch.full((count,), value, dtype=_DTYPES[name], device=device) for name, value in _DEFAULTS.items()
         }
         self.results = (self._token_ids, self._logprobs)
+        self._compiled: set[Hashable] = set()
         self.begin()
 
     def begin(self) -> None:
@@ -45,6 +46,27 @@ class Drawing:
     def key(self) -> Hashable:
         """See `gen.loop.search.Search.key`."""
         return tuple(self._seen) if len(self._seen) == 1 else tuple(self._used)
+
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.search.Search.warm_up`."""
+        if not compiles(self._zeros):
+            return
+        asked = self._seen | {_numbers(request.sampler): request.sampler for request in requests}
+        places = [place for place, name in enumerate(_DEFAULTS) if any(numbers[place] is not None for numbers in asked)]
+        used = sorted({*self._used, *(list(_DEFAULTS)[place] for place in places)})
+        for like in logits:
+            kind = like.dtype, like.stride(), tuple(asked) if len(asked) == 1 else tuple(used)
+            if kind in self._compiled:
+                continue
+            self._compiled.add(kind)
+            device = self._zeros.device
+            made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device).zero_()
+            keys = torch.zeros(1, dtype=torch.int64, device=device)
+            if len(asked) == 1:
+                next(iter(asked.values())).step(made, self._zeros[:1], keys)
+            else:
+                tables: dict[str, Any] = {name: self._tables[name][:1] for name in used}
+                draw(made, keys, Parameters(**tables))
 
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.admit`."""

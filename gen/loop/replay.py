@@ -60,8 +60,9 @@ def record(step: Callable[[], T], *, again: Callable[[], None] | None = None) ->
         again: brings those tensors back to what they were. Then the step runs a second time, and is refused unless it
             makes the same calls on the same tensors and numbers.
     Raises:
-        CannotReplay: it reads on the host, has a shape that depends on data, calls an operation that torch functions
-            do not show, or does something else at its second run. It may have run in part.
+        CannotReplay: it reads on the host, copies between devices, draws random numbers of torch's (which recording
+            would use up), has a shape that depends on data, calls an operation that torch functions do not show, or
+            does something else at its second run. It may have run in part.
     """
     replay: Replay[T] = _compile(*observe(step))
     if again is not None:
@@ -101,11 +102,27 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
             indices = [index for index in args[1] if index is not None]
             if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
                 raise CannotReplay("it selects by a mask of bool: a shape that depends on data")
+        elif torch.Tag.nondeterministic_seeded in op.tags and _draws(name, args, kwargs or {}):
+            raise CannotReplay(f"it draws random numbers of torch's: {name}")
+        elif name in ("aten::copy_", "aten::_to_copy") and _crosses(name, args, kwargs or {}):
+            raise CannotReplay(f"it copies between devices: {name}")
         elif _DEPENDS_ON_DATA & set(op.tags) or name in ("aten::equal", "aten::is_nonzero"):
             raise CannotReplay(f"it reads on the host what it has computed: {name}")
         if not self.inside:
             raise CannotReplay(f"{name} is called where torch functions do not show it")
         return op(*args, **(kwargs or {}))
+
+
+def _draws(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether an operator that may draw random numbers does; attention and dropout do in training alone."""
+    return "attention" not in name and not ("dropout" in name and (*args, *kwargs.values())[2:3] == (False,))
+
+
+def _crosses(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a copy goes to another device."""
+    here = args[0].device
+    there = args[1].device if name == "aten::copy_" else kwargs.get("device")
+    return there is not None and (there.type != here.type or there.index not in (None, here.index))
 
 
 class _Functions(TorchFunctionMode):
@@ -125,6 +142,8 @@ class _Functions(TorchFunctionMode):
             result = func(*args, **kwargs)
         finally:
             self._dispatched.inside -= 1
+        if getattr(func, "__name__", "") == "to" and result.device != args[0].device:
+            raise CannotReplay("it copies between devices: to")
         self.calls.append((func, args, kwargs, result))
         return result
 

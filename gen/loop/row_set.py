@@ -10,6 +10,7 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.loop.ring import Ring
 from gen.loop.search import Search
+from gen.loop.streams import Streams
 from gen.models.base import Model
 from gen.requests import Request
 from gen.samplers.random import row_keys
@@ -79,7 +80,8 @@ class RowSet:
         stages: change logits before it.
         kind: of search; equal for equal ones.
         count, length: how many rows there are, and how many tokens each has room for.
-        stream: of its own, on which it is used on CUDA; None elsewhere.
+        device: of the logits, where all state is.
+        streams: on which alone it is used on CUDA.
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
         recordings: steps by shape and by what takes part; kept until memory moves.
     """
@@ -92,16 +94,18 @@ class RowSet:
         kind: Hashable,
         search: Callable[[int, torch.device], Search],
         stages: Sequence[Callable[[int, torch.device], Stage]],
+        streams: Streams,
     ) -> None:
-        device = model.placement.logits_device
+        device = self.device = model.placement.logits_device
         self.rows = model.new_rows(count, length)
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
         self.kind, self.count, self.length = kind, count, length
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.streams = streams
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
+        self._dtype, self._width = model.placement.dtype, model.vocab_size
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
         self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
@@ -146,6 +150,8 @@ class RowSet:
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
+        if self.device.type == "cuda":
+            self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
         self._begin_rows(rows, requests, tokens)
@@ -196,6 +202,17 @@ class RowSet:
         """What a step changes so that running it twice would not be running it once."""
         parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
         return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), self.ring.moving())
+
+    def _warm_up(self, requests: Sequence[Request]) -> None:
+        """Let kernels be compiled now, not between a prompt and its first token."""
+        staged = self._storied or any(one.sampler.processors or one.logits_processors for one in requests)
+        kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
+        kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
+        shapes = [
+            torch.empty((1, width), dtype=dtype, device="meta")[:, : self._vocabulary]
+            for dtype, width in dict.fromkeys(kinds)
+        ]
+        self.search.warm_up(shapes, requests)
 
     def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """Set all that the loop keeps of rows."""

@@ -9,14 +9,15 @@ from typing import Any, Self
 import torch
 
 from gen.errors import ModelError
-from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
+from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, is_out_of_memory, view_bucket
 from gen.loop.beams import Beams, BeamTexts
 from gen.loop.custom import Custom, CustomTexts
 from gen.loop.drawing import Drawing, draws
 from gen.loop.row_set import RowSet, Stage
 from gen.loop.search import Search
+from gen.loop.streams import Streams
 from gen.loop.texts import Completion, Text
-from gen.models.base import Checked, Model
+from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.requests import Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
@@ -37,7 +38,7 @@ class Options:
     """How requests are run; the texts are the same with any.
 
     Attributes:
-        replay: whether steps are recorded where they can be.
+        replay: whether steps are recorded on a CPU where they can be.
         cuda_graph: whether steps are captured on CUDA where they can be.
         max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
         rows: how many rows at most; None for the device's usual number.
@@ -152,6 +153,7 @@ class Runner:
         self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
         rows = min(rows or sum(job.rows for job in order), self._most_rows())
         self._warned = False
+        self._streams = Streams(model.placement)
         self._rows = self._lease(rows) or self._new_rows(rows)
         self._batch = self._new_batch(order)
 
@@ -163,6 +165,11 @@ class Runner:
 
     def close(self, *, broken: bool = False) -> None:
         """Give the rows back to the model; those of a call that broke off are dropped."""
+        if not hasattr(self, "_rows"):  # memory was out, and not even fewer were to be had
+            return
+        if isinstance(self._rows.rows, Lent):
+            self._rows.rows.give_back()
+            return
         idle: Any = getattr(self._model, "idle", None)
         if idle is not None and not broken and self._rows.bytes() <= _KEPT_BYTES:
             idle.put(self._rows)
@@ -203,6 +210,8 @@ class Runner:
         self._least = max((job.rows for job in jobs), default=1)
         rows = self._fewer(count, error)
         error.__traceback__ = None  # its frames hold what is to be freed
+        if isinstance(self._rows.rows, Lent):
+            self._rows.rows.give_back()
         del self._batch, self._rows  # before others are made
         self._length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._length)
         self._rows = self._new_rows(rows)
@@ -220,7 +229,7 @@ class Runner:
                 "Give shorter prompts, or a smaller max_new_tokens."
             ) from error
         rows = max(self._least, count // 2 // self._kind.width * self._kind.width)
-        if not self._warned and not isinstance(error, TooLong):
+        if not self._warned and not isinstance(error, NoRoom):
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
         return rows
@@ -243,6 +252,7 @@ class Runner:
             tokens=options.max_batch_tokens,
             admit_tokens=options.admit_tokens,
             replay=options.replay and self._rests_on is not None,
+            cuda_graph=options.cuda_graph and self._rests_on is not None,
         )
         for job in jobs:
             batch.add(job)
@@ -260,7 +270,10 @@ class Runner:
         """The model's idle set of rows where it fits, for this call alone."""
         idle: Any = getattr(self._model, "idle", None)
         leased: RowSet | None = idle.take() if idle is not None else None
-        if leased is None or leased.kind != self._kind.key or not self._fits(leased, rows):
+        if leased is None:
+            return None
+        self._streams = leased.streams
+        if leased.kind != self._kind.key or not self._fits(leased, rows):
             return None
         if leased.rests_on != self._rests_on:
             leased.recordings.clear()
@@ -283,8 +296,10 @@ class Runner:
         )
         while True:
             try:
-                with torch.inference_mode():
-                    made = RowSet(self._model, rows, self._length, self._kind.key, self._kind.search, stages)
+                with self._streams.current():
+                    made = RowSet(
+                        self._model, rows, self._length, self._kind.key, self._kind.search, stages, self._streams
+                    )
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

@@ -28,6 +28,13 @@ class Search(Protocol):
     def key(self) -> Hashable:
         """What a recorded step depends on: equal keys, same calls on the same tensors."""
 
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """Compile what `choose` will need once these requests are admitted, before their prompts are read.
+
+        Args:
+            logits: (1, vocab) each, on the meta device: of the dtypes and strides that those to come may have.
+        """
+
     def admit(self, rows: slice, requests: Sequence[Request]) -> None:
         """Rows, side by side, begin with these requests' texts."""
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, Tensor]  # what a prompt's images are to the model, on the CPU; empty without images
 
 
+class NoRoom(Exception):
+    """The rows would need more memory than they may have: fewer of them must do."""
+
+
 class Rows(Protocol):
     """The sequences of a batch: cache, positions and masks, each row with a place of its own.
 
@@ -137,6 +141,22 @@ class Checked(Protocol):
         Raises:
             ModelError: it can no longer be run as it was taken.
         """
+
+
+@runtime_checkable
+class Lent(Protocol):
+    """Rows in memory that the model lends: it gets that back when a call ends, and keeps no rows for the next one."""
+
+    def give_back(self) -> None:
+        """Give the memory back; the rows are not to be used any more."""
+
+
+@runtime_checkable
+class ShowsWeights(Protocol):
+    """A model that is no module of torch, and tells itself what it computes with."""
+
+    def weights(self) -> Iterable[tuple[str, Tensor, torch.device]]:
+        """Each weight: its name, the tensor, and the device where it is used."""
 
 
 @runtime_checkable

@@ -20,6 +20,8 @@ _WEIGHTS = (
     "pytorch_model.bin.index.json",
 )  # in the order in which transformers looks for them
 _EXLLAMA = {"exl2": (".q_weight", ".q_invperm"), "exl3": (".trellis",)}  # how their tensors' names end
+_LOADERS = {"exl2": "from_exllamav2", "exl3": "from_exllamav3"}
+_LOADERS = {"exl2": "from_exllamav2", "exl3": "from_exllamav3"}
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -167,28 +169,55 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _WEIGHTS)
 
 
-def check_folder(folder: Path) -> None:
+def read_config(folder: Path) -> dict[str, Any]:
+    """What config.json says.
+
+    Raises:
+        ModelError: there is none, or it is no JSON object.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(
+            f"{show_path(folder)} has no config.json, so it is no model in Hugging Face format: {_has(folder)}"
+        )
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise ModelError(f"{show_path(path)} must be a JSON object, got {type(config).__name__}.")
+    return config
+
+
+def is_exl3(source: Source) -> bool:
+    """Whether a checkpoint's config says that its weights are in EXL3 format.
+
+    Raises:
+        ModelError: it says that they are in EXL2 format, which transformers cannot read.
+    """
+    path = source.find("config.json")
+    config = read_json(path) if path is not None else None
+    quantization = config.get("quantization_config") if isinstance(config, dict) else None
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if method == "exl2":
+        raise _exllama_error(source.name, method)
+    return method == "exl3"
+
+
+def check_folder(folder: Path, *, exl3: bool = False) -> None:
     """Look whether a directory is a whole checkpoint in Hugging Face format.
 
     The headers of safetensors files are read, not their weights.
 
+    Args:
+        exl3: whether its config says that its weights are in EXL3 format.
     Raises:
-        ModelError: it lacks its config or weights, a file is cut short, or it is an EXL2 or EXL3 checkpoint.
+        ModelError: it lacks its config or weights, a file is cut short, or its weights are in a format of ExLlama that
+            its config does not name.
     """
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise ModelError(
-            f"{show_path(folder)} has no config.json, so it is no model in Hugging Face format: {_has(folder)}"
-        )
-    config = read_json(config_path)
-    if not isinstance(config, dict):
-        raise ModelError(f"{show_path(config_path)} must be a JSON object, got {type(config).__name__}.")
-    method = str((config.get("quantization_config") or {}).get("quant_method"))
-    if method in _EXLLAMA:
-        raise _exllama_error(folder, method)
+    config = read_config(folder)
     for path in _weight_files(folder, config.get("transformers_weights")):
-        if path.suffix == ".safetensors":
-            _check_safetensors(path)
+        names = check_safetensors(path) if path.suffix == ".safetensors" else []
+        for method, endings in _EXLLAMA.items():
+            if any(name.endswith(endings) for name in names) and not (exl3 and method == "exl3"):
+                raise _exllama_error(str(folder), method)
 
 
 def _weight_files(folder: Path, named: str | None) -> Iterator[Path]:
@@ -213,8 +242,12 @@ def _weight_files(folder: Path, named: str | None) -> Iterator[Path]:
     yield from paths
 
 
-def _check_safetensors(path: Path) -> None:
-    """Raise a ModelError unless the file is as long as its header says; see https://github.com/huggingface/safetensors."""
+def check_safetensors(path: Path) -> list[str]:
+    """The names of a file's tensors; see https://github.com/huggingface/safetensors.
+
+    Raises:
+        ModelError: the file is not as long as its header says.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -232,15 +265,16 @@ def _check_safetensors(path: Path) -> None:
             raise ModelError(f"{show_path(path)} is no safetensors file: {error}") from error
     if size != expected:
         raise ModelError(f"{show_path(path)} has {size} bytes, its header says {expected}; download it again.")
-    for method, endings in _EXLLAMA.items():
-        if any(name.endswith(endings) for name in tensors):
-            raise _exllama_error(path.parent, method)
+    return list(tensors)
 
 
-def _exllama_error(folder: Path, method: str) -> ModelError:
+def _exllama_error(name: str, method: str) -> ModelError:
+    """What to load a checkpoint with that transformers cannot read as it is."""
+    unnamed = " as its config.json does not say" if method == "exl3" else ""
     return ModelError(
-        f"{show_path(folder)} is an {method.upper()} checkpoint, whose weights only ExLlama can read: gen cannot load "
-        "these yet. Give the model's original checkpoint, or one in GPTQ, AWQ or bitsandbytes format."
+        f"{show_path(name)} is an {method.upper()} checkpoint{unnamed}: load it with "
+        f"gen.{_LOADERS[method]}(path, device=...), which needs a CUDA device and pip install "
+        f"'gen-torch[{_LOADERS[method].removeprefix('from_')}]'."
     )
 
 

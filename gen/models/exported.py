@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gen.arguments import read_token_ids, read_whole
-from gen.devices import Placement, resolve_device, to_device
+from gen.devices import Placement, current, resolve_device, to_device
 from gen.errors import ArgumentError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.base import Inputs
@@ -101,7 +101,8 @@ class ExportedModel:
             longest = read_whole("context_length", context_length, minimum=2, maximum=longest)
         self.context_length: int = longest
         self.module = relocate(program, device)
-        logits = self._probe(device)
+        with current(device):
+            logits = self._probe(device)
         self.vocab_size: int = logits.shape[-1]
         weights = (weight.dtype for weight in self.module.parameters() if weight.is_floating_point())
         self.placement = Placement(

@@ -13,8 +13,9 @@ from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
 from gen.models.adapters import find_adapter
-from gen.models.checkpoints import DEMO, check_folder, find_path, find_source
+from gen.models.checkpoints import DEMO, check_folder, find_path, find_source, is_exl3
 from gen.models.checks import check_model, check_tokenizer
+from gen.models.exllama_import import import_exllama
 from gen.models.probing import probe_model
 from gen.models.transformers import TransformersModel
 from gen.models.vision import VisionModel, reads_images
@@ -61,7 +62,8 @@ def load(
     """Load a language model in Hugging Face format, or a GGUF file, onto the device that is asked for.
 
     A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
-    onto its base model, which its config names; that needs peft. A GGUF file is dequantised, which needs
+    onto its base model, which its config names; that needs peft. An EXL3 checkpoint needs exllamav3 and a CUDA device:
+    `pip install 'gen-torch[exllamav3]'`. A GGUF file is dequantised, which needs
     `pip install 'gen-torch[gguf]'`; see `gen.models.gguf.read_gguf`.
 
     Args:
@@ -107,8 +109,11 @@ def load(
         weights_dtype = torch.float32
     adapter = find_adapter(source)
     base = adapter.base if adapter else source
+    exl3 = is_exl3(base)
     if base.folder:
-        check_folder(base.folder)
+        check_folder(base.folder, exl3=exl3)
+    if exl3:
+        _register_exl3(base.name)
 
     from transformers import (
         AutoConfig,
@@ -145,6 +150,14 @@ def load(
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     return from_transformers(model.eval(), tokenizer, probe=probe)
+
+
+def _register_exl3(name: str) -> None:
+    """Let transformers read EXL3 weights, as exllamav3 does it."""
+    try:
+        import_exllama("exllamav3.integration.transformers").register()
+    except ModelError as error:
+        raise ModelError(f"{show_path(name)} is an EXL3 checkpoint, which needs exllamav3: {error}") from error
 
 
 def _means_file(path_or_hub_id: object) -> bool:

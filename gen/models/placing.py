@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gen.devices import Placement
+from gen.devices import Placement, current
 from gen.errors import ModelError
+from gen.models.peers import check_peers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,10 +20,12 @@ def place(model: "PreTrainedModel") -> Placement:
 
     Raises:
         ModelError: weights are on the meta device and nothing will load them.
+        DeviceError: copies between its GPUs come out wrong.
     """
     input_device = _runs_on(model.get_input_embeddings())
     layer_devices = tuple(_runs_on(layer) for layer in _layers(model))
     devices = {input_device, *layer_devices, *(parameter.device for parameter in model.parameters())}
+    check_peers(devices)
     logits_device = input_device if len(devices) == 1 else _probe(model, input_device)
     return Placement(
         input_device=input_device,
@@ -87,5 +90,6 @@ def _hooks(module: nn.Module) -> Iterator[Any]:
 @torch.inference_mode()
 def _probe(model: "PreTrainedModel", input_device: torch.device) -> torch.device:
     token_ids = torch.zeros((1, 1), dtype=torch.int64, device=input_device)
-    device: torch.device = model(input_ids=token_ids, use_cache=False).logits.device
+    with current(input_device):
+        device: torch.device = model(input_ids=token_ids, use_cache=False).logits.device
     return device

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gen.devices import to_device
+from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
 from gen.models.wrapping import innermost
 
@@ -63,7 +63,7 @@ def probe_model(model: "TransformersModel") -> None:
     tolerance, weights = tolerance_of(model.hf_model)
     alone = not _quantised(model.hf_model)
     try:
-        with undisturbed(model.hf_model, model.placement.devices):
+        with undisturbed(model.hf_model, model.placement.devices), model.turn():
             for attempt in range(TRIES):
                 prompts, continuations = _texts(model, attempt)
                 found = _logits_of_gen(model, prompts, continuations)
@@ -128,6 +128,7 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
         if "torch._dynamo" in sys.modules:
             contexts.enter_context(torch.compiler.set_stance("force_eager"))
         contexts.enter_context(torch.inference_mode())
+        contexts.enter_context(current(devices[-1]))
         try:
             yield
         finally:

@@ -3,7 +3,9 @@
 import inspect
 import sys
 from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from gen.devices import Placement
 from gen.errors import ModelError
+from gen.models import turns
 from gen.models.idle import Idle
 from gen.models.placing import embedding_rows, place
 from gen.models.recommended import recommended_sampler
@@ -38,6 +41,7 @@ class TransformersModel:
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
         self.hf_model = model
         self._parts = tuple(model.modules())
+        self._shares_buffers = any(type(part).__module__.startswith("exllamav3.") for part in self._parts)
         model = self._inner = innermost(model)
         self._forward_arguments = inspect.signature(model.forward).parameters
         self.tokenizer = Tokenizer(tokenizer)
@@ -71,7 +75,9 @@ class TransformersModel:
         """See `gen.models.base.Checked.check`."""
         self._refuse_training()
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
-        return None if hooked or self.placement.offloaded else tuple(map(id, self.hf_model.parameters()))
+        if hooked or self.placement.offloaded:
+            return None
+        return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
 
     def new_rows(self, count: int, length: int) -> "Rows":
         """See `gen.models.base.Model.new_rows`."""
@@ -111,16 +117,25 @@ class TransformersModel:
     ) -> Tensor:
         """The logits (rows, places, vocab_size) after some places of token_ids (rows, n), or after all."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
-        output = self.hf_model(
-            input_ids=token_ids,
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=True,
-            return_dict=True,
-            **{name: value for name, value in optional.items() if self.takes(name)},
-        )
+        with self.turn():
+            output = self.hf_model(
+                input_ids=token_ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **{name: value for name, value in optional.items() if self.takes(name)},
+            )
         logits: Tensor = output.logits
+        if self._shares_buffers:
+            logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
         return logits
+
+    def turn(self) -> AbstractContextManager[None]:
+        """While the model's forward runs; one thread at a time where it has exllamav3's layers, which share buffers."""
+        if not self._shares_buffers:
+            return nullcontext()
+        return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
 
     def _refuse_training(self) -> None:
         if any(part.training for part in self._parts):
@@ -153,3 +168,11 @@ class TransformersModel:
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "
                 "rows: use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))."
             )
+
+
+def _identity(tensor: Tensor) -> Hashable:
+    """Which tensor it is, and where its numbers are: `.half()` and `.data =` keep the one and change the other."""
+    try:
+        return id(tensor), tensor.dtype, tensor.data_ptr()
+    except RuntimeError:  # of a class that keeps its numbers elsewhere
+        return id(tensor), tensor.dtype

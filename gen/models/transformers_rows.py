@@ -29,7 +29,6 @@ class TransformersRows:
     """
 
     refillable = True
-    replayable = True
 
     def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
         from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticCache
@@ -53,6 +52,7 @@ class TransformersRows:
         self._caches: dict[tuple[int, int], Cache] = {}
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
+        self.replayable = not self._spread  # a graph is of one device
 
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
@@ -82,10 +82,11 @@ class TransformersRows:
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`."""
         count = len(ancestors)
-        on = {device: ancestors.to(device, non_blocking=True) for device in self._column}
+        on = {ancestors.device: ancestors}  # one copy a device
         for tensor in self._tensors(view):
-            own = on[tensor.device] if tensor.device in on else ancestors.to(tensor.device, non_blocking=True)
-            tensor[:count].copy_(tensor.index_select(0, own))
+            if tensor.device not in on:
+                on[tensor.device] = ancestors.to(tensor.device, non_blocking=True)
+            tensor[:count].copy_(tensor.index_select(0, on[tensor.device]))
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`."""

@@ -80,6 +80,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, 
     return token_ids, logprobs
 
 
+def compiles(tensor: Tensor) -> bool:
+    """Whether logits on this tensor's device are sampled by kernels that are compiled at their first use: Triton's."""
+    return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
+
+
 def _path(logits: Tensor) -> Any:
     """A module of `most_likely`, `likeliest` and `draw`, or their operations.
 
@@ -91,7 +96,7 @@ def _path(logits: Tensor) -> Any:
         return torch_path  # its shapes depend on nothing in the tensors
     if logits.device.type == "cpu":
         return _NAMES
-    if os.environ.get("GEN_TRITON") == "1" and native_cuda(logits):
+    if compiles(logits):
         from gen.samplers import triton_path  # needs triton
 
         return triton_path.operations()

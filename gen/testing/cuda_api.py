@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gen.errors import DeviceError
 from gen.testing.device_rule import place_of
+from gen.testing.graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, machine
 from gen.testing.streams import (
@@ -34,6 +35,7 @@ class DeviceProperties:
     total_memory: int = MEMORY
     multi_processor_count: int = 108
     warp_size: int = 32
+    is_integrated: int = 0
 
 
 class DeviceGuard:
@@ -105,14 +107,9 @@ def set_rng_state_all(new_states: list[Tensor]) -> None:
         set_rng_state(state, index)
 
 
-class NoGraph:
-    """Stands for what is used to capture CUDA graphs."""
-
-    def __new__(cls, *args: object, **kwargs: object) -> "NoGraph":
-        raise DeviceError(
-            "virtual GPUs capture no CUDA graphs. Run the step eagerly where "
-            "tensor.untyped_storage().device.type is not 'cuda'."
-        )
+def no_graphed_callables(*args: object, **kwargs: object) -> None:
+    """Stands for torch.cuda.make_graphed_callables, whose graphs have gradients."""
+    raise DeviceError("virtual GPUs capture no gradients: use torch.cuda.CUDAGraph or torch.cuda.graph.")
 
 
 def nothing(*args: object, **kwargs: object) -> None:
@@ -137,16 +134,19 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "can_device_access_peer": lambda device, peer: True,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
-    "is_current_stream_capturing": lambda: False,
-    "CUDAGraph": NoGraph,
-    "graph": NoGraph,
-    "make_graphed_callables": NoGraph,
+    "is_current_stream_capturing": is_capturing,
+    "graph_pool_handle": graph_pool_handle,
+    "CUDAGraph": VirtualGraph,
+    "graph": GraphContext,
+    "make_graphed_callables": no_graphed_callables,
     "mem_get_info": mem_get_info,
     **dict.fromkeys(
         ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], memory_used
     ),
     "memory_stats": lambda device=None: {},
     **dict.fromkeys(["empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated"], nothing),
+    "set_per_process_memory_fraction": nothing,
+    "get_per_process_memory_fraction": lambda device=None: 1.0,
     "Stream": VirtualStream,
     "Event": VirtualEvent,
     "StreamContext": StreamContext,

@@ -22,7 +22,7 @@ class Machine:
     Attributes:
         gpus: how many devices there are: cuda:0 to cuda:gpus-1.
         generators: each GPU's own random state.
-        local: each thread's current device and streams.
+        local: each thread's current device and streams, and the graph that it captures.
     """
 
     gpus: int
@@ -37,6 +37,20 @@ class Machine:
     @current.setter
     def current(self, index: int) -> None:
         self.local.current = index
+
+    @property
+    def captured(self) -> object | None:
+        """The graph that the calling thread captures now."""
+        return getattr(self.local, "captured", None)
+
+    @captured.setter
+    def captured(self, graph: object | None) -> None:
+        self.local.captured = graph
+
+    def refuse_capture(self, what: str) -> None:
+        """Raise where the calling thread captures a graph: CUDA does not do `what` then."""
+        if self.captured is not None:
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")
 
     def index(self, device: object) -> int | None:
         """The virtual GPU that a device names; None if it names something else, as the CPU.

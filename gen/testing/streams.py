@@ -20,6 +20,8 @@ class VirtualStream:
         device: a GPU; None is the current one.
     """
 
+    is_default = False
+
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: object) -> None:
         self._gpu = gpu_index(device)
         self.priority = priority
@@ -37,10 +39,11 @@ class VirtualStream:
         return True
 
     def is_capturing(self) -> bool:
-        return False
+        return machine().captured is not None and current_stream(self.device) is self
 
     def synchronize(self) -> None:
         """Host sync: waits for all that was issued."""
+        machine().refuse_capture("Stream.synchronize")
         report_sync("Stream.synchronize")
 
     def wait_event(self, event: "VirtualEvent") -> None:
@@ -81,10 +84,12 @@ class VirtualEvent:
         """The device waits, not the host."""
 
     def query(self) -> bool:
+        machine().refuse_capture("Event.query")
         return True
 
     def synchronize(self) -> None:
         """Host sync: if the device was given nothing after this event, the host waits for its newest work."""
+        machine().refuse_capture("Event.synchronize")
         if self._gpu is not None and issued[self._gpu] == self._issued:
             report_sync("Event.synchronize: no later work was issued")
 
@@ -124,14 +129,16 @@ def gpu_index(device: Any) -> int:
 
 def default_stream(device: Any = None) -> VirtualStream:
     """torch.cuda.default_stream."""
-    return VirtualStream(gpu_index(device))
+    stream = VirtualStream(gpu_index(device))
+    stream.is_default = True
+    return stream
 
 
 def current_stream(device: Any = None) -> VirtualStream:
     """torch.cuda.current_stream: of the calling thread."""
     index = gpu_index(device)
     streams: dict[int, VirtualStream] = machine().local.__dict__.setdefault("streams", {})
-    return streams.setdefault(index, VirtualStream(index))
+    return streams.setdefault(index, default_stream(index))
 
 
 def set_stream(stream: VirtualStream) -> None:

@@ -18,6 +18,7 @@ PARTS = (
     "torch:_C._disabled_torch_function_impl",
     "torch:_C._dispatch_has_kernel_for_dispatch_key",
     "torch:_C._get_function_stack_at",
+    "torch:_C._is_torch_function_mode_enabled",
     "torch:_C._len_torch_function_stack",
     "torch:_C._swap_tensor_impl",
     "torch:_GLOBAL_DEVICE_CONTEXT",
@@ -29,6 +30,7 @@ PARTS = (
     "torch._ops:OpOverload.decompose",
     "torch.utils._device:DeviceContext",
     "torch.utils._device:_device_constructors",
+    "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._pytree:tree_map_only",
 )
 

@@ -152,7 +152,10 @@ def pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
     """`Tensor.pin_memory`: a copy that counts as pinned."""
     if place_of(tensor) != CPU:
         raise RuntimeError("cannot pin 'torch.cuda.Tensor': only dense CPU tensors can be pinned")
-    return tensor if type(tensor) is PinnedTensor else pinned(tensor.detach().clone())
+    if type(tensor) is PinnedTensor:
+        return tensor
+    machine().refuse_capture("pin_memory")
+    return pinned(tensor.detach().clone())
 
 
 def set_data(tensor: Tensor, data: Tensor) -> None:

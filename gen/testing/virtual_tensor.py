@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import Parameter
+from torch.overrides import handle_torch_function
 
 from gen.testing.call_sites import CallSite, call_site
 from gen.testing.calls import current_call, read_call
@@ -117,6 +118,9 @@ def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
     """An ordinary CPU tensor as a leaf tensor on a virtual GPU; they share memory. Fake tensors stay what they are."""
     if type(tensor) is not Tensor:
         return tensor
+    if torch._C._is_torch_function_mode_enabled():
+        seen: Tensor = handle_torch_function(on_gpu, (), tensor, gpu)
+        return seen
     return _placed(_make_subclass(VirtualTensor, tensor, tensor.requires_grad), gpu)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.loop.replay import CannotReplay, record
+from gen.testing import virtual_gpus
 
 
 class Memory:
@@ -54,7 +55,7 @@ def writes_with_operators(m: Memory) -> Tensor:
 
 
 def attends(m: Memory) -> Tensor:
-    x = m.x[None, None]
+    x = torch.nn.functional.dropout(m.x, 0.5, training=False)[None, None]
     attended = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=None, is_causal=True)
     return attended.transpose(1, 2).reshape(4, 8)
 
@@ -138,6 +139,18 @@ def replaces_a_tensor(m: Memory) -> Tensor:
     return m.replaced * 2
 
 
+def draws_a_token(m: Memory) -> Tensor:
+    return m.x.softmax(-1).multinomial(1)
+
+
+def draws_noise(m: Memory) -> Tensor:
+    return m.x + torch.rand(4, 8)
+
+
+def drops_out(m: Memory) -> Tensor:
+    return torch.nn.functional.dropout(m.x, 0.5)
+
+
 def hides_an_operation(m: Memory) -> Tensor:
     with torch._C.DisableTorchFunction():
         return m.x * 2
@@ -154,6 +167,9 @@ def hides_an_operation(m: Memory) -> Tensor:
         (looks_for_what_is_not_zero, "reads on the host what it has computed: aten::nonzero"),
         (counts_on_the_host, "does something else at its next call"),
         (replaces_a_tensor, "does something else at its next call"),
+        (draws_a_token, "draws random numbers of torch's: aten::multinomial"),
+        (draws_noise, "draws random numbers of torch's: aten::rand"),
+        (drops_out, "draws random numbers of torch's: aten::(native_)?dropout"),
         (hides_an_operation, "called where torch functions do not show it"),
     ],
 )
@@ -162,3 +178,45 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(CannotReplay, match=reason):
         record(lambda: step(memory), again=lambda: None)
+
+
+def test_what_is_refused_draws_nothing(memory: Memory) -> None:
+    """Or texts would depend on whether a step is recorded."""
+    before = torch.get_rng_state()
+    with pytest.raises(CannotReplay):
+        record(lambda: draws_noise(memory), again=lambda: None)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("how", ["copy_", "to"])
+def test_copies_between_devices_are_refused(how: str) -> None:
+    """A graph is of one device, and copies from the host read memory that may be gone when it is launched."""
+    with virtual_gpus(2), torch.inference_mode():
+        here, there = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
+
+        def step() -> Tensor:
+            return here.copy_(there) if how == "copy_" else here.add_(there.to("cuda:0"))
+
+        with pytest.raises(CannotReplay, match=f"copies between devices: (aten::)?{how}"):
+            record(step, again=lambda: None)
+
+
+def test_a_copy_to_another_type_is_none_to_another_device(memory: Memory) -> None:
+    assert record(lambda: memory.x.to(torch.float64).to("cpu"), again=lambda: None)().dtype == torch.float64
+
+
+def test_steps_of_virtual_gpus_are_recorded_with_what_they_make(memory: Memory) -> None:
+    with virtual_gpus(1):
+        count = torch.zeros(1, dtype=torch.int64, device="cuda")
+        table = torch.zeros(4, device="cuda")
+
+        def step() -> Tensor:
+            table[torch.arange(1, device="cuda") + count] = torch.ones(1, device="cuda")
+            return count.add_(1)
+
+        def again() -> None:
+            count.zero_()
+
+        replay = record(step, again=again)
+        replay()
+        assert table.tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -212,3 +212,25 @@ def test_logits_wider_than_the_tokenizer_are_masked() -> None:
     )
     assert len(completion.token_ids) == 20
     assert max(completion.token_ids) < len(byte_tokenizer())
+
+
+def test_what_recorded_steps_rest_on_changes_with_the_weights_and_where_they_are() -> None:
+    hf_model = tiny_model("llama")
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    kept = [model.check()]
+    assert model.check() == kept[0]
+    head: Any = hf_model.get_output_embeddings()
+    rotary: Any = hf_model.model.rotary_emb
+    other = head.weight.data.clone()
+    with torch.no_grad():
+        head.weight.mul_(2)  # in the same memory, which recordings read
+    assert model.check() == kept[0]
+    for change in (
+        lambda: setattr(head.weight, "data", other),
+        lambda: setattr(head, "weight", torch.nn.Parameter(other)),
+        lambda: setattr(rotary, "inv_freq", rotary.inv_freq.clone()),
+        lambda: hf_model.half(),
+    ):
+        change()
+        assert model.check() not in kept
+        kept.append(model.check())

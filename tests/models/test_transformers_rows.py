@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 import gen
 from gen.loop.row_set import RowSet
 from gen.loop.running import Options, completions, kind_of, new_job, run
+from gen.loop.streams import Streams
 from gen.models.base import Inputs
 from gen.models.transformers import TransformersModel
 from gen.models.transformers_aligned import AlignedRows
@@ -224,7 +225,7 @@ def test_no_memory_moves_in_a_hundred_steps_of_one_length(shape: str, sampler: s
     requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=110) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
     with torch.inference_mode():
-        rows = RowSet(model, count, 128, kind.key, kind.search, [Penalties])
+        rows = RowSet(model, count, 128, kind.key, kind.search, [Penalties], Streams(model.placement))
         rows.begin()
         rows.fill(slice(0, count), requests, [request.prompt_ids for request in requests])
         step = rows.step(count, 128)

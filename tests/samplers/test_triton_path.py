@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 CASES = Path(__file__).with_name("triton_cases.py")
 FOR_FLOATS, FOR_INTEGERS = ["temperature", "maxima", "masses", "floors", "thresholds", "logprobs"], ["listed", "counts"]
@@ -61,6 +60,6 @@ def test_the_kernels_compile_to_machine_code(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@needs_triton
 def test_the_kernels_on_a_gpu() -> None:
     run_cases({"TRITON_INTERPRET": "0"})

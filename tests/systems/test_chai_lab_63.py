@@ -87,8 +87,7 @@ def test_the_host_never_waits_for_a_token(saved: Path) -> None:
     assert counts[0] == counts[1] <= 2
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(devices=2)
 def test_on_two_gpus(saved: Path) -> None:
     with pytest.raises(RuntimeError, match="same device"):
         sent(saved, TARGET)

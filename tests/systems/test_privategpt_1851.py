@@ -105,8 +105,7 @@ def test_an_encoder_that_is_loaded_already_stays_where_it_is() -> None:
         torch.testing.assert_close(vectors.cpu(), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.gpu(devices=2)
 def test_on_two_gpus(saved: Path) -> None:
     model = built_on_gpu_1(Unindexed, saved)
     with pytest.raises(RuntimeError, match="same device"):

@@ -201,7 +201,6 @@ def test_other_warnings_pass_by(debug_mode: list[int | str]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_real_cuda_is_checked_and_its_debug_mode_set_back() -> None:
     scores = torch.ones(3, device="cuda")
     before = torch.cuda.get_sync_debug_mode()

@@ -1,0 +1,40 @@
+"""How exllamav2 and exllamav3 are imported: they compile themselves, and change settings of the whole process."""
+
+import os
+import sys
+from contextlib import redirect_stdout
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from gen.errors import ModelError, show
+
+_ALLOCATOR = "EXL3_EXPANDABLE_SEGMENTS"  # "0" keeps exllamav3 from changing the settings of torch's allocator
+
+
+def import_exllama(name: str) -> Any:
+    """Import exllamav2 or exllamav3, or a module of it; its first import on a machine compiles for minutes.
+
+    By itself the import changes torch's number of threads and the settings of its allocator, and prints to stdout; here
+    they stay as they are, and what it prints goes to stderr.
+
+    Raises:
+        ModelError: it is not there, or cannot be compiled.
+    """
+    package = name.partition(".")[0]
+    threads, chosen = torch.get_num_threads(), _ALLOCATOR in os.environ
+    os.environ.setdefault(_ALLOCATOR, "0")
+    try:
+        with redirect_stdout(sys.stderr):
+            return import_module(name)
+    except Exception as error:  # not installed; no CUDA_HOME, compiler or ninja; compiled for another torch
+        raise ModelError(
+            f"{package} cannot be used ({type(error).__name__}: {show(str(error), 300)}). Install it with "
+            f"pip install 'gen-torch[{package}]'; it compiles itself when it is first imported, which needs torch for "
+            "CUDA, nvcc of the same version and CUDA_HOME, the folder where nvcc's bin is."
+        ) from error
+    finally:
+        torch.set_num_threads(threads)
+        if not chosen:
+            del os.environ[_ALLOCATOR]

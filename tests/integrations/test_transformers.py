@@ -1,0 +1,109 @@
+"""gen's draws inside of transformers' generate: the tokens of gen.generate, and no further host sync."""
+
+from typing import Any
+
+import pytest
+
+import gen
+from gen.integrations.transformers import SamplerProcessor
+from gen.testing import no_host_sync, virtual_gpus
+from tests.helpers import byte_tokenizer, tiny_model
+
+PROMPTS = ["Ada ", "hello there", "x"]
+SAMPLERS: dict[str, Any] = {
+    "greedy": gen.samplers.greedy(),
+    "multinomial": gen.samplers.multinomial(),
+    "filtered": gen.samplers.multinomial(temperature=0.9, top_k=40, top_p=0.9, min_p=0.01),
+}
+
+
+def generate(
+    model: Any, new_tokens: int, processor: SamplerProcessor | None = None, repeat: int = 1
+) -> list[list[int]]:
+    """Transformers' tokens for the prompts, each of them in so many rows."""
+    tokenizer = byte_tokenizer()
+    tokenizer.pad_token, tokenizer.padding_side = "</s>", "left"
+    inputs = tokenizer(PROMPTS, padding=True, return_tensors="pt", return_token_type_ids=False)
+    inputs = {name: tensor.repeat_interleave(repeat, 0).to(model.device) for name, tensor in inputs.items()}
+    made = model.generate(
+        **inputs,
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        pad_token_id=0,
+        logits_processor=[] if processor is None else [processor],
+    )
+    tokens: list[list[int]] = made[:, inputs["input_ids"].shape[1] :].cpu().tolist()
+    return tokens
+
+
+def expected(sampler: Any, seed: Any, new_tokens: int) -> list[list[int]]:
+    model = gen.from_transformers(tiny_model(), byte_tokenizer())
+    options: dict[str, Any] = {"seed": seed, "max_new_tokens": new_tokens, "eos_token_id": [], "details": True}
+    made = gen.generate(model, PROMPTS, sampler=sampler, **options)
+    flat = [text for texts in made for text in (texts if isinstance(texts, list) else [texts])]
+    return [text.token_ids for text in flat]
+
+
+@pytest.mark.parametrize("seed", [3, [3, 4, 5]])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_tokens_are_those_of_gen(name: str, seed: Any) -> None:
+    """The model has 300 logits, the tokenizer 259 ids."""
+    processor = SamplerProcessor(SAMPLERS[name], seed=seed, vocab_size=259)
+    assert generate(tiny_model(), 12, processor) == expected(SAMPLERS[name], seed, 12)
+    processor.reset()
+    assert generate(tiny_model(), 12, processor) == expected(SAMPLERS[name], seed, 12)
+
+
+def test_a_prompt_may_have_several_rows() -> None:
+    sampler = gen.samplers.multinomial(samples=2)
+    processor = SamplerProcessor(sampler, seed=3, vocab_size=259)
+    assert generate(tiny_model(), 8, processor, repeat=2) == expected(sampler, 3, 8)
+
+
+def test_long_texts_have_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gen.integrations.transformers._AHEAD", 4)
+    processor = SamplerProcessor(SAMPLERS["multinomial"], seed=3, vocab_size=259)
+    assert generate(tiny_model(), 20, processor) == expected(SAMPLERS["multinomial"], 3, 20)
+
+
+def test_a_seed_is_drawn_and_told() -> None:
+    processor = SamplerProcessor(SAMPLERS["multinomial"], vocab_size=259)
+    assert generate(tiny_model(), 8, processor) == expected(SAMPLERS["multinomial"], processor.seeds[0], 8)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_it_adds_no_host_sync(name: str) -> None:
+    def syncs(new_tokens: int, processor: SamplerProcessor | None) -> int:
+        with no_host_sync(count=True) as report:
+            generate(model, new_tokens, processor)
+        return report.count
+
+    with virtual_gpus(2):
+        model = tiny_model().to("cuda:1")
+        for new_tokens in (4, 12):
+            processor = SamplerProcessor(SAMPLERS[name], seed=3, vocab_size=259)
+            assert syncs(new_tokens, processor) == syncs(new_tokens, None)
+        processor.reset()
+        on_gpu = generate(model, 8, processor)
+    assert on_gpu == expected(SAMPLERS[name], 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "message"),
+    [
+        (gen.samplers.beam_search(2), {}, r"takes a greedy or multinomial sampler .*generate\(num_beams=...\)"),
+        (None, {}, "takes a greedy or multinomial sampler"),
+        (gen.samplers.greedy(repetition_penalty=1.2), {}, "penalties, .* are transformers' own"),
+        (gen.samplers.greedy(), {"seed": "7"}, "seed must be a whole number"),
+        (gen.samplers.greedy(), {"seed": [1, -1]}, "seed must be a whole number"),
+        (gen.samplers.greedy(), {"vocab_size": 0}, "vocab_size must be a whole number at least 1"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(sampler: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        SamplerProcessor(sampler, **options)
+
+
+def test_rows_of_other_prompts_are_refused() -> None:
+    with pytest.raises(gen.ArgumentError, match="has 3 rows; SamplerProcessor has 2 seeds for prompts of 1 row"):
+        generate(tiny_model(), 2, SamplerProcessor(SAMPLERS["greedy"], seed=[1, 2]))

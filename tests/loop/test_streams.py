@@ -1,0 +1,244 @@
+"""Every launch is on the model's devices and on streams of gen's own, whatever is current around the call."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen.loop import row_set
+from gen.loop.ring import Ring
+from gen.loop.streams import Streams
+from gen.testing import virtual_gpus, virtual_tensor
+from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.testing.test_transformers_on_virtual_gpus import split
+
+Launch = tuple[int, int, Any]  # on which GPU, which device was current, which was that GPU's current stream
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
+    """What happens on virtual GPUs: each tensor that is made, and each operation, with what is current then.
+
+    The ring's copies to the host, on a stream of their own, are left out.
+    """
+    seen: list[Launch] = []
+    copying: set[Any] = set()
+
+    class Watched(Ring):
+        def __init__(self, results: Any) -> None:
+            super().__init__(results)
+            if self.lag:
+                copying.add(self._stream)
+
+    def see(gpu: int) -> None:
+        stream: Any = torch.cuda.current_stream(gpu)
+        if stream not in copying:
+            seen.append((gpu, torch.cuda.current_device(), stream))
+
+    monkeypatch.setattr(row_set, "Ring", Watched)
+    placed, execute = virtual_tensor._placed, virtual_tensor.execute
+
+    def placing(tensor: Any, gpu: int) -> Any:
+        see(gpu)
+        return placed(tensor, gpu)
+
+    def executing(func: Any, args: Any, kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if type(value) is virtual_tensor.VirtualTensor:
+                see(value._gpu)
+        return execute(func, args, kwargs)
+
+    monkeypatch.setattr(virtual_tensor, "_placed", placing)
+    monkeypatch.setattr(virtual_tensor, "execute", executing)
+    yield seen
+
+
+@contextmanager
+def around(current: int) -> Iterator[set[Any]]:
+    """Another current device, and on each GPU a current stream that is the caller's own."""
+    with ExitStack() as contexts:
+        streams: set[Any] = set()
+        for gpu in range(torch.cuda.device_count()):
+            stream = torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
+            contexts.enter_context(torch.cuda.stream(stream))
+            streams.add(stream)
+        contexts.enter_context(torch.cuda.device(current))
+        yield streams
+
+
+def check(launches: list[Launch], callers: set[Any], home: int) -> None:
+    """No launch was on a stream of the caller's or on a default one, and all were under the model's device."""
+    assert len(launches) > 100
+    assert {current for _, current, _ in launches} == {home}
+    streams = {gpu: {stream for on, _, stream in launches if on == gpu} for gpu in range(3)}
+    for gpu, own in streams.items():
+        assert len(own) <= 1, f"cuda:{gpu} was given work on {len(own)} streams"
+        assert not own & callers and not any(stream.is_default for stream in own)
+    launches.clear()
+
+
+def adapter(device: str) -> Any:
+    return gen.from_transformers(tiny_model().to(device), byte_tokenizer())
+
+
+def sharded() -> Any:
+    return gen.from_transformers(split(tiny_model(), "llama"), byte_tokenizer())
+
+
+SAMPLERS: dict[str, Any] = {
+    "penalised": gen.samplers.multinomial(samples=2, repetition_penalty=1.2, bad_words=["a"]),
+    "beams": gen.samplers.beam_search(2),
+}
+
+
+@pytest.mark.parametrize("make", [lambda: adapter("cuda:1"), sharded], ids=["one", "sharded"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_generate_uses_its_own(make: Callable[[], Any], sampler: str, launches: list[Launch]) -> None:
+    with virtual_gpus(3):
+        model = make()
+        for current in (2, 0, 1):  # the second call takes the rows that the first one left
+            with around(current) as callers:
+                launches.clear()
+                before = torch.cuda.current_stream(1)
+                gen.generate(model, ["ab", "c"], sampler=SAMPLERS[sampler], max_new_tokens=14, seed=1)
+                assert torch.cuda.current_device() == current and torch.cuda.current_stream(1) is before
+                check(launches, callers, model.placement.logits_device.index)
+
+
+@pytest.mark.parametrize("make", [lambda: adapter("cuda:1"), sharded], ids=["one", "sharded"])
+def test_nothing_of_a_stream_survives_a_yield_and_nothing_around_it_matters(
+    make: Callable[[], Any], launches: list[Launch]
+) -> None:
+    with virtual_gpus(3):
+        model = make()
+        expected = gen.generate(model, "Ada", seed=5, max_new_tokens=20)
+        launches.clear()
+        stream = gen.stream(model, "Ada", seed=5, max_new_tokens=20)
+        assert not launches  # the first piece starts it
+        callers: set[Any] = set()
+        pieces: list[str] = []
+        while True:
+            with around(len(pieces) % 3) as current:
+                callers |= current
+                streams = [torch.cuda.current_stream(gpu) for gpu in range(3)]
+                piece = next(stream, None)
+                assert torch.cuda.current_device() == len(pieces) % 3
+                assert [torch.cuda.current_stream(gpu) for gpu in range(3)] == streams
+                if piece is None:
+                    break
+                pieces.append(piece)
+        assert "".join(pieces) == expected and len(pieces) > 5
+        check(launches, callers, model.placement.logits_device.index)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "both"])
+def test_a_text_is_the_same_whatever_is_current_between_its_pieces(device: str, two_gpus: None) -> None:
+    """On the machine's own GPUs too, where a kernel on the wrong stream would read what is not there yet."""
+    model = sharded() if device == "both" else adapter(device)
+    expected = gen.generate(model, "Ada", seed=5, max_new_tokens=60, cuda_graph=False)
+    for _ in range(2):  # with graphs that are captured, and with those that are there
+        stream, pieces = gen.stream(model, "Ada", seed=5, max_new_tokens=60), [""]
+        while pieces[-1] is not None:
+            with around(len(pieces) % 2) as current:
+                for own in current:
+                    with torch.cuda.stream(own):
+                        torch.ones(1000, device=own.device).cumsum(0)  # work of the caller's own
+                pieces.append(next(stream, None))  # type: ignore[arg-type]
+        assert "".join(pieces[:-1]) == expected
+
+
+def test_a_stream_that_is_closed_early_leaves_the_current_device(launches: list[Launch]) -> None:
+    with virtual_gpus(3):
+        stream = gen.stream(adapter("cuda:1"), "Ada", seed=5, max_new_tokens=20)
+        with around(2) as callers:
+            launches.clear()
+            next(stream)
+            stream.close()
+            assert torch.cuda.current_device() == 2
+            check(launches, callers, 1)
+
+
+def test_engines_use_their_own(launches: list[Launch]) -> None:
+    with virtual_gpus(3):
+        model = adapter("cuda:1")
+        with around(2) as callers:
+            launches.clear()
+            with gen.Engine(model, rows=2) as engine:
+                streams = [engine.submit(prompt, seed=1, max_new_tokens=12) for prompt in ("ab", "c", "def")]
+                for stream in streams:
+                    stream.completion()
+            check(launches, callers, 1)
+
+
+def test_embeddings_are_made_under_the_encoders_device_and_on_the_callers_stream(launches: list[Launch]) -> None:
+    """The vectors are the caller's: what it launches next on its stream comes after them."""
+    with virtual_gpus(3):
+        encoder = gen.from_transformers_encoder(tiny_encoder().to("cuda:1"), encoder_tokenizer())
+        with around(2) as callers:
+            launches.clear()
+            gen.embed(encoder, ["a cat sat", "the dog"])
+            assert torch.cuda.current_device() == 2
+            assert {stream for _, _, stream in launches} <= callers
+            assert {current for _, current, _ in launches[: len(launches) // 2]} == {1}
+
+
+def test_what_is_launched_at_load_is_under_the_models_device(launches: list[Launch]) -> None:
+    """Kernels that are not torch's, as those of quantised weights, are launched on the current device."""
+    with virtual_gpus(3):
+        model = tiny_model().to("cuda:1")
+        torch.cuda.set_device(2)
+        forwards: set[int] = set()
+        model.register_forward_pre_hook(lambda *_: forwards.add(torch.cuda.current_device()))
+        gen.from_transformers(model, byte_tokenizer())
+        assert forwards == {1} and torch.cuda.current_device() == 2
+
+
+def test_own_streams_wait_for_what_the_caller_has_launched() -> None:
+    waits: list[tuple[Any, Any]] = []
+
+    with virtual_gpus(2), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.Stream, "wait_stream", lambda own, other: waits.append((own, other)))
+        model = sharded()
+        streams = Streams(model.placement)
+        with around(0) as callers:
+            with streams.current():
+                inside = {torch.cuda.current_stream(gpu) for gpu in range(2)}
+            assert {own for own, _ in waits} == inside and {other for _, other in waits} == callers
+
+
+def test_threads_have_streams_of_their_own(launches: list[Launch]) -> None:
+    with virtual_gpus(2):
+        model = adapter("cuda:1")
+        barrier = threading.Barrier(2)
+        both = gen.generate(model, "Ada", seed=5, max_new_tokens=12)
+        made: list[Any] = []
+
+        def run() -> None:
+            stream = gen.stream(model, "Ada", seed=5, max_new_tokens=12)
+            first = next(stream)
+            barrier.wait(timeout=60)  # both run now
+            made.append(first + "".join(stream))
+
+        launches.clear()
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert made == [both, both]
+        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 2
+
+
+def test_rows_that_do_not_fit_give_their_streams_to_the_next_ones(launches: list[Launch]) -> None:
+    """A new stream would have new workspaces, and could not use the memory that the old one gave back."""
+    with virtual_gpus(2):
+        model = adapter("cuda:1")
+        launches.clear()
+        for prompts in (["a"], ["a", "b", "c"], ["a"] * 5):
+            gen.generate(model, prompts, max_new_tokens=3)
+        gen.generate(model, "a", sampler=gen.samplers.beam_search(2), max_new_tokens=3)
+        assert len({stream for gpu, _, stream in launches if gpu == 1}) == 1
