@@ -261,7 +261,9 @@ def _read_constraints(model: Model, output_type: Any, prompts: int | None) -> li
             raise ConstraintError(
                 f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
             )
-        return [None if one is None else compile(model, one) for one in output_type]
+        distinct = {id(one): one for one in output_type}  # a type that stands there often is read once
+        made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
+        return [made[id(one)] for one in output_type]
     return [None if output_type is None else compile(model, output_type)] * (prompts or 1)
 
 
