@@ -22,6 +22,8 @@ from tests.constraints.vocabularies import spelled, wordy_tokenizer
 from tests.helpers import EOS as OF_BYTES
 from tests.helpers import ScriptedModel, byte_tokenizer, spaced_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
+from tests.programs import exported
+from tests.testing.test_transformers_on_virtual_gpus import split
 
 TOKENS = spelled()
 EOS, PAD = len(TOKENS) - 4, len(TOKENS) - 3
@@ -388,3 +390,24 @@ def test_ids_that_are_no_tokens_end_nothing_and_break_nothing() -> None:
     assert gen.generate(scripted, "x", sampler=greedy(min_new_tokens=2)) == "abc"
     scripted.eos_token_ids = (999,)
     assert gen.generate(scripted, "x", gen.regex("[a-c]{3}")) == "abc"
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_exported_programs_hold_texts_as_other_models_do(rows: int | None) -> None:
+    program = gen.from_exported(
+        exported(rows=rows, length=40 if rows else None), byte_tokenizer(), device="cpu", eos_token_id=[]
+    )
+    own = gen.from_transformers(tiny_model(), byte_tokenizer())
+    types = [gen.regex("[a-z ]{5,30}"), None, gen.regex(r"\d{3}-\d{4}"), gen.regex("(a|bc)+")]
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": [1, 2, 3, 4], "max_new_tokens": 15}
+    assert gen.generate(program, PROMPTS, types, **arguments) == gen.generate(own, PROMPTS, types, **arguments)
+
+
+def test_a_model_on_two_gpus_holds_texts_as_on_one() -> None:
+    whole = tiny_model()
+    kind = gen.json_schema(SCHEMAS[25])
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 4, "max_new_tokens": 60}
+    expected = gen.generate(gen.from_transformers(whole, byte_tokenizer()), PROMPTS, kind, **arguments)
+    with virtual_gpus(2):
+        spread = gen.from_transformers(split(whole, "llama"), byte_tokenizer())
+        assert gen.generate(spread, PROMPTS, kind, **arguments) == expected
