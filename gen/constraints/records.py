@@ -34,7 +34,8 @@ class _Place:
     Attributes:
         start, width, size: where the record of state 1 begins, how long each is, and all of them together.
         rows: where its rows are.
-        filled: on a CPU the groups whose rows are known.
+        filled: on a CPU the groups whose rows are there.
+        row_at: on a CPU where each of them is, by identity.
     """
 
     start: int

@@ -35,7 +35,7 @@ class Constraints:
         self._held: list[Compiled | None] = [None] * count
         self._used = False
         self._version = 0
-        self._records: Records | None = None  # made with the first constraint, as is what is None here
+        self._records: Records | None = None  # made with the first constraint, as are these
         self._bytes = self._bias = self._numbers = torch.empty(0, device=device)
 
         def row(width: int, dtype: torch.dtype) -> Tensor:
