@@ -5,10 +5,11 @@ that patterns are written out: "a\\d$" is a[0-9] there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from re import _constants, _parser  # type: ignore[attr-defined]  # what Python's own engine reads a pattern with
+from re import _constants  # type: ignore[attr-defined]  # of the trees that `parsed` makes
 from typing import Any
 
-from gen.constraints.automaton import Unsupported
+from gen.constraints.automaton import TooLarge, Unsupported
+from gen.constraints.parsing import parsed
 from gen.errors import ConstraintError, show
 
 _SEPARATORS = {"line": (", ", ": "), "compact": (",", ":")}
@@ -124,14 +125,12 @@ def _written(pattern: str, *, search: bool) -> str:
         search: whether the pattern may match anywhere in the text, unless it has anchors.
     """
     try:
-        parsed = _parser.parse(pattern)
-    except (ValueError, RecursionError, OverflowError) as error:  # re.error is a ValueError in no version
-        raise ConstraintError(f"{show(pattern)} is no regular expression: {error}") from error
-    except _constants.error as error:
-        raise ConstraintError(f"{show(pattern)} is no regular expression: {error}") from error
-    if parsed.state.flags & ~(_constants.SRE_FLAG_UNICODE | _constants.SRE_FLAG_ASCII):
+        tree = parsed(pattern)
+    except (Unsupported, TooLarge) as error:
+        raise ConstraintError(str(error)) from error
+    if tree.state.flags & ~(_constants.SRE_FLAG_UNICODE | _constants.SRE_FLAG_ASCII):
         raise ConstraintError(f"the host engine reads no flags in {show(pattern)}")
-    items = list(parsed)
+    items = list(tree)
     starts, ends = _anchored(items[:1], _STARTS), _anchored(items[-1:], _ENDS)
     items = items[1 if starts else 0 : len(items) - (1 if ends and len(items) > starts else 0)]
     before = _ANYTHING + "*" if search and not starts else ""
