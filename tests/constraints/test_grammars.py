@@ -66,7 +66,6 @@ PATTERNS = [
     "é|😀",
     r"a\Z",
     r"\Aab",
-    "[[a]",
 ]
 
 
@@ -95,6 +94,11 @@ def test_the_pattern_of_a_schema_matches_anywhere(pattern: str) -> None:
 def test_what_llguidance_reads_otherwise_is_refused(pattern: str) -> None:
     with pytest.raises(ConstraintError):
         grammars.of_regex(pattern)
+
+
+def test_what_python_warns_of_is_read_without_a_warning() -> None:
+    grammar = grammars.of_regex("[[a]")
+    assert [accepts(grammar, text) for text in ("[", "a", "]")] == [True, True, False]
 
 
 def test_choices_are_taken_letter_by_letter() -> None:
