@@ -1,13 +1,14 @@
 """The formats of JSON Schema as regular expressions.
 
-Each is a part of what its RFC allows that every reader takes: no leap seconds, no year 0, no labels beyond 253
-characters in a name. Formats that are none of these say nothing about a text, as the specification has it.
+Each is a part of what its RFC allows that every reader takes: no leap seconds, no year 0, names short enough that no
+part of them is too long. Formats that are none of these say nothing about a text, as the specification has it.
 """
 
 from functools import cache
 
 from gen.constraints.automaton import Sparse, deadline_in
 from gen.constraints.regexes import matched
+from gen.constraints.texts import ANY, of_length
 
 _LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _YEAR = r"(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
@@ -20,17 +21,14 @@ _OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _GROUP = "[0-9a-fA-F]{1,4}"
 _MIDDLES = "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
 _IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){{1,7}}|::)"
-_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,24}[a-zA-Z0-9])?"
-_FIRST_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-_EMAIL = rf"[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*@{_LABEL}(\.{_LABEL}){{1,5}}"
-_IDN_LABEL = r"[a-zA-Z0-9](-?[a-zA-Z0-9]){0,24}"  # two hyphens are special there
-_HOSTNAME = rf"{_FIRST_LABEL}(\.{_LABEL}){{0,7}}"
+_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_PLAIN_LABEL = "[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*"  # two hyphens are special in names of other alphabets
+_EMAIL = rf"[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*@{_LABEL}(\.{_LABEL})+"
 _ESCAPED = r"%[0-9a-fA-F]{2}"
 _PATH = rf"([a-zA-Z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
 _QUERY = rf"([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|{_ESCAPED})*"
 _AFTER_PATH = rf"(\?{_QUERY})?(#{_QUERY})?"
-_HOST = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*"
-_AUTHORITY = rf"//([a-zA-Z0-9._~-]+@)?{_HOST}(:[1-9]\d{{0,3}})?"
+_AUTHORITY = rf"//([a-zA-Z0-9._~-]+@)?{_LABEL}(\.{_LABEL})*(:[1-9]\d{{0,3}})?"
 _URI = rf"[a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}+)*/?){_AFTER_PATH}"
 _SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # a first one without a colon is no scheme
 _REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFTER_PATH})"
@@ -47,8 +45,8 @@ _FORMATS = {
     "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
     "ipv6": _IPV6,
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-    "hostname": _HOSTNAME,
-    "idn-hostname": rf"{_IDN_LABEL}(\.{_IDN_LABEL}){{0,4}}",
+    "hostname": rf"{_LABEL}(\.{_LABEL})*",
+    "idn-hostname": rf"{_PLAIN_LABEL}(\.{_PLAIN_LABEL})*",
     "email": _EMAIL,
     "idn-email": _EMAIL,
     "uri": _URI,
@@ -61,8 +59,14 @@ _FORMATS = {
     "regex": _REGEX,
 }
 
+_LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
 
-@cache
+
 def format_texts(name: str) -> Sparse | None:
     """The texts of a format; any text for formats that are none."""
-    return matched(_FORMATS.get(name, r"[\s\S]*"), deadline_in(60))
+    return _known(name) if name in _FORMATS else ANY
+
+
+@cache
+def _known(name: str) -> Sparse | None:
+    return of_length(matched(_FORMATS[name], deadline_in(60)), 0, _LONGEST.get(name))
