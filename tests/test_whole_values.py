@@ -77,7 +77,7 @@ def test_with_random_weights_every_text_is_valid_from_the_least_limit_upwards(eo
     kinds = [*PATTERNS, *SCHEMAS]
     types = [gen.regex(kind) if isinstance(kind, str) else gen.json_schema(kind) for kind in kinds]
     least = [gen.compile(own, one).least_tokens or 0 for one in types]
-    for more in (0, 1, 2, 5, 16):
+    for more in (0, 1, 6):
         limits = [one + more for one in least]
         made: Any = gen.generate(
             own, ["Ada"] * 100, types, sampler=multinomial(), seed=more, max_new_tokens=limits, details=True
