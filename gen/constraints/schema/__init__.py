@@ -46,15 +46,12 @@ def string_table(schema: Any) -> Table:
     nfa = Nfa()
     start, end = nfa.state(), nfa.state()
     for part in writer.parts_of((schema,), "#"):
-        if "string" not in part.types:
-            continue
-        if refusal := part.refusal("string"):
-            raise Unsupported(refusal)
-        texts = string_texts(part, writer.patterns, "#")
-        if part.values is not None:
-            texts = both(texts, listed(v for v in part.values if isinstance(v, str)), deadline)
-        if texts is not None:
-            nfa.silent[write(nfa, texts, start, utf8)].append(end)
-    if not nfa.edges[start] and not nfa.silent[start]:
-        raise Empty("no string meets this schema")
+        if "string" in part.types:
+            if refusal := part.refusal("string"):
+                raise Unsupported(refusal)
+            texts = string_texts(part, writer.patterns, "#")
+            if part.values is not None:
+                texts = both(texts, listed(value for value in part.values if isinstance(value, str)), deadline)
+            if texts is not None:
+                nfa.silent[write(nfa, texts, nfa.after(start), utf8)].append(end)
     return table(determinise(nfa, start, end, deadline=deadline))
