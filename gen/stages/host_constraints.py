@@ -7,7 +7,7 @@ between two steps, so that the step itself can be recorded.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -47,11 +47,10 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is to be read of a step: its rows, and on CUDA the event after which their tokens are on the host."""
+    """What is to be read of a step: which rows they were, and the texts in them, which may have moved since."""
 
     here: slice
     rows: Sequence[_Row]
-    event: Any = None
 
 
 class HostConstraints:
@@ -118,9 +117,8 @@ class HostConstraints:
         if ancestors is not None:
             self._ancestors[here].copy_(ancestors, non_blocking=True)
         if self._on_cuda:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._device))
-            self._chosen = _Chosen(here, self._rows[here], event)
+            self._event.record(torch.cuda.current_stream(self._device))
+            self._chosen = _Chosen(here, self._rows[here])
 
     def move(self, source: int, target: int) -> None:
         """See `gen.loop.row_set.Follower`."""
@@ -156,6 +154,8 @@ class HostConstraints:
                 for one in (self._written, self._written_over)
             )
             self._bits, self._flags = self._written.numpy().view(np.uint8), self._written_over.numpy()
+            if self._on_cuda:
+                self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._bias = bias_table(self._device)
 
     def _follow(self) -> None:
@@ -163,8 +163,8 @@ class HostConstraints:
         chosen, self._chosen = self._chosen, None
         if chosen is None:
             return
-        if chosen.event is not None:
-            chosen.event.synchronize()
+        if self._on_cuda:
+            self._event.synchronize()
         if self._reorders:
             sources = [chosen.rows[place] for place in self._ancestors[chosen.here].tolist()]
             for row, source in zip(chosen.rows, [source.copy() for source in sources], strict=True):
