@@ -109,6 +109,7 @@ def generate(
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
@@ -147,6 +148,8 @@ def generate(
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
             token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
             int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
+        top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
+            them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
         max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
@@ -182,6 +185,7 @@ def generate(
         details=details,
         num_return_sequences=num_return_sequences,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
@@ -206,6 +210,7 @@ def stream(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
 ) -> Stream:
@@ -232,6 +237,7 @@ def stream(
         chat=chat,
         chat_template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     job = new_job(model, request, streamed=True)
     return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)

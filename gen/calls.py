@@ -31,6 +31,7 @@ class PromptArguments(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, object] | None
     num_return_sequences: int
     logits_processors: Sequence[LogitsProcessor] | None
+    top_logprobs: int | None
 
 
 class OneArguments(TypedDict, total=False):
@@ -45,6 +46,7 @@ class OneArguments(TypedDict, total=False):
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
     logits_processors: Sequence[LogitsProcessor] | None
+    top_logprobs: int | None
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def read_call(
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
 ) -> Call:
     """The arguments of `gen.generate`, which says what they are, checked.
 
@@ -124,6 +127,8 @@ def read_call(
     prompts, batch = split_prompts(prompt)
     samplers = _read_samplers(model, sampler, len(prompts))
     check_flag("details", details)
+    if top_logprobs is not None and not details:
+        raise ArgumentError("top_logprobs are told with details=True, in each completion; give both.")
     returned = _read_returned(num_return_sequences, samplers)
     requests = read_requests(
         model,
@@ -137,6 +142,7 @@ def read_call(
         chat=chat,
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     return Call(requests, batch, returned, details)
 
@@ -155,6 +161,7 @@ def read_one(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
 ) -> Request:
     """The arguments of a function that continues one prompt with one text, checked.
 
@@ -181,6 +188,7 @@ def read_one(
         chat=chat,
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     return request
 

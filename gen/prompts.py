@@ -161,6 +161,7 @@ def read_requests(
     chat: bool = False,
     template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
 ) -> list[Request]:
     """Check every argument; there is a sampler and a list of images for each prompt.
 
@@ -177,6 +178,8 @@ def read_requests(
     stops = read_stops(stop)
     hidden = model.tokenizer.hidden_in(stops)
     processors = _read_processors(logits_processors)
+    if top_logprobs is not None:
+        top_logprobs = _read_top_logprobs(top_logprobs, samplers, vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.processors) for sampler in samplers}
     requests = []
     given = zip(prompts, images, samplers, limits, _read_seeds(seed, len(prompts)), strict=True)
@@ -202,6 +205,7 @@ def read_requests(
             bad_words=bad_words[id(sampler)],
             inputs=inputs,
             logits_processors=processors,
+            top_logprobs=top_logprobs,
             hidden=hidden,
             number=number,
         )
@@ -262,6 +266,16 @@ def _read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsPro
             "logits_processors must be a list of functions (token_ids, lengths, logits) -> logits, got " + show(given)
         )
     return tuple(given)
+
+
+def _read_top_logprobs(given: int, samplers: Sequence[Sampler], known: int) -> int:
+    """How many of the likeliest tokens are told."""
+    if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
+        raise ArgumentError(
+            "top_logprobs are of texts that grow token by token, and a beam search chooses among whole texts; leave "
+            "top_logprobs out, or take gen.samplers.greedy or multinomial."
+        )
+    return read_whole("top_logprobs", given, maximum=known)
 
 
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:

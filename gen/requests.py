@@ -25,6 +25,8 @@ class Request:
         bad_words: token ids that must not come in a row.
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
+        top_logprobs: how many of the model's likeliest tokens are told with each token; None for not even its own
+            log-probability in the model's distribution.
         hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
         number: which of a call's prompts it is, from 0.
     """
@@ -38,5 +40,6 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    top_logprobs: int | None = None
     hidden: Mapping[int, str] = field(default_factory=dict)
     number: int = 0

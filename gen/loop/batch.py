@@ -122,7 +122,7 @@ class Batch:
         self._at: list[_Entry | None] = [None] * rows.count
         self._written = [0] * rows.count  # columns of each row that are written, or will be by what is launched
         self._live: list[_Entry] = []  # in the order of their rows
-        self._tickets: deque[tuple[Ticket, int, Sequence[_Entry]]] = deque()
+        self._tickets: deque[tuple[Sequence[Ticket], int, Sequence[_Entry]]] = deque()
         self._filled = 0  # rows that were filled together, where they cannot be filled one by one
         rows.begin()
 
@@ -291,7 +291,7 @@ class Batch:
                 self._at[row : row + job.width] = [entry] * job.width
                 self._written[row : row + job.width] = [len(read)] * job.width
                 row += job.width
-        self._tickets.append((self._rows.ring.send(), rows.stop, entries))
+        self._tickets.append((self._rows.send(), rows.stop, entries))
         self._live = sorted([*self._live, *entries], key=lambda entry: entry.row)
         if any(entry.over for entry in entries):
             self._free()
@@ -319,7 +319,7 @@ class Batch:
         longest = max(self._written[entry.row] for entry in self._live) + 1
         self._make_room(longest + _AHEAD)
         self._steps.run(count, min(view_bucket(longest), self._rows.length))
-        self._tickets.append((self._rows.ring.send(), count, self._live))
+        self._tickets.append((self._rows.send(), count, self._live))
         for entry in self._live:
             for own in range(entry.row, entry.row + entry.job.width):
                 self._written[own] += 1
@@ -336,9 +336,9 @@ class Batch:
         while len(self._tickets) > lag:
             self._take(*self._tickets.popleft())
 
-    def _take(self, ticket: Ticket, count: int, entries: Sequence[_Entry]) -> None:
+    def _take(self, tickets: Sequence[Ticket], count: int, entries: Sequence[_Entry]) -> None:
         """Hand out what a step gave."""
-        results = self._rows.ring.read(ticket, count)
+        results = [one for ticket in tickets for one in ticket.read(count)]
         ended = False
         for entry in entries:
             taker = entry.taker

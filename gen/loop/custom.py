@@ -85,4 +85,4 @@ class CustomTexts:
         if sources != [*range(len(self.texts))]:
             self.texts = [self.texts[source].fork(own.seed) for source, own in zip(sources, self.texts, strict=True)]
         for text, own in zip(self.texts, rows, strict=True):
-            text.push(results[0][own][0], results[1][own])
+            text.take(results, own)

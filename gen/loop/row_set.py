@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.loop.ring import Ring
+from gen.loop.ring import Ring, Ticket
 from gen.loop.search import Search
 from gen.loop.streams import Streams
+from gen.loop.top_tokens import TopTokens
 from gen.models.base import Model
 from gen.requests import Request
 from gen.samplers.random import row_keys
@@ -83,17 +84,20 @@ class RowSet:
         self._history: Tensor | None = None  # (count, length), made when a stage first wants it
         self._storied = False  # whether a stage wants it now
         self.ring = Ring(self.search.results)
+        self._tops = TopTokens(count, self._vocabulary, device)
 
     def begin(self) -> None:
         """All rows are free."""
         self.search.begin()
         for stage in self.stages:
             stage.begin()
+        self._tops.begin()
         self._storied = False
 
     def key(self, count: int, view: int) -> Hashable:
         """What a recorded step depends on."""
-        return count, view, self._storied, self.search.key(), tuple(stage.key() for stage in self.stages)
+        stages = tuple(stage.key() for stage in self.stages)
+        return count, view, self._storied, self.search.key(), stages, self._tops.width
 
     def fill(
         self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], *, start: int = 0
@@ -132,6 +136,10 @@ class RowSet:
 
         return run
 
+    def send(self) -> list[Ticket]:
+        """Send the newest results to the host: those of the search, and the likeliest tokens where they are wanted."""
+        return [ring.send() for ring in (self.ring, self._tops.ring) if ring is not None]
+
     def move(self, source: int, target: int, view: int) -> None:
         """Make one row what another one is."""
         self.rows.copy(source, slice(target, target + 1), view)
@@ -155,7 +163,8 @@ class RowSet:
     def moving(self) -> Iterable[Tensor]:
         """What a step changes so that running it twice would not be running it once."""
         parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
-        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), self.ring.moving())
+        rings = (ring.moving() for ring in (self.ring, self._tops.ring) if ring is not None)
+        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), *rings)
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
@@ -182,6 +191,7 @@ class RowSet:
         counts = to_device(torch.tensor(lengths, device="cpu"), device).repeat_interleave(each, 0)
         self._generated[rows] = counts[:, 1:]
         self.search.admit(rows, requests)
+        self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests)
         storied, self._storied = self._storied, any(stage.key() is not None for stage in self.stages)
@@ -202,6 +212,7 @@ class RowSet:
         """From logits to the next token, its count and the ring: the walk of every step."""
         generated, lengths = self._generated[here], self._lengths[here]
         logits = logits[:, : self._vocabulary]
+        seen = self._tops.look(logits, changed=self._storied) if self._tops.width else None
         if self._storied and self._history is not None:
             history = self._history[here, :view]
             shown = lengths.clamp(max=history.shape[1])  # a row that is free may have been longer
@@ -210,6 +221,8 @@ class RowSet:
                     logits = stage(logits, here, history, shown, generated)
         keys = self._keys[here].gather(1, generated).squeeze(1)
         ancestors = self.search.choose(logits, here, keys, generated)
+        if seen is not None:
+            self._tops.write(seen, here, self.search.results[0][here], ancestors)
         if ancestors is not None and not first:
             self.rows.reorder(ancestors, view)
         if self._storied and self._history is not None:
@@ -219,7 +232,9 @@ class RowSet:
             history.scatter_(1, lengths, self.search.results[0][here])
             lengths.add_(1).clamp_(max=self.length - 1)
         generated.add_(1).clamp_(max=self.length - 1)
-        self.ring.push()
+        for ring in (self.ring, self._tops.ring):
+            if ring is not None:
+                ring.push()
 
     def _tensors(self) -> Iterable[Tensor]:
         """All that the loop keeps of rows."""

@@ -18,6 +18,22 @@ FinishReason = Literal["stop", "eos", "length"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopLogprobs:
+    """How likely a token and its rivals are to the model itself: by the softmax of its logits over all tokens that the
+    tokenizer has, before penalties, processors, temperature and cuts.
+
+    Attributes:
+        logprob: the natural log-probability of the token that was chosen; -inf where the model rules it out.
+        token_ids: the likeliest tokens, best first; any of those that are equally likely.
+        logprobs: their log-probabilities.
+    """
+
+    logprob: float
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """A text and how it came about.
 
@@ -29,6 +45,7 @@ class Completion:
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos", "stop" (a stop string) or "length" (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
+        top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
     """
 
     text: str
@@ -38,6 +55,7 @@ class Completion:
     score: float
     finish_reason: FinishReason
     seed: int
+    top_logprobs: list[TopLogprobs] | None = None
 
 
 def nothing_left(name: str, new_tokens: int) -> SamplingError:
@@ -60,7 +78,7 @@ class Text:
     Attributes:
         finish_reason: None while it goes on.
         error: what went wrong, in the place of a completion.
-        token_ids, logprobs: see `Completion`.
+        token_ids, logprobs, top_logprobs: see `Completion`.
     """
 
     def __init__(self, request: Request, sample: int, tokenizer: Tokenizer, *, streamed: bool = False) -> None:
@@ -71,6 +89,7 @@ class Text:
         self.error: GenError | None = None
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
         self._text = ""
         self._unread = ""
         self._eos = frozenset(request.eos_token_ids)
@@ -85,9 +104,13 @@ class Text:
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
         """See `gen.loop.batch.Taker.take`."""
-        self.push(results[0][row][0], results[1][row])
+        top, most = None, self.request.top_logprobs
+        if most is not None:
+            own, token_ids, logprobs = (result[row] for result in results[-3:])
+            top = TopLogprobs(logprob=own, token_ids=token_ids[:most], logprobs=logprobs[:most])
+        self.push(results[0][row][0], results[1][row], top)
 
-    def push(self, token_id: int, logprob: float) -> None:
+    def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
         """Take a token; none counts once the text has ended."""
         if self.finish_reason is not None or self.error is not None:
             return
@@ -104,6 +127,8 @@ class Text:
         else:
             self.token_ids.append(token_id)
             self.logprobs.append(logprob)
+            if self.top_logprobs is not None and top is not None:
+                self.top_logprobs.append(top)
             if len(self.token_ids) >= self.request.limit:
                 self.finish_reason = "length"
         if self._early:
@@ -135,6 +160,7 @@ class Text:
         other = copy(self)
         other.seed = seed
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
+        other.top_logprobs = None if self.top_logprobs is None else list(self.top_logprobs)
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
         return other
 
@@ -157,4 +183,5 @@ class Text:
             score=sum(self.logprobs) if score is None else score,
             finish_reason=self.finish_reason,
             seed=self.seed,
+            top_logprobs=self.top_logprobs,
         )
