@@ -10,10 +10,9 @@ from gen.arguments import check_flag, read_whole
 from gen.calls import PromptArguments, Result, read_call, read_one
 from gen.errors import Interrupted
 from gen.images import ImageLike
-from gen.loop.batch import Job, Taker
-from gen.loop.custom import CustomTexts
-from gen.loop.running import Options, Runner, completions, new_job, run
-from gen.loop.texts import Completion, Text
+from gen.loop.batch import Job
+from gen.loop.running import Options, Runner, completions, new_job, only_text, run
+from gen.loop.texts import Completion
 from gen.models.base import Model
 from gen.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests import LogitsProcessor
@@ -245,19 +244,12 @@ def stream(
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
     """Each step's new text; nothing of what it computes with outlives a yield."""
-    taker: Taker
-    [taker] = job.takers
-    if isinstance(taker, CustomTexts):
-        [taker] = taker.texts
+    text = only_text(job)
     with Runner(model, [job], options) as runner:
         while not runner.idle:
             runner.advance()
-            if isinstance(taker, Text) and (piece := taker.read()):
+            if text is not None and (piece := text.read()):
                 yield piece
-    if job.error is not None:
-        raise job.error
-    if not isinstance(taker, Text):  # a search of one beam: at its end
-        if text := completions(job)[0].text:
-            yield text
-    elif taker.error is not None:
-        raise taker.error
+    [completion] = completions(job)
+    if text is None and completion.text:  # a search of one beam: at its end
+        yield completion.text

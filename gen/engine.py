@@ -179,7 +179,9 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     try:
         for feed in feeds:
             await feed.arrival(end=True)
-            if feed.failure is not None:
+            if isinstance(feed.failure, Exception):
+                feed.job.error = feed.failure
+            elif feed.failure is not None:
                 raise feed.failure
     finally:
         for feed in feeds:

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import torch
 
-from gen.errors import ArgumentError
+from gen.errors import ResultError
 from gen.loop.ring import Ticket
 from gen.loop.row_set import RowSet
 from gen.loop.steps import Steps
 from gen.models.base import Model, NoRoom
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 
 ADMIT_TOKENS = 4096
 _NEAR = 16  # prompts whose lengths differ by less are read together
@@ -43,6 +43,7 @@ class Job:
     Attributes:
         takers: what takes its results, each with `width` rows side by side.
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
+        weight: their log-probability.
         read: how many tokens of its prompt have been read, where it is read in parts.
         launched: how many tokens of each text have been launched.
         cancelled: whether nobody wants it any more.
@@ -55,6 +56,7 @@ class Job:
     takers: Sequence[Taker]
     width: int = 1
     resumed: Sequence[int] = ()
+    weight: float = 0.0
     read: int = 0
     launched: int = 0
     cancelled: bool = False
@@ -77,6 +79,21 @@ class Job:
         """Whether nothing more will come."""
         return self.cancelled or self.error is not None or all(taker.ended for taker in self.takers)
 
+    def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
+        """Whether these are its logits processors."""
+        return [*map(id, functions)] == [*map(id, self.request.logits_processors)]
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
+        self.error = error
+        self.finish()
+
+    def finish(self) -> None:
+        """Tell once that nothing more will come."""
+        if self.done is not None:
+            done, self.done = self.done, None
+            done(self)
+
 
 @dataclass(eq=False)
 class _Entry:
@@ -89,7 +106,8 @@ class _Entry:
     @property
     def over(self) -> bool:
         """Whether its rows are free for others."""
-        return self.taker.ended or self.job.cancelled or self.job.launched >= self.job.request.limit
+        job = self.job
+        return self.taker.ended or job.cancelled or job.error is not None or job.launched >= job.request.limit
 
 
 class Batch:
@@ -170,7 +188,7 @@ class Batch:
         for entry in gone:
             self._at[entry.row : entry.row + entry.job.width] = [None] * entry.job.width
             if entry.job.cancelled:
-                _finish(entry.job)
+                entry.job.finish()
         if gone:
             self._live = [entry for entry in self._live if not entry.over]
 
@@ -188,7 +206,7 @@ class Batch:
         while self._waiting and budget > 0 and self._reading is None:
             head = self._waiting[0]
             if head.ended:
-                _finish(self._waiting.popleft())
+                self._waiting.popleft().finish()
                 continue
             first, free = self._free_run(head.rows)
             if not free:
@@ -211,7 +229,7 @@ class Batch:
         while self._waiting and (not jobs or (len(jobs) + 1) * jobs[0].rows <= self._rows.count):
             job = self._waiting[0]
             if job.ended:
-                _finish(self._waiting.popleft())
+                self._waiting.popleft().finish()
             elif jobs and (job.rows != jobs[0].rows or len(job.takers) != len(jobs[0].takers) or jobs[0].alone):
                 break
             else:
@@ -228,7 +246,7 @@ class Batch:
         self._reading = None
         if job.ended:
             self._at[row] = None
-            _finish(job)
+            job.finish()
             return 0
         tokens = job.tokens
         left = len(tokens) - job.read
@@ -277,7 +295,8 @@ class Batch:
         tokens = [job.tokens for job in jobs]
         try:
             self._make_room(max(map(len, tokens)) + _AHEAD)
-            self._rows.fill(rows, [job.request for job in jobs], tokens, start=jobs[0].read)
+            weights = [job.weight for job in jobs]
+            self._rows.fill(rows, [job.request for job in jobs], tokens, weights=weights, start=jobs[0].read)
         except Exception as error:
             self._fail(jobs, first, error)
             return
@@ -300,15 +319,17 @@ class Batch:
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
         self._at[row] = None  # where a part of the prompt has been read
-        if isinstance(error, ArgumentError):  # a sampler's or a processor's results: no prompt is to blame
+        failing = self._rows.failing
+        others = bool(failing) and not any(job.runs(failing) for job in jobs)  # functions of other rows' requests
+        passed_on = others or isinstance(error, ResultError) or is_out_of_memory(error)  # this prompt is not to blame
+        if len(jobs) > 1 or passed_on:
+            self._waiting.extendleft(reversed(jobs))
+        if passed_on:
             raise error
-        if len(jobs) == 1 and not is_out_of_memory(error):
-            jobs[0].error = error
-            _finish(jobs[0])
+        self._rows.forget_failure()
+        if len(jobs) == 1:
+            jobs[0].fail(error)
             return
-        self._waiting.extendleft(reversed(jobs))
-        if is_out_of_memory(error):
-            raise error
         for job in jobs:
             job.alone = True
 
@@ -341,13 +362,16 @@ class Batch:
         results = [one for ticket in tickets for one in ticket.read(count)]
         ended = False
         for entry in entries:
-            taker = entry.taker
-            if not taker.ended:
+            taker, job = entry.taker, entry.job
+            if taker.ended or job.error is not None:
+                continue
+            try:
                 taker.take(results, entry.row)
-                if taker.ended:
-                    ended = True
-                    if entry.job.ended:
-                        _finish(entry.job)
+            except Exception as error:  # of a tokenizer
+                job.fail(error)
+            ended = ended or entry.over
+            if job.ended:
+                job.finish()
         if ended:
             self._free()
 
@@ -389,13 +413,6 @@ class Batch:
         if self._tokens is not None and length * self._rows.count > max(self._tokens, length):
             raise NoRoom(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
         self._rows.grow(length)
-
-
-def _finish(job: Job) -> None:
-    """Tell a job once that nothing more will come."""
-    if job.done is not None:
-        done, job.done = job.done, None
-        done(job)
 
 
 def view_bucket(length: int) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
 from gen.loop.texts import Text
 from gen.requests import Request
@@ -36,9 +37,11 @@ class Custom:
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.warm_up`: what the sampler needs is not known."""
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """See `gen.loop.search.Search.admit`."""
-        self._weights[rows] = 0.0
+        each = (rows.stop - rows.start) // len(requests)
+        begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
+        self._weights[rows] = to_device(begun, self._weights.device)
 
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
         """See `gen.loop.search.Search.choose`. Host sync: what the sampler does."""

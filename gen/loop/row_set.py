@@ -13,12 +13,18 @@ from gen.loop.search import Search
 from gen.loop.streams import Streams
 from gen.loop.top_tokens import TopTokens
 from gen.models.base import Model
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 from gen.samplers.random import row_keys
 
 
 class Stage(Protocol):
-    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place."""
+    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place.
+
+    Attributes:
+        failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
+    """
+
+    failing: Sequence[LogitsProcessor]
 
     def begin(self) -> None:
         """All rows are free: what earlier requests asked for no longer counts."""
@@ -100,7 +106,13 @@ class RowSet:
         return count, view, self._storied, self.search.key(), stages, self._tops.width
 
     def fill(
-        self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], *, start: int = 0
+        self,
+        rows: slice,
+        requests: Sequence[Request],
+        tokens: Sequence[Sequence[int]],
+        *,
+        weights: Sequence[float] | None = None,
+        start: int = 0,
     ) -> None:
         """Read prompts into rows side by side and choose each row's next token.
 
@@ -108,6 +120,7 @@ class RowSet:
             rows: all rows of all requests, those of a request side by side.
             tokens: what is read for each request: its prompt, and what was made of its text before, which counts as
                 generated.
+            weights: the log-probability of what was made of each text before; None for 0.
             start: how many of the tokens have been read before, by `read_part`.
         """
         each = (rows.stop - rows.start) // len(requests)
@@ -116,7 +129,7 @@ class RowSet:
             self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
-        self._begin_rows(rows, requests, tokens)
+        self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
                 self.rows.copy(place, slice(place + 1, place + each), len(read))
@@ -139,6 +152,16 @@ class RowSet:
     def send(self) -> list[Ticket]:
         """Send the newest results to the host: those of the search, and the likeliest tokens where they are wanted."""
         return [ring.send() for ring in (self.ring, self._tops.ring) if ring is not None]
+
+    @property
+    def failing(self) -> Sequence[LogitsProcessor]:
+        """The functions of a user's that were being run when a step failed; empty where none was."""
+        return next((stage.failing for stage in self.stages if stage.failing), ())
+
+    def forget_failure(self) -> None:
+        """Go on after a step that failed."""
+        for stage in self.stages:
+            stage.failing = ()
 
     def move(self, source: int, target: int, view: int) -> None:
         """Make one row what another one is."""
@@ -177,7 +200,9 @@ class RowSet:
         ]
         self.search.warm_up(shapes, requests)
 
-    def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+    def _begin_rows(
+        self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], weights: Sequence[float]
+    ) -> None:
         """Set all that the loop keeps of rows."""
         device = self._seeds.device
         each = (rows.stop - rows.start) // len(requests)
@@ -190,7 +215,7 @@ class RowSet:
         ]
         counts = to_device(torch.tensor(lengths, device="cpu"), device).repeat_interleave(each, 0)
         self._generated[rows] = counts[:, 1:]
-        self.search.admit(rows, requests)
+        self.search.admit(rows, requests, weights)
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests)

@@ -1,6 +1,7 @@
 """Runs requests to their end: sorted by kind of search into batches, over rows that the model keeps between calls."""
 
 import logging
+import traceback
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any, Self
 
 import torch
 
-from gen.errors import ModelError
+from gen.errors import ModelError, ResultError
 from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, is_out_of_memory, view_bucket
 from gen.loop.beams import Beams, BeamTexts
 from gen.loop.custom import Custom, CustomTexts
@@ -18,7 +19,7 @@ from gen.loop.search import Search
 from gen.loop.streams import Streams
 from gen.loop.texts import Completion, Text
 from gen.models.base import Checked, Lent, Model, NoRoom
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
 from gen.stages.penalties import Penalties
@@ -107,13 +108,17 @@ def completions(job: Job) -> list[Completion]:
     return made
 
 
+def only_text(job: Job) -> Text | None:
+    """The text of a job that makes one, and makes it token by token."""
+    texts = [taker for one in job.takers for taker in (one.texts if isinstance(one, CustomTexts) else [one])]
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], Text) else None
+
+
 def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None) -> None:
     """Run jobs until all have ended; what went wrong with one is in the job.
 
     Args:
         progress: told of every job that has ended.
-    Raises:
-        ModelError: not even one prompt fits into memory.
     """
     groups: dict[Hashable, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: -len(job.tokens)):
@@ -125,8 +130,13 @@ def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[
             last = groups[kind] = []
         last.append(job)
     for group in groups.values():
-        with Runner(model, group, options) as runner:
-            runner.drain()
+        try:
+            with Runner(model, group, options) as runner:
+                runner.drain()
+        except Exception as error:  # no prompt's own: all that have not ended get it
+            for job in group:
+                if not job.ended:
+                    job.fail(error)
 
 
 def _alike(longest: Job, job: Job) -> bool:
@@ -135,7 +145,8 @@ def _alike(longest: Job, job: Job) -> bool:
 
 
 class Runner:
-    """A batch over rows that the model keeps from call to call, which goes on with fewer rows when memory is out.
+    """A batch over rows that the model keeps from call to call, which goes on after errors: with fewer rows when memory
+    is out, else without the requests that are to blame.
 
     Args:
         jobs: what it begins with, all of one kind; like lengths go together, and what takes longest begins first.
@@ -182,15 +193,16 @@ class Runner:
         self._batch.add(job)
 
     def advance(self) -> None:
-        """See `Batch.advance`; where memory is out, half the rows begin anew with what their texts have.
+        """See `Batch.advance`; after an error rows begin anew with what their texts have.
 
         Raises:
             ModelError: not even one prompt fits into memory.
+            Exception: what was raised where no request is to blame.
         """
         try:
             self._batch.advance()
         except Exception as error:
-            self._shrink(error)
+            self._recover(error)
 
     def drain(self) -> None:
         """Advance until nothing is left."""
@@ -198,19 +210,66 @@ class Runner:
             try:
                 self._batch.drain()
             except Exception as error:
-                self._shrink(error)
+                self._recover(error)
 
-    def _shrink(self, error: Exception) -> None:
-        """Go on with half the rows after an error that says that memory is out; raise any other."""
-        if not is_out_of_memory(error):
+    def _recover(self, error: Exception) -> None:
+        """Go on in new rows: half as many where memory is out, else without those who are to blame."""
+        jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
+        running = [job for job in jobs if job.launched]
+        self._least = max((job.rows for job in jobs), default=self._kind.width)
+        short = is_out_of_memory(error)
+        rows = self._fewer(count, error) if short else count
+        traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
+        self._drop()  # before others are made
+        if not short:
+            self._blame(error, failing, jobs, running)
+        self._restart([job for job in jobs if not job.ended], rows)
+
+    def _blame(self, error: Exception, failing: Sequence[LogitsProcessor], jobs: list[Job], running: list[Job]) -> None:
+        """End the jobs that an error is about.
+
+        Those whose functions have failed are to blame, or any that was running. Which of several it was is seen when
+        each is run alone, as far as it had come; if all can, it was the functions, or else nobody's fault.
+
+        Raises:
+            Exception: the error, where nobody is to blame.
+        """
+        alike = isinstance(error, ResultError)  # no prompt can go on with what the functions, or the sampler, give
+        suspects = [job for job in (jobs if alike else running) if not failing or job.runs(failing)]
+        if not alike and (len(suspects) > 1 or not failing):
+            for job in suspects:
+                self._try(job)
+            if any(job.error is not None for job in suspects):
+                return
+        if not failing:
             raise error
-        jobs, count = self._batch.give_up(), self._rows.count
-        self._least = max((job.rows for job in jobs), default=1)
-        rows = self._fewer(count, error)
-        error.__traceback__ = None  # its frames hold what is to be freed
+        for job in suspects:
+            if not job.ended:
+                job.fail(error)
+
+    def _try(self, job: Job) -> None:
+        """Run a job alone until it has come further than it had; it ends with the error that it meets."""
+        before = job.launched
+        self._restart([job], job.rows)
+        batch = self._batch
+        try:
+            while not job.ended and job.launched <= before and not batch.idle:
+                batch.advance()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                job.fail(error)
+                traceback.clear_frames(error.__traceback__)
+        del batch
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let the rows go, and give back what was lent."""
         if isinstance(self._rows.rows, Lent):
             self._rows.rows.give_back()
-        del self._batch, self._rows  # before others are made
+        del self._batch, self._rows
+
+    def _restart(self, jobs: Sequence[Job], rows: int) -> None:
+        """Run jobs in new rows."""
         self._length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._length)
         self._rows = self._new_rows(rows)
         self._batch = self._new_batch([self._resumed(job) for job in jobs])
@@ -235,8 +294,8 @@ class Runner:
     def _resumed(self, job: Job) -> Job:
         """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over."""
         job.launched = job.read = 0
-        if len(job.takers) == 1 and isinstance(job.takers[0], Text):
-            job.resumed = list(job.takers[0].token_ids)
+        if (text := only_text(job)) is not None:
+            job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
         else:
             job.takers = new_job(self._model, job.request).takers
         return job
