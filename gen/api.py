@@ -149,7 +149,8 @@ def generate(
             int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
         top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
-        max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
+        max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
+            with its text; None is what fits into the memory that is free, of a CPU's half of what is available.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
@@ -158,7 +159,7 @@ def generate(
         A str for a prompt, a list of str for a list. Where a prompt has several texts (a multinomial sampler with
         samples, num_return_sequences above 1) a list of them stands in the place of the str.
     Raises:
-        ArgumentError: an argument cannot be used; nothing has run.
+        ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
         SamplingError: a row had no token left to choose.
         BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
         Interrupted: Ctrl-C; its `results` has the texts that were done.

@@ -382,7 +382,7 @@ class near:
     __hash__ = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("most", [1, 40, 70, 200, 10_000])
+@pytest.mark.parametrize("most", [78, 100, 200, 10_000])
 def test_max_batch_tokens_changes_no_text(llama: Any, most: int) -> None:
     arguments: Any = {"sampler": EACH, "max_new_tokens": LIMITS, "seed": range(7)}
     assert gen.generate(llama, MIXED, max_batch_tokens=most, **arguments) == alone(llama)

@@ -36,6 +36,18 @@ class Taker(Protocol):
         """Take a step's results; its rows begin at `row`. None counts once it has ended."""
 
 
+class TooLong(NoRoom):
+    """The rows would need room for more tokens than they may have.
+
+    Attributes:
+        length: how many tokens a row needs room for.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(f"rows of {length} tokens are too many.")
+        self.length = length
+
+
 @dataclass(eq=False)
 class Job:
     """A request in a batch.
@@ -68,6 +80,11 @@ class Job:
     def rows(self) -> int:
         """How many rows it needs."""
         return self.width * len(self.takers)
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a row may come to have."""
+        return len(self.request.prompt_ids) + self.request.limit
 
     @property
     def tokens(self) -> list[int]:
@@ -294,7 +311,9 @@ class Batch:
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
-            self._make_room(max(map(len, tokens)) + _AHEAD)
+            self._make_room(
+                max(min(len(read) + _AHEAD, job.most_tokens) for job, read in zip(jobs, tokens, strict=True))
+            )
             weights = [job.weight for job in jobs]
             self._rows.fill(rows, [job.request for job in jobs], tokens, weights=weights, start=jobs[0].read)
         except Exception as error:
@@ -338,7 +357,7 @@ class Batch:
         last = self._live[-1]
         count = self._bucket(last.row + last.job.width)
         longest = max(self._written[entry.row] for entry in self._live) + 1
-        self._make_room(longest + _AHEAD)
+        self._make_room(max(min(self._written[entry.row] + 1 + _AHEAD, entry.job.most_tokens) for entry in self._live))
         self._steps.run(count, min(view_bucket(longest), self._rows.length))
         self._tickets.append((self._rows.send(), count, self._live))
         for entry in self._live:
@@ -400,18 +419,20 @@ class Batch:
         return min((1 << (searches - 1).bit_length()) * self._width, self._rows.count)
 
     def _make_room(self, longest: int) -> None:
-        """Let every row have room for so many tokens.
+        """Let every row have room for so many tokens: twice as many as before, or as many as there may be.
 
         Raises:
-            NoRoom: it would take more memory than it may.
+            TooLong: it would take more memory than it may.
         """
         length = self._rows.length
+        if longest <= length:
+            return
         while length < longest:
             length *= 2
-        if length == self._rows.length:
-            return
-        if self._tokens is not None and length * self._rows.count > max(self._tokens, length):
-            raise NoRoom(f"{self._rows.count} rows of {length} tokens are more than max_batch_tokens={self._tokens}.")
+        if self._tokens is not None:
+            length = min(length, self._tokens // self._rows.count)
+        if length < longest:
+            raise TooLong(longest)
         self._rows.grow(length)
 
 

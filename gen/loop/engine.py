@@ -11,6 +11,7 @@ from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
 from gen.loop.batch import Job
+from gen.loop.memory import check_room
 from gen.loop.running import Options, Runner
 from gen.loop.texts import Text
 from gen.models.base import Model
@@ -142,9 +143,11 @@ class EngineLoop:
         """Let a request join.
 
         Raises:
+            ArgumentError: it needs more room than there may be.
             EngineFull: as many wait as may.
             EngineClosed: it was closed, or has failed.
         """
+        check_room([(job.request.number, job.rows, job.most_tokens)], self._options.max_batch_tokens)
         feed = Feed(job, self._on_cancel)
         with self._lock:
             if self._full():

@@ -61,6 +61,7 @@ class RowSet:
         streams: on which alone it is used on CUDA.
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
         recordings: steps by shape and by what takes part; kept until memory moves.
+        filled: whether a prompt has been read into them, so that they have their memory.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RowSet:
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
+        self.filled = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
         self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
@@ -129,6 +131,7 @@ class RowSet:
             self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
+        self.filled = True
         self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):

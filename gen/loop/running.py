@@ -5,20 +5,22 @@ import traceback
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from gen.errors import ModelError, ResultError
-from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, is_out_of_memory, view_bucket
+from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
 from gen.loop.beams import Beams, BeamTexts
 from gen.loop.custom import Custom, CustomTexts
 from gen.loop.drawing import Drawing, draws
+from gen.loop.memory import check_room, token_bytes, tokens_that_fit
 from gen.loop.row_set import RowSet, Stage
 from gen.loop.search import Search
 from gen.loop.streams import Streams
 from gen.loop.texts import Completion, Text
 from gen.models.base import Checked, Lent, Model, NoRoom
+from gen.models.idle import Idle
 from gen.requests import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
@@ -39,7 +41,7 @@ class Options:
     Attributes:
         replay: whether steps are recorded on a CPU where they can be.
         cuda_graph: whether steps are captured on CUDA where they can be.
-        max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
+        max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
         rows: how many rows at most; None for the device's usual number.
         admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on.
     """
@@ -119,17 +121,26 @@ def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[
 
     Args:
         progress: told of every job that has ended.
+    Raises:
+        ArgumentError: one needs more room than there may be; nothing has run.
     """
-    groups: dict[Hashable, list[Job]] = {}
-    for job in sorted(jobs, key=lambda job: -len(job.tokens)):
+    todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
+    check_room(((job.request.number, job.rows, job.most_tokens) for job in todo), options.max_batch_tokens)
+    groups: list[list[Job]] = []
+    last: dict[Hashable, list[Job]] = {}
+    for job in jobs:
         job.done = progress
-        kind = kind_of(job.request.sampler).key
-        last = groups.setdefault(kind, [])
-        if last and not _alike(last[0], job):  # a step looks at as many columns as its longest row has
-            groups[kind, len(groups)] = last
-            last = groups[kind] = []
-        last.append(job)
-    for group in groups.values():
+        if job.ended:
+            job.finish()
+    for job in todo:
+        # under a bound those of one number of rows, so that each has room where the longest has
+        kind = kind_of(job.request.sampler).key, job.rows if options.max_batch_tokens is not None else None
+        group = last.get(kind)
+        if group is None or not _alike(group[0], job):
+            group = last[kind] = []
+            groups.append(group)
+        group.append(job)
+    for group in groups:
         try:
             with Runner(model, group, options) as runner:
                 runner.drain()
@@ -140,7 +151,7 @@ def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[
 
 
 def _alike(longest: Job, job: Job) -> bool:
-    """Whether a job's prompt is not much shorter than the longest one of its batch."""
+    """Whether a job's prompt is not much shorter than the longest one of its batch, as which all are looked at."""
     return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _HEADROOM
 
 
@@ -155,15 +166,16 @@ class Runner:
 
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
         self._model, self._options = model, options
+        self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         self._kind = kind_of(jobs[0].request.sampler)
         self._rests_on = model.check() if isinstance(model, Checked) else None
         self._least = max(job.rows for job in jobs)
         order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
         self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
-        rows = min(rows or sum(job.rows for job in order), self._most_rows())
+        rows = rows or sum(job.rows for job in order)
         self._warned = False
         self._streams = Streams(model.placement)
-        self._rows = self._lease(rows) or self._new_rows(rows)
+        self._rows = self._lease(rows) or self._new_rows(min(rows, self._most_rows()))
         self._batch = self._new_batch(order)
 
     def __enter__(self) -> Self:
@@ -178,10 +190,8 @@ class Runner:
             return
         if isinstance(self._rows.rows, Lent):
             self._rows.rows.give_back()
-            return
-        idle: Any = getattr(self._model, "idle", None)
-        if idle is not None and not broken and self._rows.bytes() <= _KEPT_BYTES:
-            idle.put(self._rows)
+        elif self._idle is not None and not broken and self._rows.bytes() <= _KEPT_BYTES:
+            self._idle.put(self._rows)
 
     @property
     def idle(self) -> bool:
@@ -201,16 +211,39 @@ class Runner:
         """
         try:
             self._batch.advance()
+            self._measure()
         except Exception as error:
             self._recover(error)
 
     def drain(self) -> None:
         """Advance until nothing is left."""
         while not self.idle:
+            self.advance()  # which sees what a token takes
             try:
                 self._batch.drain()
             except Exception as error:
                 self._recover(error)
+
+    def _measure(self) -> None:
+        """See what a token takes, where that is not known.
+
+        Raises:
+            TooLong: the rows have room for more tokens than fit.
+        """
+        rows, idle = self._rows, self._idle
+        if idle is None or idle.token_bytes is not None or not rows.filled or isinstance(rows.rows, Lent):
+            return
+        idle.token_bytes = token_bytes(rows.rows)
+        most = self._room()
+        if most is not None and rows.count > self._least and rows.count * rows.length > most:
+            raise TooLong(rows.length)
+
+    def _room(self, rows: RowSet | None = None) -> int | None:
+        """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""
+        if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
+            return self._options.max_batch_tokens
+        held = rows.count * rows.length if rows is not None and rows.filled else 0
+        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held)
 
     def _recover(self, error: Exception) -> None:
         """Go on in new rows: half as many where memory is out, else without those who are to blame."""
@@ -285,7 +318,10 @@ class Runner:
                 f"not even one prompt at a time fits into the memory of {self._model.placement.logits_device}: {error} "
                 "Give shorter prompts, or a smaller max_new_tokens."
             ) from error
-        rows = max(self._least, count // 2 // self._kind.width * self._kind.width)
+        rows = count // 2
+        if isinstance(error, TooLong) and (room := self._room()) is not None:
+            rows = min(rows, room // error.length)
+        rows = max(self._least, rows // self._kind.width * self._kind.width)
         if not self._warned and not isinstance(error, NoRoom):
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
@@ -302,11 +338,13 @@ class Runner:
 
     def _new_batch(self, jobs: Sequence[Job]) -> Batch:
         options = self._options
+        # a prompt that memory may have no room for has its chance, unless the caller has said how much there is
+        bounded = options.max_batch_tokens is not None or self._rows.count > self._least
         batch = Batch(
             self._model,
             self._rows,
             width=self._kind.width,
-            tokens=options.max_batch_tokens,
+            tokens=self._room(self._rows) if bounded else None,
             admit_tokens=options.admit_tokens,
             replay=options.replay and self._rests_on is not None,
             cuda_graph=options.cuda_graph and self._rests_on is not None,
@@ -315,18 +353,17 @@ class Runner:
             batch.add(job)
         return batch
 
-    def _most_rows(self) -> int:
-        """How many rows at most, a whole number of searches."""
+    def _most_rows(self, rows: RowSet | None = None) -> int:
+        """How many rows at most, of a set that is there or a new one: a whole number of searches."""
         options = self._options
         most = options.rows or ROWS.get(self._model.placement.logits_device.type, ROWS["cpu"])
-        if options.max_batch_tokens is not None:
-            most = min(most, options.max_batch_tokens // self._length)
+        if (room := self._room(rows)) is not None:
+            most = min(most, room // self._length)
         return max(most, self._least) // self._kind.width * self._kind.width
 
     def _lease(self, rows: int) -> RowSet | None:
         """The model's idle set of rows where it fits, for this call alone."""
-        idle: Any = getattr(self._model, "idle", None)
-        leased: RowSet | None = idle.take() if idle is not None else None
+        leased = self._idle.take() if self._idle is not None else None
         if leased is None:
             return None
         self._streams = leased.streams
@@ -340,16 +377,19 @@ class Runner:
     def _fits(self, leased: RowSet, rows: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than may be."""
         options, tokens = self._options, leased.count * leased.length
+        rows = min(rows, self._most_rows(leased))
         return rows <= leased.count <= (options.rows or leased.count) and tokens <= (options.max_batch_tokens or tokens)
 
     def _new_rows(self, rows: int) -> RowSet:
         """A set of rows; fewer where memory does not do."""
         stages: tuple[Callable[[int, torch.device], Stage], ...] = (Penalties, UserProcessors)
         while True:
+            most = self._options.max_batch_tokens
+            length = self._length if most is None else min(self._length, most // rows)
             try:
                 with self._streams.current():
                     made = RowSet(
-                        self._model, rows, self._length, self._kind.key, self._kind.search, stages, self._streams
+                        self._model, rows, length, self._kind.key, self._kind.search, stages, self._streams
                     )
             except Exception as error:
                 if not is_out_of_memory(error):

@@ -1,4 +1,4 @@
-"""An error at a later token ends the prompt that is to blame and no other: their texts are those that each has alone."""
+"""An error at a later token ends the prompt that is to blame, and no other: those are as each of them is alone."""
 
 import asyncio
 from collections.abc import Callable
