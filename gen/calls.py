@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from gen.arguments import LARGEST, check_flag, read_whole
-from gen.errors import ArgumentError, BatchError
+from gen.arguments import LARGEST, as_lists, check_flag, read_whole
+from gen.errors import ArgumentError, BatchError, show
 from gen.images import ImageLike, read_images
 from gen.loop.batch import Job
 from gen.loop.running import completions
@@ -125,6 +125,8 @@ def read_call(
         ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
     """
     prompts, batch = split_prompts(prompt)
+    if not batch:
+        _refuse_lists(sampler=sampler, max_new_tokens=max_new_tokens, seed=seed)
     samplers = _read_samplers(model, sampler, len(prompts))
     check_flag("details", details)
     if top_logprobs is not None and not details:
@@ -173,6 +175,7 @@ def read_one(
     prompts, batch = split_prompts(prompt)
     if batch:
         raise ArgumentError(f"{function} takes one prompt; use generate for a list.")
+    _refuse_lists(sampler=sampler, max_new_tokens=max_new_tokens, seed=seed)
     [chosen] = _read_samplers(model, sampler, 1)
     if chosen.samples != 1:
         raise ArgumentError(f"{function} makes one text, the sampler makes {chosen.samples} a prompt; use generate.")
@@ -191,6 +194,16 @@ def read_one(
         top_logprobs=top_logprobs,
     )
     return request
+
+
+def _refuse_lists(**arguments: object) -> None:
+    """Raise an ArgumentError for a list, one for each prompt, where the prompt is no list."""
+    for name, given in arguments.items():
+        if isinstance(as_lists(given), list | tuple):
+            raise ArgumentError(
+                f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
+                f"the list, or the prompt as a list of one. Got {show(given)}"
+            )
 
 
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:

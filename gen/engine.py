@@ -17,7 +17,7 @@ from gen.models.base import Model
 from gen.models.idle import Idle
 from gen.prompts import AnyPrompt, Prompt, Prompts, check_model
 from gen.requests import Request
-from gen.samplers import GreedySampler, Sampler
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.streaming import EngineStream
 
 ROWS = 32  # how many requests run at once in the engine of `agenerate` and `astream`
@@ -195,9 +195,14 @@ def _runs(request: Request) -> bool:
 
 def _submit(loop: EngineLoop, model: Model, request: Request, *, owner: object) -> EngineStream:
     if not _runs(request):
+        name = type(request.sampler).__name__
+        what = {
+            BeamSearchSampler: "a search of one beam is gen.samplers.greedy, or goes",
+            MultinomialSampler: "give each parameter of the sampler as a number instead of a tensor, or let it go",
+        }.get(type(request.sampler), f"a sampler of your own, as {name}, goes")
         raise ArgumentError(
-            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; "
-            f"{type(request.sampler).__name__} is for gen.generate and gen.agenerate."
+            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; {what} through "
+            "gen.generate, or gen.agenerate from asyncio."
         )
     return EngineStream(loop.add(model, new_job(model, request, streamed=True)), owner)
 

@@ -628,6 +628,19 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
             lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]),
             "max_new_tokens must be .* one for each of 2 prompts, got 3",
         ),
+        *(
+            (
+                lambda m, name=name, given=given: generate(m, "x", **{name: given}),
+                f"{name} is a list, one for each prompt",
+            )
+            for name, given in [
+                ("max_new_tokens", [3]),
+                ("max_new_tokens", torch.tensor([3])),
+                ("seed", (7,)),
+                ("seed", numpy.array([7, 8])),
+                ("sampler", [greedy()]),
+            ]
+        ),
         (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, -2]), "max_new_tokens must be a whole number .* got -2"),
         (lambda m: generate(m, "x", logits_processors=again), "logits_processors"),
         (lambda m: generate(m, "x", logits_processors=[3]), "logits_processors"),

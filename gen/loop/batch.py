@@ -226,6 +226,8 @@ class Batch:
                 self._waiting.popleft().finish()
                 continue
             first, free = self._free_run(head.rows)
+            while not free and self._at.count(None) >= head.rows and self._move_last():
+                first, free = self._free_run(head.rows)
             if not free:
                 return
             if len(head.tokens) > budget and self._may_cut(head):
@@ -400,16 +402,25 @@ class Batch:
             last = self._live[-1]
             used = sum(entry.job.width for entry in self._live)
             smaller = self._bucket(used) < self._bucket(last.row + last.job.width)
-            target, free = self._free_run(last.job.width)
-            if not smaller or not free or target > last.row:
+            if not smaller or not self._move_last():
                 return
-            for offset in range(last.job.width):
-                self._rows.move(last.row + offset, target + offset, self._written[last.row])
-                self._written[target + offset] = self._written[last.row]
-            self._at[last.row : last.row + last.job.width] = [None] * last.job.width
-            moved = _Entry(last.job, last.taker, target)
-            self._at[target : target + last.job.width] = [moved] * last.job.width
-            self._live = sorted([*self._live[:-1], moved], key=lambda entry: entry.row)
+
+    def _move_last(self) -> bool:
+        """Move the last rows into free ones before them; whether there were any."""
+        if not self._live:
+            return False
+        last = self._live[-1]
+        target, free = self._free_run(last.job.width)
+        if not free or target > last.row:
+            return False
+        for offset in range(last.job.width):
+            self._rows.move(last.row + offset, target + offset, self._written[last.row])
+            self._written[target + offset] = self._written[last.row]
+        self._at[last.row : last.row + last.job.width] = [None] * last.job.width
+        moved = _Entry(last.job, last.taker, target)
+        self._at[target : target + last.job.width] = [moved] * last.job.width
+        self._live = sorted([*self._live[:-1], moved], key=lambda entry: entry.row)
+        return True
 
     def _bucket(self, rows: int) -> int:
         """How many rows a step has: a power of two of searches, or all."""

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from gen.errors import ModelError, ResultError
+from gen.isolation import settings_of_the_process
 from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
 from gen.loop.beams import Beams, BeamTexts
 from gen.loop.custom import Custom, CustomTexts
@@ -168,7 +169,8 @@ class Runner:
         self._model, self._options = model, options
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         self._kind = kind_of(jobs[0].request.sampler)
-        self._rests_on = model.check() if isinstance(model, Checked) else None
+        checked = model.check() if isinstance(model, Checked) else None
+        self._rests_on = None if checked is None else (checked, settings_of_the_process())
         self._least = max(job.rows for job in jobs)
         order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
         self._length = max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order)
