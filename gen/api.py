@@ -10,8 +10,9 @@ from gen.arguments import check_flag, read_whole
 from gen.calls import PromptArguments, Result, read_call, read_one
 from gen.errors import Interrupted
 from gen.images import ImageLike
-from gen.loop.batch import Job
-from gen.loop.running import Options, Runner, completions, new_job, only_text, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions, new_job, only_text
+from gen.loop.running import Options, Runner, run
 from gen.loop.texts import Completion
 from gen.models.base import Model
 from gen.prompts import AnyPrompt, Prompt, Prompts

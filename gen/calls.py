@@ -7,11 +7,12 @@ from typing import Any, TypedDict
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.errors import ArgumentError, BatchError, show
 from gen.images import ImageLike, read_images
-from gen.loop.batch import Job
-from gen.loop.running import completions
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions
 from gen.loop.texts import Completion
 from gen.models.base import Model, RecommendsSampler
-from gen.prompts import AnyPrompt, Prompt, Prompts, read_requests, split_prompts
+from gen.prompts import AnyPrompt, Prompt, Prompts, split_prompts
+from gen.reading import read_requests
 from gen.requests import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler

@@ -8,14 +8,16 @@ from typing import Any, Literal, Self, Unpack, overload
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls import OneArguments, PromptArguments, Result, read_call, read_one
 from gen.errors import ArgumentError
-from gen.loop.batch import Job
 from gen.loop.drawing import draws
 from gen.loop.engine import EngineLoop
-from gen.loop.running import Options, new_job, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import new_job
+from gen.loop.running import Options, run
 from gen.loop.texts import Completion
 from gen.models.base import Model
 from gen.models.idle import Idle
-from gen.prompts import AnyPrompt, Prompt, Prompts, check_model
+from gen.prompts import AnyPrompt, Prompt, Prompts
+from gen.reading import check_model
 from gen.requests import Request
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.streaming import EngineStream

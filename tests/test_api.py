@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.batch import Job
-from gen.loop.running import Options, completions, new_job, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions, new_job
+from gen.loop.running import Options, run
 from gen.loop.texts import Completion
 from gen.models.transformers import TransformersModel
-from gen.prompts import read_requests
+from gen.reading import read_requests
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model

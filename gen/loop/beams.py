@@ -163,7 +163,7 @@ class BeamTexts:
         return self._hypotheses is not None
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
+        """See `gen.loop.jobs.Taker.take`."""
         if self.ended:
             return
         rows = slice(row, row + self._beams)

@@ -75,7 +75,7 @@ class CustomTexts:
         return all(text.ended for text in self.texts)
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
+        """See `gen.loop.jobs.Taker.take`."""
         rows = range(row, row + len(self.texts))
         sources = [own + results[2][own] - row for own in rows]
         if any(not 0 <= source < len(self.texts) for source in sources):

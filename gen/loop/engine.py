@@ -10,7 +10,7 @@ from threading import Condition, Lock, Thread, current_thread
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
-from gen.loop.batch import Job
+from gen.loop.jobs import Job
 from gen.loop.memory import check_room
 from gen.loop.running import Options, Runner
 from gen.loop.texts import Text

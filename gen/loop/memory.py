@@ -11,7 +11,7 @@ import torch
 
 from gen.devices import Placement
 from gen.errors import ArgumentError
-from gen.models.base import Rows
+from gen.models.base import NoRoom, Rows
 
 TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each device
 
@@ -22,6 +22,18 @@ _CONTAINERS = (  # limit and use of the container's memory, as cgroups of versio
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
+
+
+class TooLong(NoRoom):
+    """The rows would need room for more tokens than they may have.
+
+    Attributes:
+        length: how many tokens a row needs room for.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(f"rows of {length} tokens are too many.")
+        self.length = length
 
 
 def token_bytes(rows: Rows) -> TokenBytes:
@@ -96,3 +108,12 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:  # no Linux, or another version
         return ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
+    if isinstance(error, torch.OutOfMemoryError | NoRoom):
+        return True
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "not enough memory" in str(error)
+    )

@@ -4,27 +4,22 @@ import logging
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import torch
 
 from gen.errors import ModelError, ResultError
 from gen.isolation import settings_of_the_process
-from gen.loop.batch import ADMIT_TOKENS, Batch, Job, Taker, TooLong, is_out_of_memory, view_bucket
-from gen.loop.beams import Beams, BeamTexts
-from gen.loop.custom import Custom, CustomTexts
-from gen.loop.drawing import Drawing, draws
-from gen.loop.memory import check_room, token_bytes, tokens_that_fit
+from gen.loop.batch import ADMIT_TOKENS, Batch
+from gen.loop.jobs import Job
+from gen.loop.kinds import kind_of, new_job, only_text
+from gen.loop.memory import TooLong, check_room, is_out_of_memory, token_bytes, tokens_that_fit
+from gen.loop.places import view_bucket
 from gen.loop.row_set import RowSet, Stage
-from gen.loop.search import Search
 from gen.loop.streams import Streams
-from gen.loop.texts import Completion, Text
 from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.models.idle import Idle
-from gen.requests import LogitsProcessor, Request
-from gen.samplers import BeamSearchSampler
-from gen.samplers.base import Sampler
+from gen.requests import LogitsProcessor
 from gen.stages.penalties import Penalties
 from gen.stages.user import UserProcessors
 
@@ -52,69 +47,6 @@ class Options:
     max_batch_tokens: int | None = None
     rows: int | None = None
     admit_tokens: int = ADMIT_TOKENS
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of search: requests of one kind share a batch.
-
-    Attributes:
-        key: equal for equal kinds.
-        width: how many rows a search has; 1 where every row is a text.
-        search: makes it.
-    """
-
-    key: Hashable
-    width: int
-    search: Callable[[int, torch.device], Search]
-
-
-def kind_of(sampler: Sampler) -> Kind:
-    """The kind of a request's search."""
-    if draws(sampler):
-        return Kind("drawing", 1, Drawing)
-    if type(sampler) is BeamSearchSampler:
-        key = sampler.samples, sampler.length_penalty, sampler.early_stopping
-        return Kind(("beams", *key), sampler.samples, partial(Beams, sampler))
-    return Kind(("custom", id(sampler)), sampler.samples, partial(Custom, sampler))
-
-
-def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
-    """A request as a batch takes it."""
-    kind, tokenizer = kind_of(request.sampler), model.tokenizer
-    takers: list[Taker]
-    if kind.key == "drawing":
-        takers = [Text(request, sample, tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
-    elif type(request.sampler) is BeamSearchSampler:
-        takers = [BeamTexts(request, kind.width, tokenizer)]
-    else:
-        texts = [Text(request, sample, tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
-        takers = [CustomTexts(texts)]
-    return Job(request, takers, width=kind.width)
-
-
-def completions(job: Job) -> list[Completion]:
-    """What has become of a job's texts.
-
-    Raises:
-        GenError: what went wrong with one of them.
-    """
-    if job.error is not None:
-        raise job.error
-    made: list[Completion] = []
-    for taker in job.takers:
-        if isinstance(taker, BeamTexts):
-            made += taker.completions()
-        else:
-            texts = taker.texts if isinstance(taker, CustomTexts) else [taker]
-            made += [text.completion() for text in texts]  # type: ignore[attr-defined]
-    return made
-
-
-def only_text(job: Job) -> Text | None:
-    """The text of a job that makes one, and makes it token by token."""
-    texts = [taker for one in job.takers for taker in (one.texts if isinstance(one, CustomTexts) else [one])]
-    return texts[0] if len(texts) == 1 and isinstance(texts[0], Text) else None
 
 
 def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None) -> None:
@@ -390,9 +322,7 @@ class Runner:
             length = self._length if most is None else min(self._length, most // rows)
             try:
                 with self._streams.current():
-                    made = RowSet(
-                        self._model, rows, length, self._kind.key, self._kind.search, stages, self._streams
-                    )
+                    made = RowSet(self._model, rows, length, self._kind.key, self._kind.search, stages, self._streams)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

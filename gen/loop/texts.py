@@ -103,7 +103,7 @@ class Text:
         return self.finish_reason is not None or self.error is not None
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
+        """See `gen.loop.jobs.Taker.take`."""
         top, most = None, self.request.top_logprobs
         if most is not None:
             own, token_ids, logprobs = (result[row] for result in results[-3:])

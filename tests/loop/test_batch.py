@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.batch import Job
-from gen.loop.running import Options, Runner, completions, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions
+from gen.loop.running import Options, Runner, run
 from gen.models.base import Inputs
 from gen.models.transformers_rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial

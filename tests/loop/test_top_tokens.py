@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import gen
+from gen.loop.kinds import completions
 from gen.loop.row_set import RowSet
-from gen.loop.running import Options, completions, run
+from gen.loop.running import Options, run
 from gen.models.transformers_rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import no_host_sync, virtual_gpus

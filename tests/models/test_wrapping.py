@@ -117,10 +117,11 @@ class Losing(Passing):
 @pytest.mark.parametrize("shape", ["gpt2", "bloom"])
 def test_a_wrapper_that_only_passes_arguments_on_is_run_as_what_is_in_it(shape: str) -> None:
     prompts = ["to be or not to be", "a", "x = [1]"]
-    expected = gen.generate(gen.from_transformers(tiny_model(shape), byte_tokenizer()), prompts, seed=1)
-    assert gen.generate(gen.from_transformers(Passing(tiny_model(shape)).eval(), byte_tokenizer()), prompts, seed=1) == (
-        expected
+    plain, wrapped = tiny_model(shape), Passing(tiny_model(shape)).eval()
+    expected, found = (
+        gen.generate(gen.from_transformers(one, byte_tokenizer()), prompts, seed=1) for one in (plain, wrapped)
     )
+    assert found == expected
 
 
 def test_a_wrapper_that_loses_positions_is_refused_by_the_probe() -> None:
