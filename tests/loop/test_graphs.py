@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -22,6 +23,7 @@ from gen.models.transformers import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from gen.testing import no_host_sync, virtual_gpus
+from gen.testing.machine import active_machine
 from tests.helpers import byte_tokenizer, tiny_model
 
 PROMPTS = ["Ada", "hello there", "x = "]
@@ -239,6 +241,36 @@ def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
                 tokens(model, sampler, new_tokens)
             counts.append(report.count)
         assert counts[0] == counts[1] <= 2, report
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """CUDA's own debug mode on a real GPU, gen's rules on a virtual one."""
+    if active_machine() is not None:
+        with no_host_sync():
+            yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_every_step_after_the_first_runs_where_waiting_is_an_error(cuda_graph: bool, gpu: torch.device) -> None:
+    model = adapter(gpu)
+    sampler = gen.samplers.multinomial(**PENALTIES)
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 1, "max_new_tokens": 80, "eos_token_id": []}
+    expected = gen.generate(model, "Ada", cuda_graph=False, **arguments)
+    stream = gen.stream(model, "Ada", cuda_graph=cuda_graph, **arguments)
+    pieces = [next(stream)]
+    with waiting_is_an_error():
+        while len("".join(pieces)) < len(expected) // 2:
+            pieces.append(next(stream))
+    assert "".join([*pieces, *stream]) == expected
+    assert bool(kept(model).recordings) is cuda_graph
 
 
 def test_a_step_with_a_graph_allocates_nothing(gpu: torch.device) -> None:
