@@ -78,7 +78,7 @@ class TransformersModel:
         """See `gen.models.base.Checked.check`."""
         self._refuse_training()
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
-        if hooked or self.placement.offloaded:
+        if hooked or self.placement.offloaded or self._shares_buffers:  # a recorded step would take no turn
             return None
         return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
 
