@@ -17,6 +17,7 @@ failed or ran out of time; without a CUDA device there is nothing to do, which i
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,6 +28,8 @@ from typing import Any
 
 LIMIT = 560.0  # seconds for all steps
 _PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+_NEEDS_GPU = re.compile(r"mark\.gpu|\(gpu: torch\.device|, gpu: torch\.device|two_gpus: None")
+ROOT = Path(__file__).parents[1]
 _TAIL = 4000  # characters of a step's output that are kept
 
 
@@ -56,15 +59,22 @@ class Outcome:
 def steps(gpus: int) -> list[Step]:
     """All steps, the most important ones first."""
     devices = [f"cuda:{index}" for index in range(gpus)][:2]
-    loop = ("tests/loop", "tests/samplers")
+    tests = gpu_tests()
+    loop = [path for path in tests if path.startswith(("tests/loop", "tests/samplers"))]
     cases = ("-m", "benchmarks.gpu_cases", "--json", "{json}")
     return [
-        Step("tests", (*_PYTEST, "tests"), 240),
+        Step("tests", (*_PYTEST, *tests), 240),
         Step("decode", (*cases, "decode"), 150),
         Step("samplers", (*cases, "samplers"), 60),
         Step("triton", (*_PYTEST, *loop), 120, {"GEN_TRITON": "1"}),
         Step("throughput", ("-m", "benchmarks.throughput", "--json", "{json}", "--devices", *devices), 90),
     ]
+
+
+def gpu_tests() -> list[str]:
+    """The files with tests that need a GPU; others import what need not be there."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [file.relative_to(ROOT).as_posix() for file in files if _NEEDS_GPU.search(file.read_text(encoding="utf-8"))]
 
 
 def main() -> int:
@@ -100,8 +110,8 @@ def main() -> int:
 
 def run(step: Step, made: Path, left: float) -> Outcome:
     """Run a step for as long as it may, at most for what is left for all."""
-    command = [sys.executable, *(str(made) if part == "{json}" else part for part in step.arguments)]
-    own = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "."), **step.environment}
+    command = [sys.executable, *(str(made.absolute()) if part == "{json}" else part for part in step.arguments)]
+    own = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), **step.environment}
     begin = time.monotonic()
     code: int | None = None
     output: Any
@@ -109,6 +119,7 @@ def run(step: Step, made: Path, left: float) -> Outcome:
         done = subprocess.run(
             command,
             env=os.environ | own,
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from outlines import generate, models  # type: ignore[import-not-found]
-from outlines.samplers import beam_search, greedy, multinomial  # type: ignore[import-not-found]
+from outlines import generate, models
+from outlines.samplers import beam_search, greedy, multinomial
 from pydantic import BaseModel
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE

@@ -1,11 +1,13 @@
-"""Do Outlines' own tests pass with gen's samplers in the place of its own?
+"""Do Outlines' own tests pass with gen's samplers in the place of its own, and after gen's `patch()`?
 
     python -m benchmarks.outlines_suite
 
 Makes an environment with Outlines 0.0.46, takes its tests of samplers and generator from its source distribution, and
-runs them unmodified: with its samplers, then with gen's. `benchmarks/outlines_end_to_end.py`, which generates text,
-regular expressions and JSON with Outlines and a tiny model, runs both ways too. Prints each test's two results; exits
-with 1 if they differ in more than test_multinomial, whose expected draws are those of another random function.
+runs them unmodified: with its samplers, with gen's, and with `gen.integrations.outlines.patch()`.
+`benchmarks/outlines_end_to_end.py`, which generates text, regular expressions and JSON with Outlines and a tiny model,
+runs each way too; then `benchmarks/outlines_exl2.py`, which shows issue 909 and exl2 models. Prints each test's
+results; exits with 1 if they differ in more than test_multinomial, whose expected draws are those of another random
+function, or if a test of exl2 models fails.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from benchmarks.measuring import markdown_table
 ROOT = Path(__file__).parents[1]
 TESTS = ["tests/test_samplers.py", "tests/generate/test_generator.py"]
 END_TO_END = ROOT / "benchmarks" / "outlines_end_to_end.py"
+EXL2 = ROOT / "benchmarks" / "outlines_exl2.py"
 MAY_DIFFER = {"test_multinomial"}
 
 # All that Outlines needs but torch, pytest and a few libraries of theirs, which are the running interpreter's. pip must
@@ -48,6 +51,13 @@ import outlines.generate.api
 assert outlines.generate.api.MultinomialSampler is gen.samplers.MultinomialSampler
 """
 
+# Patches Outlines when it has been imported, as its users do.
+PATCH = """
+import outlines
+import gen.integrations.outlines
+gen.integrations.outlines.patch()
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -55,20 +65,26 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results there")
     arguments = parser.parse_args()
     python, source = _environment(arguments.environment.absolute())
-    theirs, ours = (_run(python, source, swapped) for swapped in (False, True))
-    names = list(dict.fromkeys([*theirs, *ours]))
-    rows = [
-        {"test": name, "Outlines' samplers": theirs.get(name, "-"), "gen's samplers": ours.get(name, "-")}
-        for name in names
-    ]
+    tests = [*TESTS, str(END_TO_END)]
+    ways = {
+        "Outlines' samplers": _run(python, source, tests),
+        "gen's samplers": _run(python, source, tests, "use_gen_samplers"),
+        "patch()": _run(python, source, tests, "use_gen_patch"),
+    }
+    theirs, *others = ways.values()
+    names = list(dict.fromkeys(name for results in ways.values() for name in results))
+    rows = [{"test": name} | {way: results.get(name, "-") for way, results in ways.items()} for name in names]
     print(markdown_table(rows))
-    for title, results in {"Outlines' samplers": theirs, "gen's samplers": ours}.items():
+    exl2 = _run(python, source, [str(EXL2)])
+    for title, results in (ways | {"exl2 models": exl2}).items():
         print(f"{title}: {sum(r == 'passed' for r in results.values())} of {len(results)} passed")
-    differ = [name for name in names if theirs.get(name) != ours.get(name)]
+    differ = [name for name in names if any(theirs.get(name) != results.get(name) for results in others)]
     print(f"different: {', '.join(differ) or 'none'}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"tests": rows, "different": differ}, indent=1) + "\n")
-    if not names or {name.rsplit("::")[-1] for name in differ} - MAY_DIFFER:
+        told = {"tests": rows, "different": differ, "exl2": exl2}
+        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+    unexplained = {name.rsplit("::")[-1] for name in differ} - MAY_DIFFER
+    if not names or unexplained or set(exl2.values()) != {"passed"}:
         sys.exit(1)
 
 
@@ -76,6 +92,7 @@ def _environment(folder: Path) -> tuple[Path, Path]:
     """The environment's interpreter and the unpacked source distribution; both made where they are missing."""
     python, source = folder / "bin" / "python", folder / "outlines-0.0.46"
     if source.exists():
+        _write_plugins(python)
         return python, source
     print(f"making {folder.name}", file=sys.stderr)
     venv.create(folder, with_pip=True, clear=True)
@@ -87,7 +104,6 @@ def _environment(folder: Path) -> tuple[Path, Path]:
     stub.mkdir()
     (stub / "__init__.py").touch()
     (stub / "airports.py").write_text("AIRPORT_LIST: list[object] = []\n")
-    (packages / "use_gen_samplers.py").write_text(PLUGIN)
     download = [
         str(python),
         "-m",
@@ -104,20 +120,27 @@ def _environment(folder: Path) -> tuple[Path, Path]:
         (archive,) = Path(temporary).glob("outlines-0.0.46.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
+    _write_plugins(python)
     return python, source
+
+
+def _write_plugins(python: Path) -> None:
+    packages = Path(subprocess.check_output([python, "-c", _PACKAGES], text=True).strip())
+    (packages / "use_gen_samplers.py").write_text(PLUGIN)
+    (packages / "use_gen_patch.py").write_text(PATCH)
 
 
 _PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
-def _run(python: Path, source: Path, swapped: bool) -> dict[str, str]:
+def _run(python: Path, source: Path, tests: list[str], plugin: str | None = None) -> dict[str, str]:
     """The outcome of each test."""
-    plugin = ["-p", "use_gen_samplers"] if swapped else []
+    loaded = ["-p", plugin] if plugin else []
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", f"--rootdir={source}", "-c", str(source / "pyproject.toml")]
         subprocess.run(
-            [str(python), "-m", "pytest", *options, f"--junitxml={report}", *plugin, *TESTS, str(END_TO_END)],
+            [str(python), "-m", "pytest", *options, f"--junitxml={report}", *loaded, *tests],
             cwd=source,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OUTLINES_CACHE_DIR": temporary},
             stdout=sys.stderr,

@@ -22,7 +22,7 @@ from benchmarks.measuring import interleave, machine, markdown_table, ratio, spr
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
-from gen.loop.batch import view_bucket
+from gen.loop.places import view_bucket
 from gen.models.transformers import TransformersModel
 
 PROMPTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a small house by the river, and"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ModelError,
         SamplingError,
     )
-    from gen.loop.texts import Completion
+    from gen.loop.texts import Completion, TopLogprobs
     from gen.models.encoder import from_transformers_encoder, load_encoder
     from gen.models.exllamav2 import from_exllamav2
     from gen.models.exllamav3 import from_exllamav3
@@ -54,6 +54,7 @@ __all__ = [
     "Placement",
     "SamplingError",
     "Stream",
+    "TopLogprobs",
     "agenerate",
     "astream",
     "choice",
@@ -96,7 +97,7 @@ _HOMES = {
         "ModelError",
         "SamplingError",
     ],
-    "loop.texts": ["Completion"],
+    "loop.texts": ["Completion", "TopLogprobs"],
     "models.encoder": ["from_transformers_encoder", "load_encoder"],
     "models.exllamav2": ["from_exllamav2"],
     "models.exllamav3": ["from_exllamav3"],

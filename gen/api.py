@@ -10,10 +10,10 @@ from gen.arguments import check_flag, read_whole
 from gen.calls import PromptArguments, Result, read_call, read_one
 from gen.errors import Interrupted
 from gen.images import ImageLike
-from gen.loop.batch import Job, Taker
-from gen.loop.custom import CustomTexts
-from gen.loop.running import Options, Runner, completions, new_job, run
-from gen.loop.texts import Completion, Text
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions, new_job, only_text
+from gen.loop.running import Options, Runner, run
+from gen.loop.texts import Completion
 from gen.loop.values import valued
 from gen.models.base import Model
 from gen.prompts import AnyPrompt, Prompt, Prompts
@@ -171,6 +171,7 @@ def generate(
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
@@ -214,7 +215,10 @@ def generate(
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
             token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
             int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
-        max_batch_tokens: how many tokens all rows that run at once may have room for; None is what memory allows.
+        top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
+            them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
+        max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
+            with its text; None is what fits into the memory that is free, of a CPU's half of what is available.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
@@ -223,7 +227,7 @@ def generate(
         A str for a prompt, or a value of its output type; a list of them for a list. Where a prompt has several texts
         (a multinomial sampler with samples, num_return_sequences above 1) a list of them stands in the place of one.
     Raises:
-        ArgumentError: an argument cannot be used; nothing has run.
+        ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
         ConstraintError: an output type cannot be held to, or there is no room for a whole text of it; nothing has run.
         IncompleteError: a text ended before it was whole: at a stop string, or at its limit on the host engine; or its
             type refuses the value.
@@ -253,6 +257,7 @@ def generate(
         details=details,
         num_return_sequences=num_return_sequences,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
@@ -278,6 +283,7 @@ def stream(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
 ) -> Stream:
@@ -306,6 +312,7 @@ def stream(
         chat=chat,
         chat_template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     job = new_job(model, request, streamed=True)
     return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)
@@ -313,20 +320,13 @@ def stream(
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
     """Each step's new text; nothing of what it computes with outlives a yield."""
-    taker: Taker
-    [taker] = job.takers
-    if isinstance(taker, CustomTexts):
-        [taker] = taker.texts
+    text = only_text(job)
     with Runner(model, [job], options) as runner:
         while not runner.idle:
             runner.advance()
-            if isinstance(taker, Text) and (piece := taker.read()):
+            if text is not None and (piece := text.read()):
                 yield piece
-    if job.error is not None:
-        raise job.error
-    if not isinstance(taker, Text):  # a search of one beam: at its end
-        if text := completions(job)[0].text:
-            yield text
-    elif taker.error is not None:
-        raise taker.error
-    valued(job.request, completions(job)[0])  # raises where the text is not whole
+    [completion] = completions(job)
+    if text is None and completion.text:  # a search of one beam: at its end
+        yield completion.text
+    valued(job.request, completion)  # raises where the text is not whole

@@ -4,19 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
-from gen.arguments import LARGEST, check_flag, read_whole
+from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.constraints.compiling import carry_out, compile, compiled_before
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import read_plan
-from gen.errors import ArgumentError, BatchError, ConstraintError
+from gen.errors import ArgumentError, BatchError, ConstraintError, show
 from gen.images import ImageLike, read_images
 from gen.isolation import isolated
-from gen.loop.batch import Job
-from gen.loop.running import completions
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions
 from gen.loop.texts import Completion
 from gen.loop.values import valued
 from gen.models.base import Model, RecommendsSampler
-from gen.prompts import AnyPrompt, Prompt, Prompts, check_model, read_requests, split_prompts
+from gen.prompts import AnyPrompt, Prompt, Prompts, split_prompts
+from gen.reading import check_model, read_requests
 from gen.requests import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
@@ -36,6 +37,7 @@ class PromptArguments(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, object] | None
     num_return_sequences: int
     logits_processors: Sequence[LogitsProcessor] | None
+    top_logprobs: int | None
 
 
 class OneArguments(TypedDict, total=False):
@@ -50,6 +52,7 @@ class OneArguments(TypedDict, total=False):
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
     logits_processors: Sequence[LogitsProcessor] | None
+    top_logprobs: int | None
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def read_call(
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
 ) -> Call:
     """The arguments of `gen.generate`, which says what they are, checked.
 
@@ -132,8 +136,12 @@ def read_call(
         ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
     """
     prompts, batch = split_prompts(prompt)
+    if not batch:
+        _refuse_lists(sampler=sampler, max_new_tokens=max_new_tokens, seed=seed)
     samplers = _read_samplers(model, sampler, len(prompts))
     check_flag("details", details)
+    if top_logprobs is not None and not details:
+        raise ArgumentError("top_logprobs are told with details=True, in each completion; give both.")
     returned = _read_returned(num_return_sequences, samplers)
     constraints = _read_constraints(model, output_type, len(prompts) if batch else None)
     requests = read_requests(
@@ -148,6 +156,7 @@ def read_call(
         chat=chat,
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     pairs = zip(requests, constraints, strict=True)
     return Call([_constrained(model, *pair) for pair in pairs], batch, returned, details)
@@ -168,6 +177,7 @@ def read_one(
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
     logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
 ) -> Request:
     """The arguments of a function that continues one prompt with one text, checked.
 
@@ -179,6 +189,7 @@ def read_one(
     prompts, batch = split_prompts(prompt)
     if batch:
         raise ArgumentError(f"{function} takes one prompt; use generate for a list.")
+    _refuse_lists(sampler=sampler, max_new_tokens=max_new_tokens, seed=seed)
     [constraint] = _read_constraints(model, output_type, None)
     [chosen] = _read_samplers(model, sampler, 1)
     if chosen.samples != 1:
@@ -195,6 +206,7 @@ def read_one(
         chat=chat,
         template_kwargs=chat_template_kwargs,
         logits_processors=logits_processors,
+        top_logprobs=top_logprobs,
     )
     return _constrained(model, request, constraint)
 
@@ -241,6 +253,16 @@ def _constrained(model: Model, request: Request, constraint: Constraint | None) 
     if constraint.compiled is not None:
         constraint.compiled.place(model.placement.logits_device)
     return replace(request, constraint=constraint)
+
+
+def _refuse_lists(**arguments: object) -> None:
+    """Raise an ArgumentError for a list, one for each prompt, where the prompt is no list."""
+    for name, given in arguments.items():
+        if isinstance(as_lists(given), list | tuple):
+            raise ArgumentError(
+                f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
+                f"the list, or the prompt as a list of one. Got {show(given)}"
+            )
 
 
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:

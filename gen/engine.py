@@ -9,16 +9,18 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls import OneArguments, PromptArguments, Result, read_call, read_submitted
 from gen.errors import ArgumentError
-from gen.loop.batch import Job
 from gen.loop.drawing import draws
 from gen.loop.engine import EngineLoop
-from gen.loop.running import Options, new_job, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import new_job
+from gen.loop.running import Options, run
 from gen.loop.texts import Completion
 from gen.models.base import Model
 from gen.models.idle import Idle
-from gen.prompts import AnyPrompt, Prompt, Prompts, check_model
+from gen.prompts import AnyPrompt, Prompt, Prompts
+from gen.reading import check_model
 from gen.requests import Request
-from gen.samplers import GreedySampler, Sampler
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.streaming import EngineStream
 
 ROWS = 32  # how many requests run at once in the engine of `agenerate` and `astream`
@@ -227,7 +229,9 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     try:
         for feed in feeds:
             await feed.arrival(end=True)
-            if feed.failure is not None:
+            if isinstance(feed.failure, Exception):
+                feed.job.error = feed.failure
+            elif feed.failure is not None:
                 raise feed.failure
     finally:
         for feed in feeds:
@@ -248,9 +252,14 @@ def _submit(
     owner: object,
 ) -> EngineStream:
     if not _runs(request):
+        name = type(request.sampler).__name__
+        what = {
+            BeamSearchSampler: "a search of one beam is gen.samplers.greedy, or goes",
+            MultinomialSampler: "give each parameter of the sampler as a number instead of a tensor, or let it go",
+        }.get(type(request.sampler), f"a sampler of your own, as {name}, goes")
         raise ArgumentError(
-            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; "
-            f"{type(request.sampler).__name__} is for gen.generate and gen.agenerate."
+            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; {what} through "
+            "gen.generate, or gen.agenerate from asyncio."
         )
     job = new_job(model, request, streamed=True)
     if constrain is None:

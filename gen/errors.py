@@ -20,6 +20,10 @@ class ArgumentError(GenError, ValueError):
     """An argument that cannot be used: out of range, of the wrong type, unknown, or at odds with another one."""
 
 
+class ResultError(ArgumentError):
+    """A sampler or a logits processor of the user's gives what no prompt can go on with."""
+
+
 class DeviceError(GenError, RuntimeError):
     """A device that does not exist, or tensors that are not where they belong."""
 

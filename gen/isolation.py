@@ -5,7 +5,7 @@ back, between two pieces of a stream too. Settings of the whole process, such as
 algorithms, are not touched: other threads would see it. The code gives every dtype itself.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
 from inspect import isgeneratorfunction
@@ -27,6 +27,15 @@ def own_settings() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         yield
+
+
+def settings_of_the_process() -> Hashable:
+    """Those that a recorded or captured step has in it: with others it would make other calls, or run other kernels."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+    )
 
 
 def isolated(function: Callable[P, R]) -> Callable[P, R]:

@@ -26,6 +26,8 @@ class Request:
         bad_words: token ids that must not come in a row.
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
+        top_logprobs: how many of the model's likeliest tokens are told with each token; None for not even its own
+            log-probability in the model's distribution.
         hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
         number: which of a call's prompts it is, from 0.
@@ -40,6 +42,7 @@ class Request:
     bad_words: tuple[tuple[int, ...], ...] = ()
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()
+    top_logprobs: int | None = None
     hidden: Mapping[int, str] = field(default_factory=dict)
     constraint: Constraint | None = None
     number: int = 0

@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 
 from gen.errors import GenError
-from gen.loop.batch import Job
 from gen.loop.engine import Feed
-from gen.loop.running import completions
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions
 from gen.loop.texts import Completion
 from gen.loop.values import valued
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.batch import Job
-from gen.loop.running import Options, completions, new_job, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions, new_job
+from gen.loop.running import Options, run
 from gen.loop.texts import Completion
 from gen.models.transformers import TransformersModel
-from gen.prompts import read_requests
+from gen.reading import read_requests
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
@@ -382,7 +383,7 @@ class near:
     __hash__ = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("most", [1, 40, 70, 200, 10_000])
+@pytest.mark.parametrize("most", [78, 100, 200, 10_000])
 def test_max_batch_tokens_changes_no_text(llama: Any, most: int) -> None:
     arguments: Any = {"sampler": EACH, "max_new_tokens": LIMITS, "seed": range(7)}
     assert gen.generate(llama, MIXED, max_batch_tokens=most, **arguments) == alone(llama)
@@ -627,6 +628,19 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (
             lambda m: generate(m, ["x", "y"], max_new_tokens=[1, 2, 3]),
             "max_new_tokens must be .* one for each of 2 prompts, got 3",
+        ),
+        *(
+            (
+                lambda m, name=name, given=given: generate(m, "x", **{name: given}),
+                f"{name} is a list, one for each prompt",
+            )
+            for name, given in [
+                ("max_new_tokens", [3]),
+                ("max_new_tokens", torch.tensor([3])),
+                ("seed", (7,)),
+                ("seed", numpy.array([7, 8])),
+                ("sampler", [greedy()]),
+            ]
         ),
         (lambda m: generate(m, ["x", "y"], max_new_tokens=[1, -2]), "max_new_tokens must be a whole number .* got -2"),
         (lambda m: generate(m, "x", logits_processors=again), "logits_processors"),

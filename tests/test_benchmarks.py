@@ -172,6 +172,22 @@ def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     assert rows["llama"]["tokens"] > 20  # texts that vary, or the comparison would show nothing
 
 
+OWN_WAYS = [  # what each has that others have not; older versions of transformers have not all of them
+    "moshi",  # a window in its config that it does not look at
+    "mllama",  # layers for images alone
+    "moss_transcribe_diarize",  # positions that its forward hands on without a name
+    "whisper",
+    "inkling2_text",  # distances that are counted from the end of the cache, and convolutions
+    "qwen4_exp_text",  # positions of earlier tokens in the cache
+]
+
+
+@pytest.mark.parametrize("architecture", [name for name in OWN_WAYS if name in model_types("decoders")])
+def test_architectures_with_ways_of_their_own_have_right_texts(architecture: str) -> None:
+    cases = dict(TextComparison(tiny_model(architecture)).cases())
+    cases["a batch of unequal lengths"]()
+
+
 def test_the_sweep_sees_a_window_that_is_left_out_in_prompts_and_in_new_tokens() -> None:
     model = tiny_model("mistral")
     window = model.config.sliding_window

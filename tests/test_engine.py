@@ -253,12 +253,27 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
             (["a", "b"], {}, "submit takes one prompt; use generate for a list"),
             ("a", {"sampler": multinomial(samples=2)}, "submit makes one text, the sampler makes 2 a prompt; use gen"),
             ("a", {"sampler": beam_search(3)}, "submit makes one text, the sampler makes 3"),
-            ("a", {"sampler": beam_search(1)}, "BeamSearchSampler is for gen.generate and gen.agenerate"),
-            ("a", {"sampler": Custom()}, "Custom is for gen.generate and gen.agenerate"),
+            (
+                "a",
+                {"sampler": beam_search(1)},
+                "a search of one beam is gen.samplers.greedy, or goes through gen.generate",
+            ),
+            (
+                "a",
+                {"sampler": Custom()},
+                "a sampler of your own, as Custom, goes through gen.generate, or gen.agenerate",
+            ),
+            (
+                "a",
+                {"sampler": multinomial(temperature=torch.tensor([0.5]))},
+                "give each parameter of the sampler as a number instead of a tensor, or let it go through gen.generate",
+            ),
             ("longer than the context", {}, "Shorten the prompt"),
             ([10**6], {}, "vocabulary|token id"),
             ("a", {"max_new_tokens": -1}, "max_new_tokens"),
-            ("a", {"seed": [1, 2]}, "seed"),
+            ("a", {"seed": [1, 2]}, "seed is a list, one for each prompt of a list, and the prompt is a single one"),
+            ("a", {"max_new_tokens": [3]}, "max_new_tokens is a list"),
+            ("a", {"sampler": [greedy()]}, "sampler is a list"),
         ]
         for prompt, arguments, message in refused:
             with pytest.raises(gen.ArgumentError, match=message):

@@ -74,6 +74,14 @@ def test_all_steps_together_end_within_ten_minutes() -> None:
     assert devices[0][-2:] == ("cuda:0", "cuda:1")
 
 
+def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest) -> None:
+    """The oracle is pytest's own marker, of all tests that are run beside this one."""
+    marked = {item.path for item in request.session.items if item.get_closest_marker("gpu")}
+    found = gpu.gpu_tests()
+    assert {path.relative_to(ROOT).as_posix() for path in marked} <= set(found)
+    assert {"tests/loop/test_graphs.py", "tests/testing/test_no_host_sync.py"} <= set(found)
+
+
 def test_decode_measures_every_program_against_the_time_to_read_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

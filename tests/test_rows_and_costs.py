@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gen
-from gen.loop.running import Options, completions, run
+from gen.loop.kinds import completions
+from gen.loop.running import Options, run
 from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model

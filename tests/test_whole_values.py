@@ -13,7 +13,8 @@ from torch import Tensor
 
 import gen
 from gen.errors import ArgumentError, ConstraintError, IncompleteError, SamplingError
-from gen.loop.running import Options, completions, run
+from gen.loop.kinds import completions
+from gen.loop.running import Options, run
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
 from gen.testing import no_host_sync, virtual_gpus

@@ -272,7 +272,8 @@ def _attempt(
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:
     """A line of JSON, which has no infinite numbers: they are null."""
-    return json.dumps({"prompt": one.text, **{name: _finite(value) for name, value in asdict(completion).items()}})
+    told = {name: _finite(value) for name, value in asdict(completion).items() if name != "top_logprobs"}
+    return json.dumps({"prompt": one.text, **told})
 
 
 def _finite(value: Any) -> Any:

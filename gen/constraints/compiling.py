@@ -16,7 +16,7 @@ from gen.constraints.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.isolation import isolated
 from gen.models.base import Model
-from gen.prompts import check_model
+from gen.reading import check_model
 from gen.tokenizers import Tokenizer
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first

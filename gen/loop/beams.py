@@ -69,7 +69,7 @@ class Beams:
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.warm_up`: it has no kernels of its own."""
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """See `gen.loop.search.Search.admit`."""
         widest = max(len(request.ends) for request in requests)
         if widest > self._eos.shape[1]:
@@ -163,7 +163,7 @@ class BeamTexts:
         return self._hypotheses is not None
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
+        """See `gen.loop.jobs.Taker.take`."""
         if self.ended:
             return
         rows = slice(row, row + self._beams)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
 from gen.loop.texts import Text
 from gen.requests import Request
@@ -36,9 +37,11 @@ class Custom:
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.search.Search.warm_up`: what the sampler needs is not known."""
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """See `gen.loop.search.Search.admit`."""
-        self._weights[rows] = 0.0
+        each = (rows.stop - rows.start) // len(requests)
+        begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
+        self._weights[rows] = to_device(begun, self._weights.device)
 
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
         """See `gen.loop.search.Search.choose`. Host sync: what the sampler does."""
@@ -72,7 +75,7 @@ class CustomTexts:
         return all(text.ended for text in self.texts)
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
+        """See `gen.loop.jobs.Taker.take`."""
         rows = range(row, row + len(self.texts))
         sources = [own + results[2][own] - row for own in rows]
         if any(not 0 <= source < len(self.texts) for source in sources):
@@ -85,4 +88,4 @@ class CustomTexts:
         if sources != [*range(len(self.texts))]:
             self.texts = [self.texts[source].fork(own.seed) for source, own in zip(sources, self.texts, strict=True)]
         for text, own in zip(self.texts, rows, strict=True):
-            text.push(results[0][own][0], results[1][own])
+            text.take(results, own)

@@ -68,7 +68,7 @@ class Drawing:
                 tables: dict[str, Any] = {name: self._tables[name][:1] for name in used}
                 draw(made, keys, Parameters(**tables))
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """See `gen.loop.search.Search.admit`."""
         columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
         for request in requests:

@@ -11,7 +11,8 @@ from threading import Condition, Lock, Thread, current_thread
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
-from gen.loop.batch import Job
+from gen.loop.jobs import Job
+from gen.loop.memory import check_room
 from gen.loop.running import Options, Runner
 from gen.loop.texts import Text
 from gen.models.base import Model
@@ -148,9 +149,11 @@ class EngineLoop:
         Args:
             prepare: to be run before that, in a thread for it; what it raises is the job's error.
         Raises:
+            ArgumentError: it needs more room than there may be.
             EngineFull: as many wait as may.
             EngineClosed: it was closed, or has failed.
         """
+        check_room([(job.request.number, job.rows, job.most_tokens)], self._options.max_batch_tokens)
         feed = Feed(job, self._on_cancel)
         with self._lock:
             if self._full():

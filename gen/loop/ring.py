@@ -12,9 +12,14 @@ SLOTS = 8  # more than may be under way: a slot is not written again before it h
 
 @dataclass(frozen=True)
 class Ticket:
-    """Results that are on their way; `slot` is where."""
+    """Results that are on their way: in which ring, and in which of its slots."""
 
+    ring: "Ring"
     slot: int
+
+    def read(self, rows: int) -> list[list[Any]]:
+        """See `Ring.read`."""
+        return self.ring.read(self, rows)
 
 
 class Ring:
@@ -64,7 +69,7 @@ class Ring:
     def send(self) -> Ticket:
         """Start to copy what was pushed last; call it once for each push, on its stream. Host sync: none."""
         if not self.lag:
-            return Ticket(0)
+            return Ticket(self, 0)
         slot = self._next
         self._next = (slot + 1) % SLOTS
         self._written[slot].record(torch.cuda.current_stream(self._slot.device))
@@ -73,7 +78,7 @@ class Ring:
             for slots, pinned in zip(self._slots, self._pinned, strict=True):
                 pinned[slot].copy_(slots[slot], non_blocking=True)
             self._copied[slot].record(self._stream)
-        return Ticket(slot)
+        return Ticket(self, slot)
 
     def read(self, ticket: Ticket, rows: int) -> list[list[Any]]:
         """The results of the first rows, as lists, one for each tensor. Host sync: a wait for that copy's event."""

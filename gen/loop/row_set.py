@@ -8,16 +8,23 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.loop.ring import Ring
+from gen.loop.ring import Ring, Ticket
 from gen.loop.search import Search
 from gen.loop.streams import Streams
+from gen.loop.top_tokens import TopTokens
 from gen.models.base import Model
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 from gen.samplers.random import row_keys
 
 
 class Stage(Protocol):
-    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place."""
+    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place.
+
+    Attributes:
+        failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
+    """
+
+    failing: Sequence[LogitsProcessor]
 
     def begin(self) -> None:
         """All rows are free: what earlier requests asked for no longer counts."""
@@ -84,6 +91,7 @@ class RowSet:
         streams: on which alone it is used on CUDA.
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
         recordings: steps by shape and by what takes part; kept until memory moves.
+        filled: whether a prompt has been read into them, so that they have their memory.
     """
 
     def __init__(
@@ -106,6 +114,7 @@ class RowSet:
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
+        self.filled = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
         self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
@@ -114,12 +123,14 @@ class RowSet:
         self._history: Tensor | None = None  # (count, length), made when a stage first wants it
         self._storied = False  # whether a stage wants it now
         self.ring = Ring(self.search.results)
+        self._tops = TopTokens(count, self._vocabulary, device)
 
     def begin(self) -> None:
         """All rows are free."""
         self.search.begin()
         for stage in self.stages:
             stage.begin()
+        self._tops.begin()
         self._storied = False
 
     @property
@@ -135,10 +146,17 @@ class RowSet:
 
     def key(self, count: int, view: int) -> Hashable:
         """What a recorded step depends on."""
-        return count, view, self._storied, self.search.key(), tuple(stage.key() for stage in self.stages)
+        stages = tuple(stage.key() for stage in self.stages)
+        return count, view, self._storied, self.search.key(), stages, self._tops.width
 
     def fill(
-        self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], *, start: int = 0
+        self,
+        rows: slice,
+        requests: Sequence[Request],
+        tokens: Sequence[Sequence[int]],
+        *,
+        weights: Sequence[float] | None = None,
+        start: int = 0,
     ) -> None:
         """Read prompts into rows side by side and choose each row's next token.
 
@@ -146,6 +164,7 @@ class RowSet:
             rows: all rows of all requests, those of a request side by side.
             tokens: what is read for each request: its prompt, and what was made of its text before, which counts as
                 generated.
+            weights: the log-probability of what was made of each text before; None for 0.
             start: how many of the tokens have been read before, by `read_part`.
         """
         each = (rows.stop - rows.start) // len(requests)
@@ -154,7 +173,8 @@ class RowSet:
             self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
         logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
-        self._begin_rows(rows, requests, tokens)
+        self.filled = True
+        self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
                 self.rows.copy(place, slice(place + 1, place + each), len(read))
@@ -174,6 +194,20 @@ class RowSet:
             self._choose(self.rows.step(token_ids, view), here, view)
 
         return run
+
+    def send(self) -> list[Ticket]:
+        """Send the newest results to the host: those of the search, and the likeliest tokens where they are wanted."""
+        return [ring.send() for ring in (self.ring, self._tops.ring) if ring is not None]
+
+    @property
+    def failing(self) -> Sequence[LogitsProcessor]:
+        """The functions of a user's that were being run when a step failed; empty where none was."""
+        return next((stage.failing for stage in self.stages if stage.failing), ())
+
+    def forget_failure(self) -> None:
+        """Go on after a step that failed."""
+        for stage in self.stages:
+            stage.failing = ()
 
     def move(self, source: int, target: int, view: int) -> None:
         """Make one row what another one is."""
@@ -201,7 +235,8 @@ class RowSet:
     def moving(self) -> Iterable[Tensor]:
         """What a step changes so that running it twice would not be running it once."""
         parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
-        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), self.ring.moving())
+        rings = (ring.moving() for ring in (self.ring, self._tops.ring) if ring is not None)
+        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), *rings)
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
@@ -214,7 +249,9 @@ class RowSet:
         ]
         self.search.warm_up(shapes, requests)
 
-    def _begin_rows(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+    def _begin_rows(
+        self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], weights: Sequence[float]
+    ) -> None:
         """Set all that the loop keeps of rows."""
         device = self._seeds.device
         each = (rows.stop - rows.start) // len(requests)
@@ -227,7 +264,8 @@ class RowSet:
         ]
         counts = to_device(torch.tensor(lengths, device="cpu"), device).repeat_interleave(each, 0)
         self._generated[rows] = counts[:, 1:]
-        self.search.admit(rows, requests)
+        self.search.admit(rows, requests, weights)
+        self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
         storied, self._storied = self._storied, any(stage.key() is not None for stage in self.stages)
@@ -248,6 +286,7 @@ class RowSet:
         """From logits to the next token, its count and the ring: the walk of every step."""
         generated, lengths = self._generated[here], self._lengths[here]
         logits = logits[:, : self._vocabulary]
+        seen = self._tops.look(logits, changed=self._storied) if self._tops.width else None
         if self._storied and self._history is not None:
             history = self._history[here, :view]
             shown = lengths.clamp(max=history.shape[1])  # a row that is free may have been longer
@@ -256,6 +295,8 @@ class RowSet:
                     logits = stage(logits, here, history, shown, generated)
         keys = self._keys[here].gather(1, generated).squeeze(1)
         ancestors = self.search.choose(logits, here, keys, generated)
+        if seen is not None:
+            self._tops.write(seen, here, self.search.results[0][here], ancestors)
         if ancestors is not None and not first:
             self.rows.reorder(ancestors, view)
         for follower in self._followers:
@@ -268,7 +309,9 @@ class RowSet:
             history.scatter_(1, lengths, self.search.results[0][here])
             lengths.add_(1).clamp_(max=self.length - 1)
         generated.add_(1).clamp_(max=self.length - 1)
-        self.ring.push()
+        for ring in (self.ring, self._tops.ring):
+            if ring is not None:
+                ring.push()
 
     def _tensors(self) -> Iterable[Tensor]:
         """All that the loop keeps of rows."""

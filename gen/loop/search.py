@@ -35,8 +35,8 @@ class Search(Protocol):
             logits: (1, vocab) each, on the meta device: of the dtypes and strides that those to come may have.
         """
 
-    def admit(self, rows: slice, requests: Sequence[Request]) -> None:
-        """Rows, side by side, begin with these requests' texts."""
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
+        """Rows, side by side, begin with these requests' texts, whose tokens so far have these log-probabilities."""
 
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
         """Choose a token for the rows `here`, write the results, and say where each goes on from.

@@ -19,6 +19,22 @@ FinishReason = Literal["stop", "eos", "length"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopLogprobs:
+    """How likely a token and its rivals are to the model itself: by the softmax of its logits over all tokens that the
+    tokenizer has, before penalties, processors, temperature and cuts.
+
+    Attributes:
+        logprob: the natural log-probability of the token that was chosen; -inf where the model rules it out.
+        token_ids: the likeliest tokens, best first; any of those that are equally likely.
+        logprobs: their log-probabilities.
+    """
+
+    logprob: float
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Completion:
     """A text and how it came about.
 
@@ -32,6 +48,7 @@ class Completion:
             (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
+        top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
     """
 
     text: str
@@ -42,6 +59,7 @@ class Completion:
     finish_reason: FinishReason
     seed: int
     engine: Literal["device", "host"] | None = None
+    top_logprobs: list[TopLogprobs] | None = None
 
 
 def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:
@@ -66,7 +84,7 @@ class Text:
     Attributes:
         finish_reason: None while it goes on.
         error: what went wrong, in the place of a completion.
-        token_ids, logprobs: see `Completion`.
+        token_ids, logprobs, top_logprobs: see `Completion`.
     """
 
     def __init__(self, request: Request, sample: int, tokenizer: Tokenizer, *, streamed: bool = False) -> None:
@@ -77,6 +95,7 @@ class Text:
         self.error: GenError | None = None
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
+        self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
         self._text = ""
         self._unread = ""
         self._eos = frozenset(request.ends)
@@ -98,10 +117,14 @@ class Text:
         return self.finish_reason is not None or self.error is not None
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.batch.Taker.take`."""
-        self.push(results[0][row][0], results[1][row])
+        """See `gen.loop.jobs.Taker.take`."""
+        top, most = None, self.request.top_logprobs
+        if most is not None:
+            own, token_ids, logprobs = (result[row] for result in results[-3:])
+            top = TopLogprobs(logprob=own, token_ids=token_ids[:most], logprobs=logprobs[:most])
+        self.push(results[0][row][0], results[1][row], top)
 
-    def push(self, token_id: int, logprob: float) -> None:
+    def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
         """Take a token; none counts once the text has ended."""
         if self.finish_reason is not None or self.error is not None:
             return
@@ -125,6 +148,8 @@ class Text:
         else:
             self.token_ids.append(token_id)
             self.logprobs.append(logprob)
+            if self.top_logprobs is not None and top is not None:
+                self.top_logprobs.append(top)
             if self._walker is not None and self._walker.complete:
                 self.finish_reason = "eos"
             elif len(self.token_ids) >= self.request.limit:
@@ -158,6 +183,7 @@ class Text:
         other = copy(self)
         other.seed = seed
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
+        other.top_logprobs = None if self.top_logprobs is None else list(self.top_logprobs)
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
         other._walker = None if self._walker is None else self._walker.copy()
         return other
@@ -181,4 +207,5 @@ class Text:
             score=sum(self.logprobs) if score is None else score,
             finish_reason=self.finish_reason,
             seed=self.seed,
+            top_logprobs=self.top_logprobs,
         )

@@ -88,10 +88,13 @@ def from_exllamav2(
     )
     used = [torch.device("cuda", index) for index, size in enumerate(split) if size > 0]
     with TURNS(used[-1], used):
-        model, loras = _load(exl2, config, split, lora, cpu_embedding)
+        model = _load(exl2, config, split, cpu_embedding)
         for one in used:
             torch.cuda.synchronize(one)
-    return Exllamav2Model(model, checkpoint, getattr(exl2, CACHES[cache]), loras)
+    loaded = Exllamav2Model(model, checkpoint, getattr(exl2, CACHES[cache]))
+    if lora is not None:
+        loaded.load_lora(lora)
+    return loaded
 
 
 def _split_for(device: torch.device) -> list[float]:
@@ -115,10 +118,8 @@ def _read_split(gpu_split: Sequence[float]) -> list[float]:
     return split
 
 
-def _load(
-    exl2: Any, config: Any, split: list[float], lora: str | Path | None, cpu_embedding: bool
-) -> tuple[Any, list[Any] | None]:
-    """The model, and its LoRA; exllamav2 knows no other way to put the embedding on a GPU than its own device map."""
+def _load(exl2: Any, config: Any, split: list[float], cpu_embedding: bool) -> Any:
+    """The model; exllamav2 knows no other way to put the embedding on a GPU than its own device map."""
     where = show_path(config.model_dir)
     try:
         with redirect_stdout(sys.stderr):
@@ -128,7 +129,6 @@ def _load(
             for index, context in enumerate(model.device_context):
                 if context is not None:
                     model.get_device_context(index)  # makes its tables and scratch memory
-            loras = None if lora is None else [exl2.ExLlamaV2Lora.from_directory(model, str(lora))]
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # it asserts, and fails with errors of every kind
@@ -138,7 +138,7 @@ def _load(
             ) from error
         told = f"{type(error).__name__}: {show(str(error), 200)}"
         raise ModelError(f"exllamav2 cannot load {where}: {told}") from error
-    return model, loras
+    return model
 
 
 class Exllamav2Model:
@@ -146,13 +146,14 @@ class Exllamav2Model:
 
     Attributes:
         exl2_model: the ExLlamaV2 itself.
-        loras: what each forward is given of them.
+        loras: what each forward is given of them; None for none.
         window: prompts that are longer are read wrong by layers that look back so far; None where there are none.
     """
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any, loras: list[Any] | None) -> None:
+    def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any) -> None:
         config = model.config
-        self.exl2_model, self.loras = model, loras
+        self.exl2_model = model
+        self.loras: list[Any] | None = None
         self.tokenizer = checkpoint.tokenizer
         self.vocab_size: int = config.vocab_size  # its logits are padded to a multiple of 32
         self.eos_token_ids = checkpoint.eos_token_ids
@@ -170,9 +171,7 @@ class Exllamav2Model:
             layer_devices=tuple(layers),
             dtype=torch.float16,
         )
-        for name, tensor, device in self.weights():
-            if tensor.device != device:
-                raise DeviceError(f"exllamav2 was to put {name} on {device}, it is on {tensor.device}.")
+        self._check_places()
 
     @cached_property
     def recommended_sampler(self) -> Sampler:
@@ -182,6 +181,24 @@ class Exllamav2Model:
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()
+
+    def load_lora(self, lora: str | Path | None) -> None:
+        """Use a LoRA from now on, in the place of what was used before; None for none.
+
+        Raises:
+            ModelError: there is none in that folder, or exllamav2 cannot read it.
+        """
+        loaded = None
+        if lora is not None:
+            lora_class = import_exllama("exllamav2").ExLlamaV2Lora
+            try:
+                with self.turn(), redirect_stdout(sys.stderr):
+                    loaded = [lora_class.from_directory(self.exl2_model, str(lora))]
+            except Exception as error:  # files of every kind
+                told = f"{type(error).__name__}: {show(str(error), 200)}"
+                raise ModelError(f"exllamav2 cannot load the LoRA {show_path(lora)}: {told}") from error
+        self.loras = loaded
+        self._check_places()
 
     def turn(self) -> AbstractContextManager[None]:
         """Nobody else launches on exllamav2 meanwhile; see `gen.models.turns.Turns`."""
@@ -215,6 +232,12 @@ class Exllamav2Model:
         ):
             block += 1
         return block
+
+    def _check_places(self) -> None:
+        """Raise a DeviceError unless every weight is where it is used."""
+        for name, tensor, device in self.weights():
+            if tensor.device != device:
+                raise DeviceError(f"exllamav2 was to put {name} on {device}, it is on {tensor.device}.")
 
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """All that the model computes with: a name, the tensor, and the device that its module was given."""

@@ -1,8 +1,10 @@
 """What a model keeps from call to call: one set of rows that no call uses, with what was recorded on it; an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
+
+import torch
 
 T = TypeVar("T")
 
@@ -20,12 +22,17 @@ E = TypeVar("E", bound=Closable)
 
 
 class Idle(Generic[T]):
-    """Holds at most one thing, and one engine; threads may take and put at any time."""
+    """Holds at most one thing, and one engine; threads may take and put at any time.
+
+    Attributes:
+        token_bytes: what a token of a row takes on each device; None until rows have been filled.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._kept: T | None = None
         self._engine: Closable | None = None
+        self.token_bytes: Mapping[torch.device, float] | None = None
 
     def take(self) -> T | None:
         """What is kept, which is then the caller's alone; None if there is nothing."""

@@ -194,21 +194,26 @@ def _logits_alone(
 def _logits_padded(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> dict[tuple[int, int], Tensor]:
-    """The same from one forward of both, padded on the left as transformers pads them."""
+    """The same from one forward of both, padded on the side and with the tokens that gen pads them with."""
     device = model.placement.input_device
     texts = [prompt + new for prompt, new in zip(prompts, continuations, strict=True)]
-    width, steps = max(map(len, texts)), len(continuations[0])
-    token_ids = torch.tensor([[0] * (width - len(text)) + text for text in texts], device="cpu")
-    mask = torch.tensor([[False] * (width - len(text)) + [True] * len(text) for text in texts], device="cpu")
-    inputs = {"input_ids": token_ids, "attention_mask": mask.to(torch.int64)}
+    width, left = max(map(len, texts)), model.pads_left
+    padded, masks = [], []
+    for text in texts:
+        missing = width - len(text)
+        padded.append([text[0]] * missing + text if left else text + [text[-1]] * missing)
+        seen, hidden = [True] * len(text), [False] * missing
+        masks.append(hidden + seen if left else seen + hidden)
+    mask = torch.tensor(masks, device="cpu")
+    inputs = {"input_ids": torch.tensor(padded, device="cpu"), "attention_mask": mask.to(torch.int64)}
     if model.takes("position_ids"):
         inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
     placed = {name: to_device(value, device) for name, value in inputs.items()}
     logits = model.hf_model(**placed, use_cache=False, return_dict=True).logits
     return {
-        (row, step): logits[row, width - steps - 1 + step].cpu()
-        for row in range(len(prompts))
-        for step in range(steps + 1)
+        (row, step): logits[row, (width - len(text) if left else 0) + len(prompt) - 1 + step].cpu()
+        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+        for step in range(len(text) - len(prompt) + 1)
     }
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     Mask = Tensor | dict[str, Tensor | None] | None
 
-_COUNT_FROM_THE_END = {"gpt_neo"}  # model types whose windows are counted back from the last column of the cache
+# model types whose windows, or distances between tokens, are counted back from the last column of the cache
+_COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
 
 
 class TransformersModel:
@@ -36,6 +37,7 @@ class TransformersModel:
 
     Attributes:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
+        pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
     """
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -43,7 +45,8 @@ class TransformersModel:
         self._parts = tuple(model.modules())
         self._shares_buffers = any(type(part).__module__.startswith("exllamav3.") for part in self._parts)
         model = self._inner = innermost(model)
-        self._forward_arguments = inspect.signature(model.forward).parameters
+        self._forward_arguments = _arguments(model)
+        self.pads_left = model.config.model_type in _COUNT_FROM_THE_END
         self.tokenizer = Tokenizer(tokenizer)
         self._check_usable()
         self.placement: Placement = place(model)
@@ -64,7 +67,7 @@ class TransformersModel:
         return recommended_sampler(self._inner.generation_config, vocab_size, self.eos_token_ids)
 
     def takes(self, argument: str) -> bool:
-        """Whether the model's forward names an argument."""
+        """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
         return argument in self._forward_arguments
 
     def release(self) -> None:
@@ -75,7 +78,7 @@ class TransformersModel:
         """See `gen.models.base.Checked.check`."""
         self._refuse_training()
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
-        if hooked or self.placement.offloaded:
+        if hooked or self.placement.offloaded or self._shares_buffers:  # a recorded step would take no turn
             return None
         return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
 
@@ -84,8 +87,7 @@ class TransformersModel:
         from gen.models.transformers_aligned import AlignedRows
         from gen.models.transformers_rows import TransformersRows
 
-        kind = AlignedRows if self._inner.config.model_type in _COUNT_FROM_THE_END else TransformersRows
-        return kind(self, count, length)
+        return (AlignedRows if self.pads_left else TransformersRows)(self, count, length)
 
     def prompt_inputs(
         self, token_ids: Tensor, start: int, inputs: Mapping[str, Tensor]
@@ -176,3 +178,12 @@ def _identity(tensor: Tensor) -> Hashable:
         return id(tensor), tensor.dtype, tensor.data_ptr()
     except RuntimeError:  # of a class that keeps its numbers elsewhere
         return id(tensor), tensor.dtype
+
+
+def _arguments(model: "PreTrainedModel") -> frozenset[str]:
+    """What a forward takes by name; of those that it hands on to its decoder, the positions."""
+    parameters = inspect.signature(model.forward).parameters
+    hands_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    decoder = model.get_decoder() if hands_on and hasattr(model, "get_decoder") else None
+    inner = inspect.signature(decoder.forward).parameters if isinstance(decoder, torch.nn.Module) else {}
+    return frozenset(parameters) | ({"position_ids"} & inner.keys())

@@ -31,7 +31,7 @@ class AlignedRows:
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
         """See `gen.models.base.Rows.fill`; all rows are filled at once, each prompt's side by side."""
-        from transformers.cache_utils import Cache, DynamicLayer
+        from transformers.cache_utils import DynamicCache
 
         device, width = self._mask.device, max(map(len, prompts))
         token_ids = torch.tensor(
@@ -42,8 +42,7 @@ class AlignedRows:
             mask[row, width - len(prompt) :] = True
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         self._mask, self._position = to_device(mask, device), to_device(positions[:, -1:], device)
-        layers = self._model.decoder_config.num_hidden_layers
-        self._cache = Cache(layers=[DynamicLayer() for _ in range(layers)])
+        self._cache = DynamicCache(config=self._model.decoder_config)
         logits = self._forward(to_device(token_ids, device), to_device(positions, device))
         if rows.step is not None and rows.step > 1:
             self.reorder(torch.arange(rows.stop, device=device) // rows.step, width)
@@ -57,9 +56,7 @@ class AlignedRows:
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`; there may be more rows than before."""
-        for layer in self._cache.layers:
-            layer.keys = layer.keys.index_select(0, ancestors.to(layer.keys.device, non_blocking=True))
-            layer.values = layer.values.index_select(0, ancestors.to(layer.values.device, non_blocking=True))
+        self._cache.reorder_cache(ancestors)
         own = ancestors.to(self._mask.device, non_blocking=True)
         self._mask, self._position = self._mask.index_select(0, own), self._position.index_select(0, own)
 
@@ -75,8 +72,13 @@ class AlignedRows:
         for number, (layer, device) in enumerate(
             zip(self._cache.layers, self._model.placement.layer_devices, strict=False)
         ):
-            yield f"the cache's keys of layer {number}", layer.keys, device
-            yield f"the cache's values of layer {number}", layer.values, device
+            for name in ("keys", "values"):
+                if isinstance(states := getattr(layer, name, None), Tensor):
+                    yield f"the cache's {name} of layer {number}", states, device
+            for kind in ("conv", "recurrent"):
+                for state in getattr(layer, f"{kind}_states", {}).values():
+                    if isinstance(state, Tensor):
+                        yield f"the {kind} state of layer {number}", state, device
         yield "the attention mask", self._mask, self._model.placement.input_device
         yield "the positions", self._position, self._model.placement.input_device
 

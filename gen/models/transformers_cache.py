@@ -106,8 +106,7 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self, state: LayerState) -> None:
         super().__init__()
-        self.state = state
-        self.is_initialized = True
+        self.state = state  # `is_initialized` stays false: models ask it of layers that images alone come to
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: tensors are made by `LayerState`."""
@@ -125,6 +124,7 @@ class PromptLayer(_RowLayer):
     """
 
     is_compileable = False
+    indexer_position_ids: Tensor | None = None  # of tokens before the prompt: none, since it is read in one piece
 
     def __init__(self, state: LayerState, rows: slice, start: int) -> None:
         super().__init__(state)
@@ -162,6 +162,16 @@ class StepLayer(_RowLayer):
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         return self._write("indexer_keys", indexer_key_states)
+
+    @property
+    def indexer_position_ids(self) -> Tensor:
+        """The positions of all columns in view, (3, n, view), to which the model adds those of the new tokens."""
+        place = self.place
+        return torch.arange(place.view, device=place.row.device).expand(3, len(place.row), -1)
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, position_ids: Tensor) -> None:
+        """Nothing to keep: a column's position is its number."""
 
     def _write(self, name: str, states: Tensor) -> Tensor:
         place, kept = self.place, self.state.columns[name]

@@ -29,6 +29,7 @@ _KINDS: dict[str, dict[str, str | None]] = {
     "hybrid": {FULL: FULL, "linear_attention": None, "hybrid": FULL},
     "hybrid_sliding": {SLIDING: FULL, "linear_attention": None},
 }
+_WITHOUT_WINDOW = {"moshi"}  # model types that do not look at the window of their config
 _WITHOUT_TOKENS = {"moe", "mlp"}  # kinds of layers that keep nothing; a model that has them makes its masks itself
 
 
@@ -44,7 +45,8 @@ class Masks:
 
     def __init__(self, config: "PreTrainedConfig", *, flat: bool, dtype: torch.dtype) -> None:
         self._flat, self._dtype = flat, dtype
-        self._window = getattr(config, "sliding_window", None)
+        windowed = config.model_type not in _WITHOUT_WINDOW
+        self._window = getattr(config, "sliding_window", None) if windowed else None
         self._chunk = getattr(config, "attention_chunk_size", None)
         self._by_name: dict[str, str | None] | None = None
         self._all = FULL

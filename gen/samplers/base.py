@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, check_number, show
+from gen.errors import ArgumentError, ResultError, check_number, show
 from gen.samplers.processors import Processors
 
 Sampled = tuple[Tensor, Tensor, Tensor]
@@ -59,7 +59,7 @@ def read_sampler(sampler: object) -> Sampler:
 
 
 def check_sampled(sampler: Sampler, sampled: object, logits: Tensor) -> None:
-    """Raise an ArgumentError unless a sampler's results are what `Sampler.step` promises; nothing is read of them.
+    """Raise a ResultError unless a sampler's results are what `Sampler.step` promises; nothing is read of them.
 
     Args:
         sampled: what `sampler.step` gave.
@@ -73,7 +73,7 @@ def check_sampled(sampler: Sampler, sampled: object, logits: Tensor) -> None:
         if token_ids.dtype == ancestors.dtype == torch.int64 and weights.is_floating_point():
             return
     got = ", ".join(f"{show(one)}{f' on {one.device}' if isinstance(one, Tensor) else ''}" for one in results[:4])
-    raise ArgumentError(f"{type(sampler).__name__}.step must give {wanted}; it gave {len(results)} results: {got}")
+    raise ResultError(f"{type(sampler).__name__}.step must give {wanted}; it gave {len(results)} results: {got}")
 
 
 def _place(value: object) -> tuple[tuple[int, ...], torch.device] | None:

@@ -18,7 +18,7 @@ from gen.constraints.compiled import Compiled
 from gen.constraints.masks import allow, bias_table
 from gen.constraints.records import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Records
 from gen.devices import to_device
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 
 
 class Constraints:
@@ -28,6 +28,7 @@ class Constraints:
     the stages before have made of it. Rows that are held to nothing, or whose text has ended, are left as they are.
     """
 
+    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
     replayable = True
 
     def __init__(self, count: int, device: torch.device) -> None:

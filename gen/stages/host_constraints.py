@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gen.constraints.masks import allow, bias_table
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -55,6 +55,8 @@ class _Chosen:
 
 class HostConstraints:
     """See `gen.loop.row_set.Follower`; masks are those of llguidance, with each row's own ends of a text."""
+
+    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device

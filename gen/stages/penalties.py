@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.requests import Request
+from gen.requests import LogitsProcessor, Request
 from gen.samplers.processors import Processors
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token
@@ -26,6 +26,8 @@ class Penalties:
     Tables have as many columns as the requests so far needed, in powers of two; outgrowing one makes a new table, which
     `key` tells.
     """
+
+    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device

@@ -6,7 +6,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError
+from gen.errors import ResultError
 from gen.requests import LogitsProcessor, Request
 
 _MOST_KEPT = 16
@@ -19,12 +19,16 @@ class UserProcessors:
     A function gets token_ids (rows, columns) int64, -1 past a row's end; lengths (rows,) int64, how many there are,
     the prompt's among them; and logits (rows, vocab). It returns logits of the same shape, on the same device, and
     must look at each row alone.
+
+    Attributes:
+        failing: the functions of the list that was being run when a step failed; empty where none was.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
         self._kept: _Lists = {}  # what recorded steps may know, beside those that rows ask for now
         self._version = 0
+        self.failing: Sequence[LogitsProcessor] = ()
         self.begin()
 
     def begin(self) -> None:
@@ -74,9 +78,10 @@ class UserProcessors:
         """See `gen.loop.row_set.Stage`. Host sync: what the functions do."""
         changed = logits
         for processors, mine in self._lists.values():
-            made = logits
+            made, self.failing = logits, processors
             for processor in processors:
                 made = _checked(processor(history, lengths.squeeze(1), made), logits)
+            self.failing = ()
             changed = torch.where(mine[here], made, changed) if self._somewhere else made
         return changed
 
@@ -94,9 +99,9 @@ def _checked(made: object, logits: Tensor) -> Tensor:
     """What a function has made of logits.
 
     Raises:
-        ArgumentError: it cannot be their logits.
+        ResultError: it cannot be their logits.
     """
     if isinstance(made, Tensor) and made.shape == logits.shape and made.device == logits.device:
         return made
     got = f"{tuple(made.shape)} on {made.device}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-    raise ArgumentError(f"a logits processor must return logits {tuple(logits.shape)} on {logits.device}, got {got}")
+    raise ResultError(f"a logits processor must return logits {tuple(logits.shape)} on {logits.device}, got {got}")

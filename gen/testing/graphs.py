@@ -21,6 +21,7 @@ from gen.testing.machine import machine
 from gen.testing.op_rules import rule_of
 from gen.testing.plain_tensors import as_plain, plain
 from gen.testing.streams import StreamContext, VirtualStream, current_stream
+from gen.testing.virtual_tensor import VirtualTensor, on_gpu
 
 Handle = tuple[int, int]
 _numbers = count(1)
@@ -164,7 +165,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if made is None or any(True for _ in _tensors(made)):  # not a question of shape
-            self._calls.append((func, args, kwargs or {}, made))
+            self._calls.append((func, _memory(args), _memory(kwargs or {}), made))
         return made
 
 
@@ -190,6 +191,15 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Put back what was there before the first write."""
         for storage, before in self._before.values():
             storage.copy_(before)
+
+
+def _memory(value: Any) -> Any:
+    """A call's arguments with tensors that stand for the memory that is theirs now, whatever `.data =` does later."""
+    if type(value) is VirtualTensor:
+        return on_gpu(plain(value).detach(), value._gpu)
+    if type(value) is dict:
+        return {name: _memory(item) for name, item in value.items()}
+    return type(value)(map(_memory, value)) if type(value) in (list, tuple) else value
 
 
 def _write(made: object, again: object) -> None:

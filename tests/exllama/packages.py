@@ -34,7 +34,7 @@ def _put(name: str, stub: ModuleType) -> None:
 @contextmanager
 def two_gpus() -> Iterator[None]:
     """Two virtual GPUs for both packages with stubs; afterwards they keep no stream of theirs."""
-    exl2, exl3 = exllamav2(), exllamav3()
+    exl3 = exllamav3()
     config, dispatch = sys.modules["exllamav3.model.config"], sys.modules["exllamav3.modules.attention_fn.dispatch"]
     collection: Any = config.SafetensorsCollection
 
@@ -42,12 +42,22 @@ def two_gpus() -> Iterator[None]:
         return collection(directory, method or "python", fixes)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(exl2.device.global_streams, clear=True))
-        stack.enter_context(patch.object(exl2.compat, "tested_peer_copy", None))
         stack.enter_context(patch.object(config, "SafetensorsCollection", read))
         stack.enter_context(patch.object(config.InferParams, "use_mgemm", lambda *settings: False))  # takes addresses
         stack.enter_context(patch.object(dispatch, "attn_fns", [exllamav3_ext.paged_attention]))
         stack.enter_context(patch.object(turns, "EXLLAMAV3", Turns(own_streams())))
-        stack.enter_context(virtual_gpus(2))
+        stack.enter_context(two_gpus_of_exllamav2())
         exl3.util.tensor.g_tensor_cache.drop_all()
+        yield
+
+
+@contextmanager
+def two_gpus_of_exllamav2() -> Iterator[None]:
+    """The same for exllamav2 alone."""
+    exl2 = exllamav2()
+    with (
+        patch.dict(exl2.device.global_streams, clear=True),
+        patch.object(exl2.compat, "tested_peer_copy", None),
+        virtual_gpus(2),
+    ):
         yield

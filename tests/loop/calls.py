@@ -3,8 +3,9 @@
 from typing import Any
 
 from gen.calls import read_call
-from gen.loop.batch import Job
-from gen.loop.running import Options, completions, new_job, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions, new_job
+from gen.loop.running import Options, run
 from gen.loop.texts import Completion
 from gen.samplers import greedy
 

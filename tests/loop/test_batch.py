@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.batch import Job
-from gen.loop.running import Options, Runner, completions, run
+from gen.loop.jobs import Job
+from gen.loop.kinds import completions
+from gen.loop.running import Options, Runner, run
 from gen.models.base import Inputs
 from gen.models.transformers_rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
@@ -113,6 +114,22 @@ def test_rows_move_down_so_that_a_step_has_no_more_than_it_needs() -> None:
         live = [sum(length > step for length in lengths) for step in range(max(lengths))]
         powers = [next(power for power in (1, 2, 4, 8, 16) if power >= count) for count in live]
         assert model.stepped() == [min(power, len(lengths)) for power in powers]
+
+
+def test_rows_move_to_make_room_for_a_request_of_several() -> None:
+    """Of six rows every other one is free after two steps: three samples begin in the third."""
+    model = Logged(say)
+    long, short, several = "20", "02", "05"
+    jobs = [job for _ in range(3) for prompt in (long, short) for job in new_jobs(model, [prompt])]
+    [last] = new_jobs(model, [several], sampler=multinomial(3))
+    with Runner(model, jobs, Options(), rows=6) as runner:
+        runner.add(last)
+        while not runner.idle:
+            runner.advance()
+    assert texts(jobs) == [said(long), said(short)] * 3
+    assert [one.text for one in completions(last)] == [said(several)] * 3
+    begun = next(place for place, (name, event) in enumerate(model.log) if name == "fill" and event[0][1] == [*b"05"])
+    assert [name for name, _ in model.log[:begun]].count("step") == 2
 
 
 def test_searches_move_down_whole() -> None:
@@ -393,7 +410,7 @@ def double(prompt: str) -> list[int]:
     return [*b"y"] * (2 * prompt.count("x") - prompt.count("y"))
 
 
-@pytest.mark.parametrize("most", [100, 300, 1000])
+@pytest.mark.parametrize("most", [173, 300, 1000])
 def test_all_rows_together_have_no_more_room_than_they_may(most: int) -> None:
     model = Measured(double)
     lengths = (1, 2, 3, 30, 31, 32, 33, 45, 5, 6, 7)
@@ -402,7 +419,7 @@ def test_all_rows_together_have_no_more_room_than_they_may(most: int) -> None:
     model.room.clear()
     assert gen.generate(model, prompts, max_batch_tokens=most) == expected
     assert model.room
-    assert max(model.room) <= max(most, 192)  # one text has what it needs in any case: 135 tokens
+    assert max(model.room) <= most
 
 
 def test_kept_rows_serve_the_next_call_unless_there_are_more_than_may_be() -> None:
@@ -428,3 +445,56 @@ def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
     run(model, jobs, Options(rows=1))
     assert texts(jobs) == ["abc", "abcdefghi", "abcd"]
     assert len(counts) == 4
+
+
+class Weighing:
+    """A sampler of the user's whose choice depends on the weight so far."""
+
+    samples, processors = 1, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        best = logits.log_softmax(-1).topk(2)
+        which = (-10 * weights).long() % 2
+        logprobs, token_ids = (one.gather(1, which.unsqueeze(1)) for one in best)
+        return token_ids, torch.arange(len(logits)), weights + logprobs.squeeze(1)
+
+
+@pytest.mark.parametrize(("method", "call"), [("step", 0), ("step", 3), ("step", 40), ("grow", 0)])
+def test_a_stream_of_a_users_sampler_goes_on_where_memory_ran_out(
+    llama: Any, method: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments: Any = {"sampler": Weighing(), "max_new_tokens": 90}
+    llama.release()
+    expected = gen.generate(llama, "once", details=True, **arguments)
+    llama.release()
+    original, calls = getattr(TransformersRows, method), iter(range(1000))
+
+    def fails_once(rows: TransformersRows, *args: Any) -> Any:
+        if next(calls) == call:
+            raise torch.OutOfMemoryError("planted")
+        return original(rows, *args)
+
+    monkeypatch.setattr(TransformersRows, method, fails_once)
+    monkeypatch.setattr(Runner, "_fewer", lambda runner, count, error: count)  # one row is as few as can be
+    stream = gen.stream(llama, "once", replay=False, **arguments)
+    assert "".join(stream) == expected.text
+    assert stream.completion().token_ids == expected.token_ids
+    assert next(calls) > call
+
+
+def test_what_was_recorded_in_deterministic_mode_is_not_run_outside_of_it(llama: Any) -> None:
+    llama.release()
+    arguments: Any = {"sampler": multinomial(temperature=0.8), "seed": 1, "max_new_tokens": 40}
+    expected = gen.generate(llama, PROMPTS, **arguments)
+    rows = llama.idle.take()
+    assert rows.recordings
+    llama.idle.put(rows)
+    usual = dict(rows.recordings)
+    for deterministic in (True, False):
+        torch.use_deterministic_algorithms(deterministic)
+        try:
+            assert gen.generate(llama, PROMPTS, **arguments) == expected
+        finally:
+            torch.use_deterministic_algorithms(False)
+        assert not set(map(id, rows.recordings.values())) & set(map(id, usual.values()))
+        usual |= {(number, deterministic): one for number, one in enumerate(rows.recordings.values())}

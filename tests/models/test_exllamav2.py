@@ -366,7 +366,7 @@ def test_the_doctors_command_takes_both(exllama: str, llama: Path, capsys: pytes
         ({"max_seq_len": 300}, gen.ArgumentError, "max_seq_len must be a whole number at least 2 and at most 256"),
         ({"max_batch_size": 0}, gen.ArgumentError, "max_batch_size must be a whole number at least 1"),
         ({"cpu_embedding": "no"}, gen.ArgumentError, "cpu_embedding must be True or False"),
-        ({"lora": "/no/such/folder"}, gen.ModelError, "exllamav2 cannot load .*No LoRA found in /no/such/folder"),
+        ({"lora": "/no/such/folder"}, gen.ModelError, "cannot load the LoRA .*No LoRA found in /no/such/folder"),
     ],
 )
 def test_arguments_are_refused_in_words(

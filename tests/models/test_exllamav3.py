@@ -300,6 +300,24 @@ def test_each_forward_takes_a_turn_since_buffers_are_shared(
     assert len(set(seen)) == 1
 
 
+@pytest.mark.parametrize("kind", ["exl3", "through transformers"])
+def test_steps_are_not_recorded_since_a_recording_takes_no_turn(kind: str, exl3: Path) -> None:
+    model = kinds(exl3)[kind]()
+    seen: list[Any] = []
+    real = model.new_rows
+
+    def new_rows(*arguments: int) -> Any:
+        seen.append(real(*arguments))
+        return seen[-1]
+
+    model.new_rows = new_rows
+    forwards = count()
+    turn = model.turn
+    model.turn = lambda: next(forwards) is not None and turn()
+    generated(model, "Ada", SAMPLERS["greedy"], 30)
+    assert next(forwards) == 30
+
+
 def test_the_doctor_finds_nothing_or_names_what_is_misplaced(exl3: Path) -> None:
     for kind in kinds(exl3).values():
         diagnosis = examine(kind())

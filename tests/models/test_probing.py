@@ -35,7 +35,6 @@ _BERT: dict[str, Any] = {
 }
 WRONG: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("Bart", "Blenderbot", "Marian", "MBart", "Mvp", "Pegasus", "BigBirdPegasus", "PLBart"), _HALF),
-    "Whisper": _HALF | {"max_target_positions": 128},
     "TrOCR": _HALF,
     "RoFormer": _BERT | {"embedding_size": 32},
     "Camembert": _BERT | {"pad_token_id": 1},
@@ -280,16 +279,23 @@ def test_the_callers_autocast_and_default_device_do_not_matter() -> None:
         gen.from_transformers(model, byte_tokenizer())
 
 
-def test_quantised_weights_are_compared_with_the_models_own_padded_batch() -> None:
-    right, wrong = tiny_model("gpt2"), random_model("Bart", WRONG["Bart"])
-    shapes: list[tuple[int, ...]] = []
-    right.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+@pytest.mark.parametrize("shape", ["gpt2", "gpt_neo"])
+def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_pads_it(shape: str) -> None:
+    right, wrong = tiny_model(shape), random_model("Bart", WRONG["Bart"])
+    given: list[torch.Tensor] = []
+    right.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)
     for model in (right, wrong):
         model.is_quantized = True
     gen.from_transformers(right, byte_tokenizer())
-    assert shapes[-1] == (2, 9)
+    prompts, *_, whole = given
+    assert (prompts.shape, whole.shape) == ((2, 7), (2, 9))
+    shorter = prompts[1].tolist()
+    if shape == "gpt2":  # on the right, with the row's own last token
+        assert shorter[3:] == shorter[2:3] * 4
+        assert whole[1, :3].tolist() == shorter[:3] and len({*whole[1, 4:].tolist()}) == 1
+    else:  # its windows are counted from the end
+        assert shorter[:4] == shorter[4:5] * 4
+        assert whole[1, 4:7].tolist() == shorter[4:] and whole[1, :4].tolist() == shorter[:4]
     with pytest.raises(gen.ModelError, match="differ from its own forward of the same batch"):
         gen.from_transformers(wrong, byte_tokenizer())
     lost = random_model("Rwkv", WRONG["Rwkv"])

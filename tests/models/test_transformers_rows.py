@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gen
+from gen.loop.kinds import completions, kind_of, new_job
 from gen.loop.row_set import RowSet
-from gen.loop.running import Options, completions, kind_of, new_job, run
+from gen.loop.running import Options, run
 from gen.loop.streams import Streams
 from gen.models.base import Inputs
 from gen.models.transformers import TransformersModel

@@ -90,21 +90,40 @@ def test_an_adapter_in_training_mode_is_refused() -> None:
         gen.from_transformers(wrapped, byte_tokenizer())
 
 
-def test_a_wrapper_that_only_passes_arguments_on_is_refused_by_the_probe_where_positions_are_lost() -> None:
-    class Passing(nn.Module):
-        def __init__(self, model: Any) -> None:
-            super().__init__()
-            self.model = model
+class Passing(nn.Module):
+    """A wrapper that names no argument."""
 
-        def __getattr__(self, name: str) -> Any:
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(super().__getattr__("model"), name)
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.model(*args, **kwargs)
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
 
-    with pytest.raises(gen.ModelError, match=r"gen would run Passing wrongly: its logits for row 1"):
-        gen.from_transformers(Passing(tiny_model("gpt2")).eval(), byte_tokenizer())
-    gen.from_transformers(Passing(tiny_model("bloom")).eval(), byte_tokenizer())
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+class Losing(Passing):
+    """Hands on what it knows alone."""
+
+    def forward(self, *args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "bloom"])
+def test_a_wrapper_that_only_passes_arguments_on_is_run_as_what_is_in_it(shape: str) -> None:
+    prompts = ["to be or not to be", "a", "x = [1]"]
+    plain, wrapped = tiny_model(shape), Passing(tiny_model(shape)).eval()
+    expected, found = (
+        gen.generate(gen.from_transformers(one, byte_tokenizer()), prompts, seed=1) for one in (plain, wrapped)
+    )
+    assert found == expected
+
+
+def test_a_wrapper_that_loses_positions_is_refused_by_the_probe() -> None:
+    with pytest.raises(gen.ModelError, match=r"gen would run Losing wrongly: its logits for row 1"):
+        gen.from_transformers(Losing(tiny_model("gpt2")).eval(), byte_tokenizer())

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import gen
 from gen.errors import SamplingError
-from gen.loop.running import Options, completions, run
+from gen.loop.kinds import completions
+from gen.loop.running import Options, run
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model

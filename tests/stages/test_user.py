@@ -8,7 +8,8 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 import gen
-from gen.loop.running import Options, completions, run
+from gen.loop.kinds import completions
+from gen.loop.running import Options, run
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.running import Options, completions, new_job, run
+from gen.loop.kinds import completions, new_job
+from gen.loop.running import Options, run
 from gen.models.transformers import TransformersModel
-from gen.prompts import read_requests
+from gen.reading import read_requests
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from gen.testing import SyncReport, no_host_sync, virtual_gpus

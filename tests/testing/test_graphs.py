@@ -61,6 +61,18 @@ def test_views_and_in_place_operations_are_captured(gpu: torch.device) -> None:
     assert torch.equal(state.cpu(), expected)
 
 
+def test_a_graph_reads_the_memory_that_it_has_seen(gpu: torch.device) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, device=gpu))
+    old, out = weight.data, torch.zeros(2, device=gpu)
+    graph = captured(lambda: out.copy_(weight * 3))
+    weight.data = torch.full((2,), 5.0, device=gpu)  # which a graph does not see
+    graph.replay()
+    assert out.tolist() == [3.0, 3.0]
+    old.fill_(2)
+    graph.replay()
+    assert out.tolist() == [6.0, 6.0]
+
+
 def test_graphs_share_a_pool_for_as_long_as_one_of_them_lives(gpu: torch.device) -> None:
     numbers = torch.zeros(2, device=gpu)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

@@ -1,0 +1,158 @@
+"""An exllamav2 model as Outlines 0.0.46 asks for one: logits for token ids, a mask, and what the last call gave."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.errors import ArgumentError, show
+from gen.models.exllamav2 import Exllamav2Model, from_exllamav2
+from gen.models.exllamav2_rows import Exllamav2Rows
+from gen.samplers import GreedySampler, MultinomialSampler
+
+_HEADROOM = 64  # new tokens that there is room for before a cache grows
+
+
+class OutlinesExl2:
+    """Stands for `outlines.models.exllamav2.ExLlamaV2Model`; several prompts, samples and beams work too.
+
+    Attributes:
+        gen_model: the model of gen.
+        model: the ExLlamaV2 itself.
+        tokenizer: Outlines' own kind.
+        device: that of the logits: token ids, weights and random numbers go there.
+    """
+
+    def __init__(self, gen_model: Exllamav2Model, tokenizer: Any) -> None:
+        self.gen_model, self.tokenizer = gen_model, tokenizer
+        self.model = gen_model.exl2_model
+        self.device = gen_model.placement.logits_device
+
+    def __call__(
+        self, input_ids: Tensor, attention_mask: Tensor, kv_cache: "OutlinesState | None" = None
+    ) -> tuple[Tensor, "OutlinesState"]:
+        """The logits after the last token, for any sampler; see `call_for`."""
+        return self._call(input_ids, attention_mask, kv_cache, reorders=True)
+
+    def call_for(self, sampler: object) -> Callable[..., tuple[Tensor, "OutlinesState"]]:
+        """The model for one sampler: greedy and multinomial ones never go on from another row."""
+        reorders = type(sampler) not in (GreedySampler, MultinomialSampler)
+
+        def call(
+            input_ids: Tensor, attention_mask: Tensor, kv_cache: "OutlinesState | None" = None
+        ) -> tuple[Tensor, OutlinesState]:
+            return self._call(input_ids, attention_mask, kv_cache, reorders=reorders)
+
+        return call
+
+    def update_lora(self, lora_path: str | None = None) -> None:
+        """Use a LoRA from now on; None for none."""
+        self.gen_model.load_lora(lora_path)
+
+    @torch.inference_mode()
+    def _call(
+        self, input_ids: Tensor, attention_mask: Tensor, state: "OutlinesState | None", *, reorders: bool
+    ) -> tuple[Tensor, "OutlinesState"]:
+        """(logits (rows, vocab) in float32, what the next call is to be given).
+
+        Raises:
+            IndexError: a text is longer than the context, as Outlines expects it.
+        Host sync: one for the prompts; then none.
+        """
+        rows, width = input_ids.shape
+        if width > self.gen_model.context_length:
+            raise IndexError(f"a text has {width} tokens, the context {self.gen_model.context_length}.")
+        if state is None:
+            kept = zip(input_ids.tolist(), attention_mask.tolist(), strict=True)
+            prompts = [[token for token, shown in zip(*row, strict=True) if shown] for row in kept]
+            made = self.gen_model.new_rows(rows, width + _HEADROOM)
+            state = OutlinesState(made, width, self.device, reorders=reorders)
+            logits = state.rows.fill(slice(0, rows), prompts)
+        else:
+            state.columns = width
+            logits = state.rows.step(input_ids[:, -1:].to(self.device), width)
+        return logits.float(), state
+
+
+class OutlinesState:
+    """The rows of one call, in the place of Outlines' kv_cache.
+
+    Args:
+        columns: how many tokens the longest row has.
+        device: of the logits.
+        reorders: whether a sampler may go on from another row.
+    """
+
+    def __init__(self, rows: Exllamav2Rows, columns: int, device: torch.device, *, reorders: bool) -> None:
+        self.rows, self.columns = rows, columns
+        self._device = device
+        self._reorders = reorders and rows.count > 1
+
+    @torch.inference_mode()
+    def reorder(self, ancestors: Tensor) -> None:
+        """Make row i continue what row ancestors[i] was. Host sync: none."""
+        if self._reorders:
+            self.rows.reorder(ancestors.to(self._device), self.columns)
+
+
+def exl2(
+    model_path: str,
+    device: str,
+    max_seq_len: int | None = None,
+    scale_pos_emb: float | None = None,
+    scale_alpha_value: float | None = None,
+    no_flash_attn: bool | None = None,
+    num_experts_per_token: int | None = None,
+    cache_8bit: bool = False,
+    cache_q4: bool = False,
+    tokenizer_kwargs: Mapping[str, Any] | None = None,
+    gpu_split: str | None = None,
+    low_mem: bool | None = None,
+    verbose: bool | None = None,
+) -> OutlinesExl2:
+    """Load a model with `gen.from_exllamav2`; the arguments of `outlines.models.exl2`.
+
+    Args:
+        model_path: a folder.
+        device: where the whole model goes, unless gpu_split says more.
+        max_seq_len: where the context ends.
+        cache_8bit, cache_q4: keys and values in fewer bits.
+        tokenizer_kwargs: for AutoTokenizer.from_pretrained; prompts are padded on the left.
+        gpu_split: gigabytes for each GPU, as "10,20".
+        verbose: nothing is printed either way.
+    Raises:
+        ArgumentError: an argument that gen does not take, such as scale_pos_emb, which config.json is to have.
+        As `gen.from_exllamav2`.
+    """
+    unknown = {
+        "scale_pos_emb": scale_pos_emb,
+        "scale_alpha_value": scale_alpha_value,
+        "no_flash_attn": no_flash_attn,
+        "num_experts_per_token": num_experts_per_token,
+        "low_mem": low_mem,
+    }
+    for name, value in unknown.items():
+        if value not in (None, False):
+            raise ArgumentError(f"exl2 by gen takes no {name}, got {show(value)}; what config.json says counts.")
+    split = None
+    if gpu_split:
+        try:
+            split = [float(size) for size in gpu_split.split(",")]
+        except ValueError as error:
+            raise ArgumentError(
+                f"gpu_split must be gigabytes for each GPU, as '10,20', got {show(gpu_split)}"
+            ) from error
+    from outlines.models.transformers import TransformerTokenizer
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_path, **{"padding_side": "left", **(tokenizer_kwargs or {})})
+    model = from_exllamav2(
+        Path(model_path),
+        device=device if split is None else None,
+        gpu_split=split,
+        max_seq_len=max_seq_len,
+        cache="q4" if cache_q4 else "q8" if cache_8bit else "fp16",
+    )
+    return OutlinesExl2(model, TransformerTokenizer(tokenizer))

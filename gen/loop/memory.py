@@ -1,0 +1,119 @@
+"""How much room rows may have: what the caller says, or what the memory that is free holds.
+
+Example: 8 GB are free and a token takes 0.1 MB in the cache, so that all rows together may have 80,000 tokens: 64 rows
+of 1250, or 16 of 5000.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from gen.devices import Placement
+from gen.errors import ArgumentError
+from gen.models.base import NoRoom, Rows
+
+TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each device
+
+_MARGIN = 0.1  # of a GPU's memory is left to logits, to what layers compute, and to growing
+_SHARE = 0.5  # of the CPU's memory that is available may be taken
+_INFO = Path("/proc/meminfo")
+_CONTAINERS = (  # limit and use of the container's memory, as cgroups of version 2 and 1 tell them
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+class TooLong(NoRoom):
+    """The rows would need room for more tokens than they may have.
+
+    Attributes:
+        length: how many tokens a row needs room for.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(f"rows of {length} tokens are too many.")
+        self.length = length
+
+
+def token_bytes(rows: Rows) -> TokenBytes:
+    """What rows that have been filled take for each token that they have room for, states of whole rows included."""
+    sizes: dict[torch.device, float] = {}
+    for _, tensor, device in rows.parts():
+        sizes[device] = sizes.get(device, 0.0) + tensor.nbytes / (rows.count * rows.length)
+    return sizes
+
+
+def tokens_that_fit(placement: Placement, known: TokenBytes, held: int = 0) -> int | None:
+    """How many tokens rows may have room for together; None where that is not known.
+
+    Args:
+        known: what a token takes.
+        held: how many tokens there is room for now, in rows that will grow.
+    """
+    fit = []
+    for device in placement.devices:
+        if known.get(device) and (free := free_bytes(device)) is not None:
+            # a CPU's memory counts as available until it is written to, so that some of those would count twice
+            fit.append(max(0, int(free / known[device])) + (0 if device.type == "cpu" else held))
+    return max(held, min(fit)) if fit else None
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """How many bytes rows may take of a device; None where that is not known. Host sync: none."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + unused - _MARGIN * total)
+    if device.type == "cpu":
+        available = [bytes_ for bytes_ in (_available(), *_left_in_containers()) if bytes_ is not None]
+        return int(_SHARE * min(available)) if available else None
+    return None
+
+
+def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
+    """Raise an ArgumentError unless each prompt fits with its whole text, before anything has run.
+
+    Args:
+        needs: of each prompt its number, how many rows it has, and how many tokens a row may come to have.
+        most: how many tokens rows may have room for together; None for no bound.
+    """
+    for number, rows, tokens in needs:
+        if most is not None and rows * tokens > most:
+            needed = f"{rows * tokens} tokens" + (f", {rows} rows of {tokens}" if rows > 1 else "")
+            raise ArgumentError(
+                f"max_batch_tokens={most} is too little for prompt {number} and its text, which may come to {needed}: "
+                f"give at least {rows * tokens}, a smaller max_new_tokens or a shorter prompt."
+            )
+
+
+def _available() -> int | None:
+    """What the system has left for new work, without swapping."""
+    for line in _read(_INFO).splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(value.split()[0])
+    return None
+
+
+def _left_in_containers() -> Iterable[int]:
+    for limit, used in _CONTAINERS:
+        most, now = _read(limit).strip(), _read(used).strip()
+        if most.isdigit() and now.isdigit():  # "max" is no limit
+            yield max(0, int(most) - int(now))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:  # no Linux, or another version
+        return ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
+    if isinstance(error, torch.OutOfMemoryError | NoRoom):
+        return True
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in str(error) or "not enough memory" in str(error)
+    )

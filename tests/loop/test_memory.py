@@ -1,0 +1,196 @@
+"""How much room rows have: never more than the caller says, and by default what fits into the memory that is free."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen.loop import memory
+from gen.models.transformers_rows import TransformersRows
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.testing import virtual_gpus
+from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
+
+# bytes of a token in the small Llama's cache: layers, keys and values, heads, their width, float32
+COLUMN = 2 * 2 * 2 * 8 * 4
+
+
+class Measured(ScriptedModel):
+    """Says two y for each x of its prompt, and writes down how many tokens its rows have room for."""
+
+    def __init__(self, *, refillable: bool = True) -> None:
+        super().__init__(lambda prompt: b"y" * (2 * prompt.count("x") - prompt.count("y")))
+        self.room: list[int] = []
+        self.refillable = refillable
+
+    def new_rows(self, count: int, length: int) -> ScriptedRows:
+        model = self
+
+        class Rows(ScriptedRows):
+            refillable = model.refillable
+
+            def grow(self, length: int) -> None:
+                model.room.append(self.count * length)
+                super().grow(length)
+
+            def fill(self, rows: slice, prompts: Sequence[Sequence[int]], *args: Any) -> torch.Tensor:
+                assert max(map(len, prompts)) < self.length
+                return super().fill(rows, prompts, *args)
+
+        assert count > 0 and length > 0
+        self.room.append(count * length)
+        return Rows(self, count, length)
+
+
+class Custom:
+    """A sampler of the user's, of so many samples."""
+
+    processors = None
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def step(self, logits: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> Any:
+        return greedy().step(logits, weights, keys)
+
+
+def a_sampler(rng: random.Random) -> Sampler:
+    samplers: list[Sampler] = [greedy(), multinomial(rng.randint(1, 5)), beam_search(rng.randint(1, 5))]
+    return rng.choice([*samplers, Custom(rng.randint(1, 3))])
+
+
+@pytest.mark.parametrize("refillable", [True, False])
+@pytest.mark.parametrize("seed", range(150))
+def test_rows_never_have_more_room_than_they_may_and_texts_are_the_same(seed: int, refillable: bool) -> None:
+    rng = random.Random(seed)
+    model = Measured(refillable=refillable)
+    prompts = ["x" * rng.choice([1, 2, 3, 5, 20, 33, 64]) for _ in range(rng.randint(1, 12))]
+    limits = [rng.choice([0, 1, 2, 7, 60, 128]) for _ in prompts]
+    samplers = [a_sampler(rng)] * len(prompts) if rng.random() < 0.5 else [a_sampler(rng) for _ in prompts]
+    arguments: Any = {"max_new_tokens": limits, "sampler": samplers}
+    expected = gen.generate(model, prompts, **arguments)  # leaves rows behind
+    needed = max(
+        (sampler.samples * (len(prompt) + limit) if limit else 0)
+        for sampler, prompt, limit in zip(samplers, prompts, limits, strict=True)
+    )
+    for most in (needed - 1, needed, needed + rng.randint(1, 9), 2 * needed + rng.randint(0, 200)):
+        model.room.clear()
+        model.steps = 0
+        if most < 1:
+            continue
+        if most < needed:
+            with pytest.raises(gen.ArgumentError, match=rf"max_batch_tokens={most} is too little .* {needed} tokens"):
+                gen.generate(model, prompts, max_batch_tokens=most, **arguments)
+            assert model.steps == 0 and not model.room
+        else:
+            assert gen.generate(model, prompts, max_batch_tokens=most, **arguments) == expected
+            assert max(model.room, default=0) <= most
+
+
+def test_an_engine_refuses_what_has_no_room_in_the_callers_thread() -> None:
+    model = Measured()
+    with gen.Engine(model, rows=8, max_batch_tokens=90) as engine:
+        with pytest.raises(
+            gen.ArgumentError, match=r"max_batch_tokens=90 is too little .* 91 tokens: give at least 91"
+        ):
+            engine.submit("x", max_new_tokens=90)
+        streams = [engine.submit("x" * length, max_new_tokens=70) for length in (1, 20, 2, 17, 3)]
+        assert [stream.completion().text for stream in streams] == ["yy" * length for length in (1, 20, 2, 17, 3)]
+    assert max(model.room) <= 90
+
+
+PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab", "cd"] * 3
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, free: int) -> list[int]:
+    """So many bytes are free; the room of all rows that are made or grow."""
+    room: list[int] = []
+    make, grow = TransformersRows.__init__, TransformersRows.grow
+
+    def made(rows: TransformersRows, model: Any, count: int, length: int) -> None:
+        room.append(count * length)
+        make(rows, model, count, length)
+
+    def grown(rows: TransformersRows, length: int) -> None:
+        room.append(rows.count * length)
+        grow(rows, length)
+
+    monkeypatch.setattr(TransformersRows, "__init__", made)
+    monkeypatch.setattr(TransformersRows, "grow", grown)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    return room
+
+
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2)])
+def test_by_default_rows_have_room_for_what_fits_into_free_memory(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    arguments: Any = {"sampler": sampler, "seed": range(24), "max_new_tokens": 40}
+    expected = gen.generate(model, PROMPTS, **arguments)
+    model.release()
+    tokens = 500
+    room = planted(monkeypatch, tokens * COLUMN)
+    assert gen.generate(model, PROMPTS, **arguments) == expected
+    assert max(room) <= tokens
+    fresh = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    room.clear()
+    assert gen.generate(fresh, PROMPTS, **arguments) == expected
+    assert max(room[1:]) <= tokens  # what a token takes is known after the first prompts
+
+
+def test_one_text_has_its_chance_where_memory_may_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    expected = gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40)
+    planted(monkeypatch, 0)
+    assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40) == expected
+
+
+def test_what_a_token_takes_is_seen_from_rows_that_were_filled() -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    gen.generate(model, "abc", sampler=greedy(), max_new_tokens=3)
+    [(device, size)] = model.idle.token_bytes.items()
+    assert device == torch.device("cpu")
+    assert COLUMN < size < 1.1 * COLUMN
+
+
+def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, limit, used = tmp_path / "meminfo", tmp_path / "max", tmp_path / "current"
+    monkeypatch.setattr(memory, "_INFO", info)
+    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, used)])
+    cpu = torch.device("cpu")
+    assert memory.free_bytes(cpu) is None
+    info.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
+    assert memory.free_bytes(cpu) == 2000 * 1024
+    limit.write_text("max\n")
+    used.write_text("5000\n")
+    assert memory.free_bytes(cpu) == 2000 * 1024
+    limit.write_text("2000000\n")
+    assert memory.free_bytes(cpu) == 1995000 // 2
+    used.write_text("3000000\n")
+    assert memory.free_bytes(cpu) == 0
+    info.unlink()
+    assert memory.free_bytes(cpu) == 0
+
+
+def test_a_gpus_memory_is_what_is_free_less_a_margin() -> None:
+    with virtual_gpus(2):
+        free, total = torch.cuda.mem_get_info(1)
+        assert memory.free_bytes(torch.device("cuda:1")) == int(free - 0.1 * total)
+    assert memory.free_bytes(torch.device("meta")) is None
+
+
+def test_spread_over_devices_the_fullest_one_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = torch.device("cuda:0"), torch.device("cuda:1")
+    placement = gen.Placement(input_device=one, logits_device=two)
+    free = {one: 1000, two: 300}
+    monkeypatch.setattr(memory, "free_bytes", free.__getitem__)
+    assert memory.tokens_that_fit(placement, {one: 10.0, two: 2.0}) == 100
+    assert memory.tokens_that_fit(placement, {one: 2.0, two: 3.0}, held=50) == 150
+    assert memory.tokens_that_fit(placement, {}) is None
