@@ -161,7 +161,7 @@ def _gen(model: TransformersModel, arguments: argparse.Namespace) -> Callable[[]
 
 
 def _outlines(model: TransformersModel, arguments: argparse.Namespace) -> Callable[[], Callable[[int], list[Any]]]:
-    from outlines import Generator, from_transformers  # type: ignore[import-not-found]
+    from outlines import Generator, from_transformers
     from transformers import AutoTokenizer
 
     wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(arguments.model))
