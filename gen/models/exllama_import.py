@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from importlib import import_module
+from threading import RLock
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from gen.errors import ModelError, show
 
 _ALLOCATOR = "EXL3_EXPANDABLE_SEGMENTS"  # "0" keeps exllamav3 from changing the settings of torch's allocator
+_importing = RLock()  # another thread would take what an import changes for what was before
 
 
 def import_exllama(name: str) -> Any:
@@ -22,6 +24,11 @@ def import_exllama(name: str) -> Any:
     Raises:
         ModelError: it is not there, or cannot be compiled.
     """
+    with _importing:
+        return _import(name)
+
+
+def _import(name: str) -> Any:
     package = name.partition(".")[0]
     threads, chosen = torch.get_num_threads(), _ALLOCATOR in os.environ
     os.environ.setdefault(_ALLOCATOR, "0")

@@ -32,7 +32,8 @@ _OTHERS = {"model", "submodules", "archparams"}  # attributes of a module that a
 
 def _streams(devices: object) -> Sequence[torch.cuda.Stream]:
     """exllamav2's own: one for each GPU that any of its models uses, which each forward makes current."""
-    return tuple(import_exllama("exllamav2.device").global_streams.values())
+    streams: dict[int, torch.cuda.Stream] = sys.modules["exllamav2.device"].global_streams
+    return tuple(streams.values())
 
 
 TURNS = Turns(_streams)  # of all its models: they share streams, and each has one scratch memory
@@ -146,6 +147,7 @@ class Exllamav2Model:
 
     Attributes:
         exl2_model: the ExLlamaV2 itself.
+        params_class: of what exllamav2 gives each layer's attention.
         loras: what each forward is given of them; None for none.
         window: prompts that are longer are read wrong by layers that look back so far; None where there are none.
     """
@@ -153,6 +155,7 @@ class Exllamav2Model:
     def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any) -> None:
         config = model.config
         self.exl2_model = model
+        self.params_class: Any = import_exllama("exllamav2.attn_params").Params
         self.loras: list[Any] | None = None
         self.tokenizer = checkpoint.tokenizer
         self.vocab_size: int = config.vocab_size  # its logits are padded to a multiple of 32

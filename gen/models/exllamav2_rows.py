@@ -16,7 +16,6 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.errors import ModelError
 from gen.models.base import Inputs
-from gen.models.exllama_import import import_exllama
 
 if TYPE_CHECKING:
     from gen.models.exllamav2 import Exllamav2Model
@@ -166,8 +165,7 @@ class Exllamav2Rows:
                 own = offsets.get(device, torch.zeros((rows, 1), dtype=torch.int32, device=device))
                 offsets[device] = own.clamp(max=-beyond)
         first = self._model.placement.layer_devices[0]
-        params_class = import_exllama("exllamav2.attn_params").Params
-        params = params_class(rows, 1, self._columns, masks.get(first), offsets.get(first))
+        params = self._model.params_class(rows, 1, self._columns, masks.get(first), offsets.get(first))
         params.get_attn_mask = lambda device, force=False: masks.get(torch.device(device))
         params.get_position_offsets = lambda device: offsets[torch.device(device)]
         return params
