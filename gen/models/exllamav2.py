@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
 from functools import cached_property, partial
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -228,13 +229,10 @@ class Exllamav2Model:
     @cached_property
     def cache_block(self) -> int:
         """How many tokens are quantised together: quantised caches write so many at once, beyond their end too."""
+        if self._cache_class.__name__ == CACHES["fp16"]:
+            return 1
         config = self.exl2_model.config
-        block = 1
-        while (
-            self._cache_class.__name__ != CACHES["fp16"] and config.num_key_value_heads * config.head_dim * block % 512
-        ):
-            block += 1
-        return block
+        return 512 // gcd(512, config.num_key_value_heads * config.head_dim)
 
     def _check_places(self) -> None:
         """Raise a DeviceError unless every weight is where it is used."""
