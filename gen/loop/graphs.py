@@ -7,11 +7,15 @@ graph, on another stream.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import RLock
 from typing import Any
 
 import torch
 
 from gen.loop.replay import CannotReplay
+
+_ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
 
 
 class Graph:
@@ -46,23 +50,39 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
     """
     pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
     try:
-        return Graph(_captured(step, pool), rests_on)
+        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
-        return Graph(_captured(step, pool), rests_on)
+        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
 
 
 def _captured(step: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     try:
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # other threads may do what they want
-        try:
-            step()
-        finally:
-            graph.capture_end()
+        with _ONE_AT_A_TIME:
+            with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # others may do what they want
+            try:
+                step()
+            finally:
+                graph.capture_end()
     except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
+        _give_up(pool)
         reason = error.__context__ or error  # that of the step, not what ending a broken capture says
         if isinstance(reason, torch.OutOfMemoryError):
             raise reason from None
         raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
     return graph
+
+
+def _give_up(pool: Any) -> None:
+    """End what torch leaves open when CUDA refuses to end a capture: its allocator would give no memory back any more.
+
+    Source: CUDAGraph::capture_end, which raises before it tells the allocator.
+    """
+    end, release = (getattr(torch.cuda.memory, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
+    if end is not None and release is not None:
+        device = torch.cuda.current_device()
+        with suppress(RuntimeError):  # it was told
+            end(device, pool)
+            release(device, pool)

@@ -74,7 +74,6 @@ class VirtualGraph:
         _used.add(handle)
         self._pool = _pools.setdefault(handle, _Pool())
         self._handle = handle
-        self._inference = torch.is_inference_mode_enabled()
         self._capture = _Capture()
         self._capture.begin()
         machine().captured = self
@@ -84,6 +83,7 @@ class VirtualGraph:
         if machine().captured is not self:
             raise RuntimeError("capture_end was called without capture_begin in this thread.")
         machine().captured = None
+        self._inference = torch.is_inference_mode_enabled()
         self._capture.end()
         self._calls = self._capture.calls
 

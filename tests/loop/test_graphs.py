@@ -220,6 +220,7 @@ def test_a_capture_is_on_the_models_device_and_the_rows_own_stream(monkeypatch: 
             def capture_begin(self, *args: Any, **kwargs: Any) -> None:
                 stream: Any = torch.cuda.current_stream()
                 seen.append((kwargs["capture_error_mode"], torch.cuda.current_device(), stream))
+                assert not torch.is_inference_mode_enabled()  # it makes tensors that others' graphs change later
                 super().capture_begin(*args, **kwargs)
 
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Watched)
@@ -331,10 +332,17 @@ def test_what_cuda_refuses_to_capture_runs_as_it_is(
                 graph.capture_end()
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
+        told: list[tuple[Any, ...]] = []
+        for name in ("endAllocateToPool", "releasePool"):
+            tell = lambda device, pool, name=name: told.append((name, device, pool))  # noqa: E731
+            monkeypatch.setattr(torch.cuda.memory, f"_cuda_{name}", tell)
         model = adapter("cuda:0")
         eager = tokens(model, cuda_graph=False)
         monkeypatch.setattr(torch.cuda.CUDAGraph, where, fails)
         assert tokens(model) == eager
+        # what torch leaves open then: its allocator would go on as if the capture lasted
+        assert [call[:2] for call in told] == [("endAllocateToPool", 0), ("releasePool", 0)]
+        assert told[0][2] == told[1][2]
     [line] = [record.getMessage() for record in caplog.records]
     assert "steps of TransformersModel are not captured: CUDA refused to capture it: CUDA error" in line
 
