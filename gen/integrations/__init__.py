@@ -1,1 +1,1 @@
-"""gen inside of other libraries: its draws in transformers' generate, its samplers and exllamav2 in Outlines 0.0.46."""
+"""gen inside of other libraries: transformers' generate draws as gen does, and Outlines 0.0.46 uses its samplers."""

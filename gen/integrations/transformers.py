@@ -1,15 +1,18 @@
-"""gen's draws inside of transformers' generate: a logits processor that leaves nothing to choose."""
+"""gen's draws and output types inside of transformers' generate, as logits processors that add no host sync."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gen.arguments import as_lists, read_whole
+from gen.arguments import as_lists, read_token_ids, read_whole
+from gen.constraints.constraint import Constraint
 from gen.devices import to_device
 from gen.errors import ArgumentError, show
+from gen.requests import Request
 from gen.samplers import GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.random import draw_seed, row_keys, sample_seed
+from gen.stages.constraints import Constraints
 
 _AHEAD = 256  # tokens for which keys are made at once
 
@@ -91,3 +94,81 @@ class SamplerProcessor:
             )
         seeds = self.seeds * (prompts if len(self.seeds) == 1 else 1)
         return [sample_seed(seed, sample) for seed in seeds for sample in range(samples)]
+
+
+class ConstraintProcessor:
+    """Holds the texts of transformers' generate, sampled, greedy or by beams, to an output type of gen.
+
+    States and masks are on the device. Which row a row goes on from is found by comparing token ids there, so that
+    beams are followed. Use it in one call, or call `reset` before the next one.
+
+        constraint = gen.compile(model, gen.regex("[0-9]{3}-[ab]"))
+        processor = ConstraintProcessor(constraint, max_new_tokens=20, eos_token_id=tokenizer.eos_token_id)
+        hf_model.generate(**inputs, max_new_tokens=20, logits_processor=[processor])
+
+    Args:
+        constraint: of `gen.compile`, on the device engine.
+        max_new_tokens: what generate is given: a text is whole by then.
+        eos_token_id: the tokens that end a text for generate.
+    Raises:
+        ArgumentError: a constraint of the host engine, one that needs more tokens, or another argument that cannot be.
+    """
+
+    def __init__(self, constraint: Constraint, *, max_new_tokens: int, eos_token_id: int | Sequence[int]) -> None:
+        if not isinstance(constraint, Constraint):
+            raise ArgumentError(f"ConstraintProcessor takes what gen.compile makes, got {show(constraint)}")
+        if constraint.compiled is None or constraint.least_tokens is None:
+            raise ArgumentError(
+                f"this output type needs the host at each token ({constraint.reason}), which transformers' generate "
+                "cannot wait for in a logits processor; use gen.generate."
+            )
+        limit = read_whole("max_new_tokens", max_new_tokens, minimum=1)
+        if limit < constraint.least_tokens:
+            raise ArgumentError(f"a whole text takes {constraint.least_tokens} tokens, got max_new_tokens={limit}")
+        ends = read_token_ids("eos_token_id", eos_token_id, constraint.vocabulary.size)
+        if not ends:
+            raise ArgumentError("eos_token_id must name a token: without one generate would go on behind a whole text.")
+        self._request = Request(
+            prompt_ids=[0],
+            sampler=GreedySampler(),
+            seeds=(0,),
+            limit=limit,
+            eos_token_ids=tuple(ends),
+            constraint=constraint,
+        )
+        self._vocab_size = constraint.vocabulary.size
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: the next call is that of the first token."""
+        self._stage: Constraints | None = None
+        self._ids: Tensor | None = None  # of the call before
+        self._step = 0
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The logits with -inf for what may not follow.
+
+        Args:
+            input_ids: (rows, tokens), int64, on the device of scores: prompts and texts so far.
+            scores: (rows, vocab), floating; not modified.
+        Returns:
+            (rows, vocab), of the dtype and on the device of scores. Host sync: none on a GPU, but at the first call
+            for a constraint that has not been on this device.
+        """
+        rows, here = len(input_ids), slice(0, len(input_ids))
+        if self._stage is None or self._ids is None:
+            self._stage = Constraints(rows, scores.device)
+            self._stage.begin()
+            self._stage.admit(here, [self._request] * rows, [[0]] * rows)
+        else:
+            same = (input_ids[:, None, :-1] == self._ids).all(-1)  # rows that are the same are in the same state
+            self._stage.chosen(here, input_ids[:, -1:], same.to(torch.int32).argmax(1))
+        self._ids = input_ids
+        self._stage.prepare(here)
+        generated = torch.full((rows, 1), self._step, dtype=torch.int64, device=scores.device)
+        self._step += 1
+        masked = self._stage(scores[:, : self._vocab_size], here, input_ids, generated, generated)
+        held = torch.full_like(scores, -torch.inf)
+        held[:, : self._vocab_size] = masked
+        return held

@@ -1,13 +1,14 @@
 """gen's draws inside of transformers' generate: the tokens of gen.generate, and no further host sync."""
 
+import re
 from typing import Any
 
 import pytest
 
 import gen
-from gen.integrations.transformers import SamplerProcessor
+from gen.integrations.transformers import ConstraintProcessor, SamplerProcessor
 from gen.testing import no_host_sync, virtual_gpus
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import EOS, byte_tokenizer, tiny_model
 
 PROMPTS = ["Ada ", "hello there", "x"]
 SAMPLERS: dict[str, Any] = {
@@ -18,7 +19,11 @@ SAMPLERS: dict[str, Any] = {
 
 
 def generate(
-    model: Any, new_tokens: int, processor: SamplerProcessor | None = None, repeat: int = 1
+    model: Any,
+    new_tokens: int,
+    processor: SamplerProcessor | ConstraintProcessor | None = None,
+    repeat: int = 1,
+    **options: Any,
 ) -> list[list[int]]:
     """Transformers' tokens for the prompts, each of them in so many rows."""
     tokenizer = byte_tokenizer()
@@ -28,9 +33,9 @@ def generate(
     made = model.generate(
         **inputs,
         max_new_tokens=new_tokens,
-        do_sample=False,
         pad_token_id=0,
         logits_processor=[] if processor is None else [processor],
+        **({"do_sample": False} | options),
     )
     tokens: list[list[int]] = made[:, inputs["input_ids"].shape[1] :].cpu().tolist()
     return tokens
@@ -107,3 +112,68 @@ def test_what_it_cannot_do_is_refused(sampler: Any, options: dict[str, Any], mes
 def test_rows_of_other_prompts_are_refused() -> None:
     with pytest.raises(gen.ArgumentError, match="has 3 rows; SamplerProcessor has 2 seeds for prompts of 1 row"):
         generate(tiny_model(), 2, SamplerProcessor(SAMPLERS["greedy"], seed=[1, 2]))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"do_sample": True},
+    "beams": {"num_beams": 3},
+}
+PATTERN = r"[0-9]{3}-[ab]c?"
+
+
+def held(new_tokens: int = 12, output_type: Any = None) -> ConstraintProcessor:
+    model = gen.from_transformers(tiny_model(), byte_tokenizer())
+    constraint = gen.compile(model, gen.regex(PATTERN) if output_type is None else output_type)
+    return ConstraintProcessor(constraint, max_new_tokens=new_tokens, eos_token_id=EOS)
+
+
+def texts(made: list[list[int]]) -> list[str]:
+    return [byte_tokenizer().decode([token for token in tokens if token not in (0, EOS)]) for tokens in made]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_are_held_to_an_output_type(way: str) -> None:
+    processor = held()
+    for _ in range(2):
+        made = texts(generate(tiny_model(), 12, processor, eos_token_id=EOS, **WAYS[way]))
+        assert all(re.fullmatch(PATTERN, text) for text in made), made
+        processor.reset()
+
+
+def test_greedy_texts_are_those_of_gen() -> None:
+    model = gen.from_transformers(tiny_model(), byte_tokenizer())
+    expected = gen.generate(model, PROMPTS, gen.regex(PATTERN), sampler=gen.samplers.greedy(), eos_token_id=EOS)
+    assert texts(generate(tiny_model(), 12, held(), eos_token_id=EOS)) == expected
+
+
+def test_a_text_is_whole_by_the_last_token() -> None:
+    processor = held(6, gen.regex("[a-z]+[.]"))
+    made = texts(generate(tiny_model(), 6, processor, eos_token_id=EOS, do_sample=True))
+    assert all(re.fullmatch("[a-z]+[.]", text) for text in made), made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_constraint_adds_no_host_sync_for_a_token(way: str) -> None:
+    def syncs(new_tokens: int, processor: ConstraintProcessor | None) -> int:
+        with no_host_sync(count=True) as report:
+            generate(model, new_tokens, processor, **WAYS[way])
+        return report.count
+
+    pattern = gen.regex("[a-z]{30}")
+    with virtual_gpus(2):
+        model = tiny_model().to("cuda:1")
+        plain = syncs(12, None) - syncs(4, None)
+        assert syncs(12, held(40, pattern)) - syncs(4, held(40, pattern)) == plain
+
+
+def test_what_a_constraint_processor_cannot_do_is_refused() -> None:
+    with pytest.raises(gen.ArgumentError, match=r"takes what gen.compile makes, got '\[a-z\]'"):
+        ConstraintProcessor("[a-z]", max_new_tokens=4, eos_token_id=EOS)  # type: ignore[arg-type]
+    with pytest.raises(gen.ArgumentError, match="a whole text takes 5 tokens, got max_new_tokens=3"):
+        held(3)
+    with pytest.raises(gen.ArgumentError, match="needs the host at each token"):
+        held(output_type=gen.grammar('start: "(" start ")" | "x"'))
+    constraint = gen.compile(gen.from_transformers(tiny_model(), byte_tokenizer()), gen.regex("a"))
+    with pytest.raises(gen.ArgumentError, match="eos_token_id must name a token"):
+        ConstraintProcessor(constraint, max_new_tokens=3, eos_token_id=[])
