@@ -10,7 +10,7 @@ captured as a CUDA graph, and what may not is refused here, with its reason, on 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,15 +18,32 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 T = TypeVar("T")
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
 
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
+_QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
 _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 
 
 class CannotReplay(Exception):
     """A step that does something else from call to call, or reads on the host: it runs as it is."""
+
+
+class Call(NamedTuple):
+    """A torch call that made or changed a tensor, or looked at one in another way.
+
+    Attributes:
+        given, parts: the tensors among its arguments, and among what it gave.
+        writes: whether it changes what it is given.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made: Any
+    given: list[Tensor]
+    parts: list[Tensor]
+    writes: bool
 
 
 class Replay(Generic[T]):
@@ -46,11 +63,6 @@ class Replay(Generic[T]):
     def __call__(self) -> T:
         return self._function()
 
-    def same_as(self, other: "Replay[T]") -> bool:
-        """Whether both make the same calls on the same tensors and numbers."""
-        pairs = zip(self.constants, other.constants, strict=False)
-        return self.source == other.source and all(one is two or _equal(one, two) for one, two in pairs)
-
 
 def record(step: Callable[[], T], *, again: Callable[[], None] | None = None) -> Replay[T]:
     """Run a step, for real, and return a function that does the same.
@@ -64,16 +76,17 @@ def record(step: Callable[[], T], *, again: Callable[[], None] | None = None) ->
             would use up), has a shape that depends on data, calls an operation that torch functions do not show, or
             does something else at its second run. It may have run in part.
     """
-    replay: Replay[T] = _compile(*observe(step))
+    result, calls = observe(step)
+    calls = _lasting(calls)
     if again is not None:
         again()
-        second: Replay[T] = _compile(*observe(step))
-        if not second.same_as(replay):
+        other, others = observe(step)
+        if not _same_calls((result, calls), (other, _lasting(others))):
             raise CannotReplay(
                 "it does something else at its next call: a number on the host changes, or a tensor is replaced "
                 "instead of written to"
             )
-    return replay
+    return _compile(result, calls)
 
 
 def observe(step: Callable[[], T]) -> tuple[T, list[Call]]:
@@ -135,16 +148,21 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _READING:
-            raise CannotReplay(f"it reads on the host: {func.__name__}")
+        name = getattr(func, "__name__", "")
+        if name in _READING:
+            raise CannotReplay(f"it reads on the host: {name}")
         self._dispatched.inside += 1
         try:
             result = func(*args, **kwargs)
         finally:
             self._dispatched.inside -= 1
-        if getattr(func, "__name__", "") == "to" and result.device != args[0].device:
+        if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
-        self.calls.append((func, args, kwargs, result))
+        if type(result) not in _QUESTIONS:
+            given, writes = _tensors((args, kwargs)), _writes(name, kwargs)
+            parts = _tensors(result)
+            if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
+                self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
         return result
 
 
@@ -180,32 +198,39 @@ class _Writer:
         return f"c{number}"
 
 
-def _compile(result: T, calls: Sequence[Call]) -> Replay[T]:
-    """The calls as a function; questions of shape, and views of what is always there, are left out."""
+def _lasting(calls: Sequence[Call]) -> list[Call]:
+    """The calls without views of what is always there, which are always there themselves."""
     made_here: set[int] = set()  # tensors that a call makes anew
     kept = []
     for call in calls:
-        if _does_something(*call) and not _views_constants(*call, made_here):
+        if not _views_constants(call, made_here):
             kept.append(call)
-            made_here |= {id(tensor) for tensor in _tensors(call[3])}
-    last_use = {id(tensor): number for number, call in enumerate(kept) for tensor in _tensors(call[1:3])}
-    returned = {id(tensor) for tensor in _tensors(result)}
+            made_here.update(map(id, call.parts))
+    return kept
+
+
+def _compile(result: T, kept: Sequence[Call]) -> Replay[T]:
+    """The calls as a function."""
+    last_use = {id(tensor): number for number, call in enumerate(kept) for tensor in call.given}
+    returned = set(map(id, _tensors(result)))
     writer, lines = _Writer(), []
-    for number, (func, args, kwargs, made) in enumerate(kept):
-        arguments = [*map(writer.write, args), *(f"{key}={writer.write(value)}" for key, value in kwargs.items())]
-        call_text = f"{writer.constant(func)}({', '.join(arguments)})"
-        given = _tensors((args, kwargs))
-        if made is None or any(made is tensor for tensor in given):
+    for number, call in enumerate(kept):
+        arguments = [
+            *map(writer.write, call.args),
+            *(f"{key}={writer.write(value)}" for key, value in call.kwargs.items()),
+        ]
+        call_text = f"{writer.constant(call.func)}({', '.join(arguments)})"
+        if call.made is None or any(call.made is tensor for tensor in call.given):
             lines.append(call_text)
         else:
             lines.append(f"v{number} = {call_text}")
-            if isinstance(made, Tensor):
-                writer.name(made, f"v{number}")
+            if isinstance(call.made, Tensor):
+                writer.name(call.made, f"v{number}")
             else:
-                for place, part in enumerate(made):
+                for place, part in enumerate(call.made):
                     if isinstance(part, Tensor):
                         writer.name(part, f"v{number}[{place}]")
-        dead = {writer.write(t) for t in given if last_use[id(t)] == number and id(t) not in returned}
+        dead = {writer.write(t) for t in call.given if last_use[id(t)] == number and id(t) not in returned}
         if names := sorted(name for name in dead if name.startswith("v") and "[" not in name):
             lines.append(f"del {', '.join(names)}")
     lines.append(f"return {writer.write(result)}")
@@ -213,49 +238,68 @@ def _compile(result: T, calls: Sequence[Call]) -> Replay[T]:
     return Replay(f"def replay({header}):\n    " + "\n    ".join(lines), writer.constants, len(kept))
 
 
-def _views_constants(func: Any, args: Any, kwargs: Any, made: Any, made_here: set[int]) -> bool:
+def _views_constants(call: Call, made_here: set[int]) -> bool:
     """Whether a call only looks at another way at memory that stays where it is: then so does what it gave."""
-    given = _tensors((args, kwargs))
-    if _writes(func, kwargs) or any(id(tensor) in made_here for tensor in given):
+    if call.writes or not call.given or any(id(tensor) in made_here for tensor in call.given):
         return False
-    parts = _tensors(made)
-    return all(_plain(tensor) for tensor in (*given, *parts)) and all(
-        any(_storage(part) == _storage(tensor) for tensor in given) for part in parts
-    )
+    if not all(map(_plain, call.given)) or not all(map(_plain, call.parts)):
+        return False
+    memory = {_storage(tensor) for tensor in call.given}
+    return all(_storage(part) in memory for part in call.parts)
 
 
-def _does_something(func: Any, args: Any, kwargs: Any, made: Any) -> bool:
-    """Whether a call makes or changes a tensor; `.to` of where it is and `.contiguous()` do not."""
-    if _writes(func, kwargs):
-        return True
-    tensors = _tensors(made)
-    return bool(tensors) and not (len(tensors) == 1 and any(tensors[0] is given for given in _tensors((args, kwargs))))
-
-
-def _writes(func: Any, kwargs: dict[str, Any]) -> bool:
-    name = getattr(func, "__name__", "")
+def _writes(name: str, kwargs: dict[str, Any]) -> bool:
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__")
     return in_place or augmented or name == "__setitem__" or kwargs.get("out") is not None
 
 
 def _tensors(value: object) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [tensor for part in value for tensor in _tensors(part)]
-    if isinstance(value, dict):
-        return [tensor for part in value.values() for tensor in _tensors(part)]
-    if isinstance(value, slice):
-        return _tensors((value.start, value.stop, value.step))
-    return []
+    """All tensors in a value."""
+    found: list[Tensor] = []
+    left = [value]
+    for one in left:  # which grows
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, slice):
+            left += (one.start, one.stop, one.step)
+    return found
 
 
-def _equal(one: object, two: object) -> bool:
-    """Whether two constants are the same number, or the same view of the same memory."""
-    if isinstance(one, Tensor) and isinstance(two, Tensor):
-        return _plain(one) and _plain(two) and _where(one) == _where(two)
-    return type(one) is type(two) and not isinstance(one, Tensor) and bool(one == two)
+def _same_calls(first: tuple[object, Sequence[Call]], second: tuple[object, Sequence[Call]]) -> bool:
+    """Whether two runs make the same calls on the same tensors and numbers, and give the same."""
+    twins: dict[int, Tensor] = {}  # of what the first run has made, by identity: what the second has
+    if len(first[1]) != len(second[1]):
+        return False
+    for one, two in zip(first[1], second[1], strict=True):
+        same = one.func is two.func or one.func == two.func
+        if not (same and _same(one.args, two.args, twins) and _same(one.kwargs, two.kwargs, twins)):
+            return False
+        if len(one.parts) != len(two.parts):
+            return False
+        twins.update(zip(map(id, one.parts), two.parts, strict=True))
+    return _same(first[0], second[0], twins)
+
+
+def _same(one: Any, two: Any, twins: dict[int, Tensor]) -> bool:
+    """Whether two values are the same number, or the same view of the same memory, or were made by the same call."""
+    if one is two:
+        return id(one) not in twins or twins[id(one)] is two
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Tensor):
+        return twins[id(one)] is two if id(one) in twins else _plain(one) and _where(one) == _where(two)
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(_same(a, b, twins) for a, b in zip(one, two, strict=True))
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_same(value, two[key], twins) for key, value in one.items())
+    if isinstance(one, slice):
+        return _same((one.start, one.stop, one.step), (two.start, two.stop, two.step), twins)
+    return bool(one == two)
 
 
 def _plain(tensor: Tensor) -> bool:

@@ -90,7 +90,9 @@ class RowSet:
         device: of the logits, where all state is.
         streams: on which alone it is used on CUDA.
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
-        recordings: steps by shape and by what takes part; kept until memory moves.
+        recordings: steps by shape and kind; kept until memory moves.
+        seen: how often each shape and kind has run unrecorded, in calls before too.
+        checked: kinds of steps that have been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
     """
 
@@ -113,6 +115,8 @@ class RowSet:
         self.streams = streams
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Any] = {}
+        self.seen: dict[Hashable, int] = {}
+        self.checked: set[Hashable] = set()
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -144,10 +148,15 @@ class RowSet:
             if stage.key() is not None:
                 stage.prepare(here)
 
-    def key(self, count: int, view: int) -> Hashable:
-        """What a recorded step depends on."""
-        stages = tuple(stage.key() for stage in self.stages)
-        return count, view, self._storied, self.search.key(), stages, self._tops.width
+    def step_kind(self) -> Hashable:
+        """What a recorded step depends on beside its shape: equal for equal ones."""
+        return self._storied, self.search.key(), tuple(stage.key() for stage in self.stages), self._tops.width
+
+    def forget(self) -> None:
+        """Drop recordings, and what is known of steps."""
+        self.recordings.clear()
+        self.seen.clear()
+        self.checked.clear()
 
     def fill(
         self,

@@ -28,7 +28,8 @@ from gen.stages.user import UserProcessors
 logger = logging.getLogger("gen")
 
 ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
-_HEADROOM = 32  # new tokens that a new set of rows has room for before it grows
+_HEADROOM = 96  # new tokens that a new set of rows has room for before it grows, which drops recordings
+_NEAR = 32  # columns by which prompts of a batch may differ, and as much again as the shorter one has
 _KEPT_BYTES = 2**29  # of an idle set of rows
 
 
@@ -87,7 +88,7 @@ def run(model: Model, jobs: Sequence[Job], options: Options, progress: Callable[
 
 def _alike(longest: Job, job: Job) -> bool:
     """Whether a job's prompt is not much shorter than the longest one of its batch, as which all are looked at."""
-    return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _HEADROOM
+    return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _NEAR
 
 
 class Runner:
@@ -306,7 +307,7 @@ class Runner:
         if leased.kind != self._kind.key or not self._fits(leased, rows):
             return None
         if leased.rests_on != self._rests_on:
-            leased.recordings.clear()
+            leased.forget()
             leased.rests_on = self._rests_on
         return leased
 

@@ -1,0 +1,273 @@
+"""What a decode step costs, against transformers.generate and bare forwards, and whether gen's goals are met.
+
+    python -m benchmarks.decode
+    python -m benchmarks.decode --questions demo real --device cuda:1
+
+Every question is asked by cases that run in turn, round by round, each once before the rounds; a ratio is the median of
+the rounds' ratios. On a CPU with one thread times are CPU time of the thread, else wall time. Texts are made to a fixed
+length. transformers uses its dynamic cache and the same way of sampling; "bare" is the model's forwards over gen's rows
+and nothing else. gen keeps its rows from call to call, but for the question "first": a fresh process for each time, with
+the model loaded by gen in both programs.
+
+    demo        the demo model, sampled and greedy
+    long        900 new tokens
+    limit       20 tokens under a limit of 2048
+    vocabulary  a tiny Llama with random weights and 49152 tokens
+    real        SmolLM2-135M-Instruct as `make real` leaves it, or random weights of that shape, greedy
+    first       the first call of a process
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread
+from benchmarks.programs import Program, bare, ours, some_prompts, theirs
+from benchmarks.random_model import random_model
+from gen.models.transformers import TransformersModel
+from gen.samplers import Sampler
+
+REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
+OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen.samplers.greedy()}
+THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the questions are asked: on which device, how often, of how many tokens; `sizes` are batch sizes."""
+
+    device: str
+    rounds: int
+    threads: int
+    new_tokens: int
+    sizes: Sequence[int]
+    real: Path
+
+    def measure(self, cases: dict[str, Program]) -> dict[str, list[float]]:
+        return interleave(cases, self.rounds, clock=clock_for(self.device, self.threads))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a case of gen's took against a peer; `step` and `peer_step` are microseconds."""
+
+    question: str
+    batch: int
+    case: str
+    peer: str
+    goal: float
+    measured: float
+    lowest: float
+    highest: float
+    step: float
+    peer_step: float
+
+    @property
+    def met(self) -> bool:
+        return self.measured <= self.goal
+
+
+def ask_demo(setup: Setup) -> Iterator[Answer]:
+    model = _demo(setup)
+    for batch in setup.sizes:
+        prompts, tokens = some_prompts(batch), setup.new_tokens
+        cases = {f"gen {name}": ours(model, prompts, sampler, tokens) for name, sampler in OURS.items()}
+        cases |= {f"transformers {name}": theirs(model, prompts, tokens, **how) for name, how in THEIRS.items()}
+        seconds = setup.measure(cases | {"bare": bare(model, prompts, tokens)})
+        for name, goal in (("sampled", 0.85), ("greedy", 1.0)):
+            yield _answer("demo", batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
+            yield _answer("demo", batch, f"gen {name}", "bare", 1.15, seconds, tokens)
+
+
+def ask_long(setup: Setup, tokens: int = 900) -> Iterator[Answer]:
+    yield from _against_transformers("long", _demo(setup), setup, [1, 8], tokens, ["sampled", "greedy"], 0.8)
+
+
+def ask_limit(setup: Setup, limit: int = 2048, tokens: int = 20) -> Iterator[Answer]:
+    model = _demo(setup)
+    model.context_length = model.hf_model.config.max_position_embeddings = 2 * limit  # it was trained for fewer
+    for batch in (1, 8):
+        prompts = some_prompts(1) * batch
+        [text] = gen.generate(
+            model, prompts[:1], sampler=OURS["greedy"], max_new_tokens=limit, eos_token_id=[], details=True
+        )
+        made = next(place for place in range(tokens, limit) if text.token_ids[place] not in text.token_ids[:place])
+        ends: dict[str, Any] = {"eos_token_ids": text.token_ids[made : made + 1], "made": made}
+        cases = {
+            "gen greedy": ours(model, prompts, OURS["greedy"], limit, **ends),
+            "transformers greedy": theirs(model, prompts, limit, **THEIRS["greedy"], **ends),
+        }
+        yield _answer("limit", batch, "gen greedy", "transformers greedy", 1.0, setup.measure(cases), made)
+
+
+def ask_vocabulary(setup: Setup) -> Iterator[Answer]:
+    model = random_model(49_152, device=setup.device)
+    for batch in setup.sizes:
+        prompts, tokens = some_prompts(batch), setup.new_tokens
+        cases = {
+            "gen sampled": ours(model, prompts, OURS["sampled"], tokens),
+            "transformers sampled": theirs(model, prompts, tokens, **THEIRS["sampled"]),
+            "bare": bare(model, prompts, tokens),
+        }
+        seconds = setup.measure(cases)
+        yield _answer("vocabulary", batch, "gen sampled", "bare", 1.15, seconds, tokens)
+        yield _answer("vocabulary", batch, "gen sampled", "transformers sampled", 0.85, seconds, tokens)
+
+
+def ask_real(setup: Setup) -> Iterator[Answer]:
+    if (setup.real / "config.json").exists():
+        model: Any = gen.load(setup.real, device=setup.device, dtype="float32")
+    else:
+        model = random_model(49_152, "135m", device=setup.device)
+    yield from _against_transformers("real", model, setup, [1, 8], setup.new_tokens, ["greedy"], 0.97)
+
+
+def ask_first(setup: Setup) -> Iterator[Answer]:
+    for batch in (1, 8):
+        for name in OURS:
+            cases = {f"{program} {name}": _first(program, name, batch, setup) for program in ("gen", "transformers")}
+            seconds: dict[str, list[float]] = {case: [] for case in cases}
+            for _ in range(setup.rounds):
+                for case, run in cases.items():
+                    seconds[case].append(run())
+            yield _answer("first", batch, f"gen {name}", f"transformers {name}", 1.15, seconds, setup.new_tokens)
+
+
+def _first(program: str, name: str, batch: int, setup: Setup) -> Callable[[], float]:
+    """Measures a first call, each time in a process of its own."""
+
+    def run() -> float:
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return pool.submit(first_call, program, name, batch, setup).result()
+
+    return run
+
+
+def first_call(program: str, name: str, batch: int, setup: Setup) -> float:
+    """Seconds of this process' first call; the model is loaded before."""
+    torch.set_num_threads(setup.threads)
+    model, prompts, clock = _demo(setup), some_prompts(batch), clock_for(setup.device, setup.threads)
+    if program == "gen":
+        run = ours(model, prompts, OURS[name], setup.new_tokens)
+    else:
+        run = theirs(model, prompts, setup.new_tokens, **THEIRS[name])
+    begin = clock()
+    run()
+    return clock() - begin
+
+
+QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
+    "demo": ask_demo,
+    "long": ask_long,
+    "limit": ask_limit,
+    "vocabulary": ask_vocabulary,
+    "real": ask_real,
+    "first": ask_first,
+}
+
+
+def _demo(setup: Setup) -> TransformersModel:
+    model = gen.load("demo", device=setup.device)
+    assert isinstance(model, TransformersModel)  # tells mypy
+    return model
+
+
+def _against_transformers(
+    question: str,
+    model: TransformersModel,
+    setup: Setup,
+    sizes: Sequence[int],
+    tokens: int,
+    names: Sequence[str],
+    goal: float,
+) -> Iterator[Answer]:
+    for batch in sizes:
+        prompts = some_prompts(batch)
+        for name in names:
+            cases = {
+                f"gen {name}": ours(model, prompts, OURS[name], tokens),
+                f"transformers {name}": theirs(model, prompts, tokens, **THEIRS[name]),
+            }
+            seconds = setup.measure(cases)
+            yield _answer(question, batch, f"gen {name}", f"transformers {name}", goal, seconds, tokens)
+
+
+def _answer(
+    question: str, batch: int, case: str, peer: str, goal: float, seconds: dict[str, list[float]], tokens: int
+) -> Answer:
+    ratios = spread([mine / other for mine, other in zip(seconds[case], seconds[peer], strict=True)])
+    step, peer_step = (1e6 * spread(seconds[name]).median / tokens for name in (case, peer))
+    return Answer(question, batch, case, peer, goal, ratios.median, ratios.fastest, ratios.slowest, step, peer_step)
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    setup = Setup(
+        arguments.device, arguments.rounds, arguments.threads, arguments.new_tokens, arguments.batch, arguments.real
+    )
+    described = {"machine": machine(), "arguments": _described(arguments), "load": _load()}
+    print(json.dumps(described), flush=True)
+    answers: list[Answer] = []
+    for question in arguments.questions:
+        for answer in QUESTIONS[question](setup):
+            answers.append(answer)
+            print(_row(answer), flush=True)
+    print(f"\n{markdown_table([_row(answer) for answer in answers])}\n")
+    missed = [answer for answer in answers if not answer.met]
+    print(f"{len(answers) - len(missed)} of {len(answers)} goals met")
+    if arguments.json:
+        rows = [asdict(answer) | {"met": answer.met} for answer in answers]
+        arguments.json.write_text(json.dumps(described | {"load after": _load(), "answers": rows}, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", nargs="+", default=list(QUESTIONS), choices=list(QUESTIONS))
+    parser.add_argument("--device", default="cpu", help="as cuda:1")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help='of "demo" and "vocabulary"')
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
+    parser.add_argument("--real", type=Path, default=REAL, help="the folder of the real model")
+    parser.add_argument("--json", type=Path, help="write the report there")
+    return parser.parse_args()
+
+
+def _described(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments, without what names a person's folders."""
+    return {name: value for name, value in vars(arguments).items() if name not in ("json", "real")}
+
+
+def _load() -> float:
+    """How many programs wanted a core in the last minute, these with them."""
+    return round(os.getloadavg()[0], 1)
+
+
+def _row(answer: Answer) -> dict[str, object]:
+    return {
+        "question": answer.question,
+        "batch": answer.batch,
+        "time of": answer.case,
+        "against": answer.peer,
+        "goal": answer.goal,
+        "measured": round(answer.measured, 3),
+        "from": round(answer.lowest, 3),
+        "to": round(answer.highest, 3),
+        "us a step": round(answer.step),
+        "peer's": round(answer.peer_step),
+        "met": "yes" if answer.met else "no",
+    }
+
+
+if __name__ == "__main__":
+    main()
