@@ -4,10 +4,10 @@
     python -m benchmarks.decode --questions demo real --device cuda:1
 
 Every question is asked by cases that run in turn, round by round, each once before the rounds; a ratio is the median of
-the rounds' ratios. On a CPU with one thread times are CPU time of the thread, else wall time. Texts are made to a fixed
+the rounds' ratios. On a CPU with one thread times are CPU time of the thread, else wall time. Texts have a fixed
 length. transformers uses its dynamic cache and the same way of sampling; "bare" is the model's forwards over gen's rows
-and nothing else. gen keeps its rows from call to call, but for the question "first": a fresh process for each time, with
-the model loaded by gen in both programs.
+and nothing else. gen keeps its rows from call to call, but for the question "first": there every time is that of a
+fresh process, in which gen has loaded the model and both programs are imported.
 
     demo        the demo model, sampled and greedy
     long        900 new tokens

@@ -21,7 +21,7 @@ import torch
 
 import gen
 from benchmarks.measuring import machine, markdown_table, ratio, spread
-from benchmarks.throughput import padded
+from benchmarks.programs import ours, theirs
 from gen.models.transformers import TransformersModel
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -38,16 +38,17 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
     models = {dtype: gen.load(arguments.model, device=arguments.device, dtype=dtype) for dtype in arguments.dtype}
-    for model in models.values():
-        model.hf_model.generation_config.eos_token_id = None  # transformers.generate goes on to the last token too
     rows: list[dict[str, object]] = []
     for batch in arguments.batch:
         prompts = [PROMPTS[row % len(PROMPTS)] for row in range(batch)]
         cases: dict[str, Callable[[], object]] = {}
         for dtype, model in models.items():
-            cases[f"gen {dtype}"] = _ours(model, prompts, arguments.new_tokens)
+            cases[f"gen {dtype}"] = ours(model, prompts, gen.samplers.greedy(), arguments.new_tokens)
             for cache in ("dynamic", "static"):
-                cases[f"transformers {cache} {dtype}"] = _transformers(model, prompts, arguments.new_tokens, cache)
+                how = {"cache_implementation": cache} if cache == "static" else {}
+                cases[f"transformers {cache} {dtype}"] = theirs(
+                    model, prompts, arguments.new_tokens, do_sample=False, **how
+                )
         if batch == 1 and (llama := _llama(arguments.gguf, models, prompts[0], arguments)):
             cases["llama.cpp Q4_1"] = llama
         wall, cpu = _interleave(cases, arguments.rounds)
@@ -77,32 +78,6 @@ def _described(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments, without what names a person's folders."""
     paths = {"model": Path(arguments.model).name, "gguf": arguments.gguf.name}
     return {name: value for name, value in (vars(arguments) | paths).items() if name != "json"}
-
-
-def _ours(model: TransformersModel, prompts: list[str], new_tokens: int) -> Callable[[], object]:
-    greedy = gen.samplers.greedy()
-
-    def run() -> None:
-        found = gen.generate(model, prompts, sampler=greedy, max_new_tokens=new_tokens, eos_token_id=[], details=True)
-        assert all(len(completion.token_ids) == new_tokens for completion in found), "gen stopped early"
-
-    return run
-
-
-def _transformers(model: TransformersModel, prompts: list[str], new_tokens: int, cache: str) -> Callable[[], object]:
-    from transformers import GenerationConfig
-
-    device = model.placement.input_device
-    token_ids, mask = (tensor.to(device) for tensor in padded(model, prompts))
-    config = GenerationConfig(do_sample=False, max_new_tokens=new_tokens, pad_token_id=0, disable_compile=True)
-    if cache == "static":
-        config.cache_implementation = "static"
-
-    def run() -> None:
-        output = model.hf_model.generate(token_ids, attention_mask=mask, generation_config=config)
-        assert output.shape[1] == token_ids.shape[1] + new_tokens, "transformers stopped early"
-
-    return run
 
 
 def _llama(

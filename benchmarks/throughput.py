@@ -3,29 +3,32 @@
     python -m benchmarks.throughput --devices cuda:0 cuda:1 --model demo --batch 1 8 32 --new-tokens 128
 
 All cases of a batch size run in turn, round by round; times are medians over rounds, ratios medians of each round's
-ratio. "gen" is `gen.generate` (drawing, log-probabilities and text included), "transformers" is its `generate` drawing
-from the same distribution, "bare" only reads the prompts and runs decode steps.
+ratio. On a CPU with one thread they are CPU time of the thread, else wall time. "gen" is `gen.generate` (drawing,
+log-probabilities and text included), "transformers" is its `generate` drawing from the same distribution, "bare" only
+reads the prompts and runs decode steps. Last come many prompts of 2 to 60 tokens, each with a limit of its own of 8 to
+320 new tokens, greedy: gen in one call, transformers in fixed batches of 32 that run to their longest.
 """
 
 import argparse
 import json
+import random
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gen
-from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread
+from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
-from gen.loop.places import view_bucket
 from gen.models.transformers import TransformersModel
 
-PROMPTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a small house by the river, and"]
+SAMPLED, GREEDY = gen.samplers.multinomial(), gen.samplers.greedy()
+FIXED = 32  # how many rows transformers has at a time, where limits differ
 
 
 def main() -> None:
@@ -39,11 +42,13 @@ def main() -> None:
         models = {str(device): gen.load(path, device=device, dtype=arguments.dtype) for device in devices}
     report: dict[str, Any] = {"machine": machine(), "arguments": _described(arguments), "rows": [], "same_tokens": {}}
     for batch in arguments.batch:
-        prompts = [PROMPTS[row % len(PROMPTS)] for row in range(batch)]
-        report["rows"] += _measure(models, prompts, arguments.new_tokens, arguments.rounds)
+        prompts = some_prompts(batch)
+        report["rows"] += _measure(models, prompts, arguments)
         report["same_tokens"][str(batch)] = _same_tokens(models, prompts, arguments.new_tokens)
+    report["mixed"] = _measure_mixed(models, arguments) if arguments.prompts else []
     print(json.dumps(report["machine"]), "\n")
-    print(markdown_table(report["rows"]), "\n")
+    for rows in filter(None, (report["rows"], report["mixed"])):
+        print(markdown_table(rows), "\n")
     for batch, share in report["same_tokens"].items():
         told = "one device only" if share is None else f"{share:.1%} of texts equal on all devices"
         print(f"batch {batch}, same seed: {told}")
@@ -63,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", help="of the weights; default: the checkpoint's")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=200, help="how many with a limit each; 0 for none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
     parser.add_argument("--json", type=Path, help="write the report there")
@@ -86,16 +92,16 @@ def _existing(names: list[str]) -> list[torch.device]:
 
 
 def _measure(
-    models: dict[str, TransformersModel], prompts: list[str], new_tokens: int, rounds: int
+    models: dict[str, TransformersModel], prompts: list[str], arguments: argparse.Namespace
 ) -> list[dict[str, object]]:
     """A row for each device and program."""
-    cases: dict[str, Callable[[], object]] = {}
+    cases: dict[str, Program] = {}
+    new_tokens = arguments.new_tokens
     for device, model in models.items():
-        cases[f"gen {device}"] = lambda model=model: _ours(model, prompts, new_tokens)  # type: ignore[misc]
-        cases[f"transformers {device}"] = _transformers(model, prompts, new_tokens)
-        cases[f"bare {device}"] = _bare(model, prompts, new_tokens)
-    with torch.inference_mode():
-        seconds = interleave(cases, rounds)
+        cases[f"gen {device}"] = ours(model, prompts, SAMPLED, new_tokens)
+        cases[f"transformers {device}"] = theirs(model, prompts, new_tokens, do_sample=True, top_k=0)
+        cases[f"bare {device}"] = bare(model, prompts, new_tokens)
+    seconds = interleave(cases, arguments.rounds, clock=clock_for(next(iter(models)), arguments.threads))
     first = next(iter(models))
     rows: list[dict[str, object]] = []
     for name, times in seconds.items():
@@ -118,59 +124,91 @@ def _measure(
     return rows
 
 
-def _ours(model: TransformersModel, prompts: list[str], new_tokens: int) -> list[gen.Completion]:
-    completions: list[gen.Completion] = gen.generate(
-        model, prompts, max_new_tokens=new_tokens, seed=list(range(len(prompts))), eos_token_id=[], details=True
-    )
-    return completions
+def _measure_mixed(models: dict[str, TransformersModel], arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Prompts with a limit each: a row for each device and program."""
+    draw = random.Random(1)
+    vocabulary = min(model.tokenizer.vocab_size for model in models.values())
+    prompts = [[draw.randrange(10, vocabulary) for _ in range(draw.randint(2, 60))] for _ in range(arguments.prompts)]
+    limits = [int(8 * 40 ** draw.random()) for _ in prompts]
+    cases: dict[str, Program] = {}
+    made: dict[str, list[list[int]]] = {}
+    for device, model in models.items():
+        for program, run in (("gen", _in_one_call), ("transformers", _in_fixed_batches)):
+            cases[f"{program} {device}"] = _kept(f"{program} {device}", run, model, prompts, limits, made)
+    seconds = interleave(cases, arguments.rounds, clock=clock_for(next(iter(models)), arguments.threads))
+    rows: list[dict[str, object]] = []
+    for name, times in seconds.items():
+        program, device = name.split(" ")
+        measured = spread(times)
+        peer = f"transformers {device}"
+        rows.append(
+            {
+                "prompts": len(prompts),
+                "new tokens": sum(limits),
+                "program": program,
+                "device": device,
+                "tokens/s": round(sum(limits) / measured.median),
+                "s": round(measured.median, 2),
+                "from": round(measured.fastest, 2),
+                "to": round(measured.slowest, 2),
+                "time / transformers": round(ratio(times, seconds[peer]), 3),
+                "same texts": sum(mine == other for mine, other in zip(made[name], made[peer], strict=True)),
+            }
+        )
+    return rows
 
 
-def padded(model: TransformersModel, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, (rows, width), padded on the left, on the CPU."""
-    encoded = [model.tokenizer.encode(prompt) for prompt in prompts]
-    width = max(map(len, encoded))
-    token_ids = torch.tensor([[0] * (width - len(ids)) + ids for ids in encoded])
-    mask = torch.tensor([[False] * (width - len(ids)) + [True] * len(ids) for ids in encoded])
-    return token_ids, mask
+def _kept(
+    name: str, run: Any, model: TransformersModel, prompts: list[list[int]], limits: list[int], made: dict[str, Any]
+) -> Program:
+    """A case whose texts are kept."""
+
+    def case() -> None:
+        made[name] = run(model, prompts, limits)
+
+    return case
 
 
-def _transformers(model: TransformersModel, prompts: list[str], new_tokens: int) -> Callable[[], object]:
+def _in_one_call(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+    found = gen.generate(model, prompts, sampler=GREEDY, max_new_tokens=limits, eos_token_id=[], details=True)
+    return [completion.token_ids for completion in found]
+
+
+def _in_fixed_batches(model: TransformersModel, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
     from transformers import GenerationConfig
 
-    device = model.placement.input_device
-    token_ids, mask = (tensor.to(device) for tensor in padded(model, prompts))
-    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=new_tokens, pad_token_id=0)
-
-    def run() -> list[list[int]]:
-        torch.manual_seed(0)
-        output = model.hf_model.generate(token_ids, attention_mask=mask, generation_config=config)
-        rows: list[list[int]] = output.tolist()
-        assert len(rows[0]) == token_ids.shape[1] + new_tokens, "transformers stopped early"
-        return rows
-
-    return run
-
-
-def _bare(model: TransformersModel, prompts: list[str], new_tokens: int) -> Callable[[], object]:
-    encoded = [model.tokenizer.encode(prompt) for prompt in prompts]
-    width = max(map(len, encoded))
-
-    def run() -> float:
-        rows = model.new_rows(len(prompts), width + new_tokens)
-        logits = rows.fill(slice(0, len(prompts)), encoded)
-        constant = torch.full((len(prompts), 1), 5, dtype=torch.int64, device=model.placement.logits_device)
-        for step in range(new_tokens - 1):
-            logits = rows.step(constant, view_bucket(width + step + 1))
-        return float(logits[0, 0])  # the device has to be done
-
-    return run
+    model.hf_model.generation_config.eos_token_id = None
+    device, made = model.placement.input_device, []
+    for first in range(0, len(prompts), FIXED):
+        here = slice(first, first + FIXED)
+        token_ids, mask = (tensor.to(device) for tensor in pad_left(prompts[here]))
+        config = GenerationConfig(do_sample=False, max_new_tokens=max(limits[here]), pad_token_id=0)
+        rows = model.hf_model.generate(token_ids, attention_mask=mask, generation_config=config).tolist()
+        width = token_ids.shape[1]
+        made += [row[width : width + limit] for row, limit in zip(rows, limits[here], strict=True)]
+    return made
 
 
 def _same_tokens(models: dict[str, TransformersModel], prompts: list[str], new_tokens: int) -> float | None:
     """The share of prompts whose tokens are equal on all devices; None with a single one."""
     if len(models) < 2:
         return None
-    by_device = [[c.token_ids for c in _ours(model, prompts, new_tokens)] for model in models.values()]
+    seeds = list(range(len(prompts)))
+    by_device = [
+        [
+            completion.token_ids
+            for completion in gen.generate(
+                model,
+                prompts,
+                sampler=SAMPLED,
+                max_new_tokens=new_tokens,
+                seed=seeds,
+                eos_token_id=[],
+                details=True,
+            )
+        ]
+        for model in models.values()
+    ]
     equal = [all(other == first for other in others) for first, *others in zip(*by_device, strict=True)]
     return sum(equal) / len(equal)
 

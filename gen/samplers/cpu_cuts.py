@@ -14,23 +14,70 @@ _SLICES, _DEPTH = 4096, 46  # a wide nucleus is found to the slice first; the sl
 _HEAD, _SHORT = 128, 32  # how many of the largest logits are looked at first for top-p, and for min-p alone
 _LOWEST = -torch.finfo(torch.float32).max
 _PAIR = torch.tensor([0, 1], device="cpu")
+_OF_LAST = torch.tensor([1, 1, 0, 0], device="cpu")  # which of `Settings.edges` are counted from the last one
 
 
-def cut_(mass: Tensor, values: Tensor, settings: Settings, *, wide: bool) -> None:
-    """Leave no mass to what is cut.
+def rank(values: Tensor, settings: Settings, *, wide: bool) -> tuple[Tensor, Tensor | None]:
+    """The largest values (rows, n) in falling order, as many as `cut_` needs, and where they are.
 
     Args:
-        mass, values: (rows, vocab), float32, -inf for what is no token.
+        values: (rows, vocab), float32.
         wide: whether top-p is known to keep many tokens.
+    Returns:
+        Both (rows, n); the values as they are and None where it needs no order.
     """
     depth = settings.deepest
     if settings.top_p is not None and not wide:  # which keeps nothing that top-k has dropped
         depth = depth + 1 if depth and settings.no_top_k is None else max(depth, _HEAD)
-    head, index = values.topk(min(depth, values.shape[1])) if depth else (values, None)
+    if not depth:
+        return values, None
+    head, index = values.topk(min(depth, values.shape[1]))
+    return head, index
+
+
+def cut_(
+    mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool, alive: bool
+) -> None:
+    """Leave no mass to what is cut.
+
+    Args:
+        mass, values: (rows, vocab), float32, -inf for what is no token.
+        ranked: what `rank` gives.
+        wide: whether top-p is known to keep many tokens.
+        alive: whether every row has a token.
+    """
+    at_once = alive and not wide and settings.edges is not None
+    if not (at_once and _cut_at_once_(mass, values, ranked, settings)):
+        _cut_in_turn_(mass, values, ranked, settings, wide=wide)
+    if settings.min_p is not None:
+        mass.mul_(mass >= settings.min_p)
+
+
+def _cut_at_once_(mass: Tensor, values: Tensor, ranked: tuple[Tensor, Any], settings: Settings) -> bool:
+    """Top-k and top-p where all rows have both; False, with nothing cut, where equal values lie around a cut."""
+    head, index = ranked
+    edges: Any = settings.edges
+    top_p: Any = settings.top_p
+    reached = running_sum(mass.gather(1, index))
+    place = settings.place
+    total = reached.gather(1, place) if isinstance(place, Tensor) else reached[:, place : place + 1]
+    last = torch.searchsorted(reached, total * top_p)
+    around = head.gather(1, torch.addcmul(edges, last, _OF_LAST))  # a row's last one, the next, and both of top-k
+    if any(beyond == inside for pairs in around.tolist() for inside, beyond in (pairs[:2], pairs[2:])):
+        return False
+    mass.mul_(values >= around[:, :1])
+    return True
+
+
+def _cut_in_turn_(
+    mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool
+) -> None:
+    """Top-k, then top-p."""
+    head, index = ranked
     if settings.deepest:
         mass.mul_(values >= _kth_value(head, settings))
     if settings.top_p is not None:
-        goal = mass.sum(-1, keepdim=True).double() * settings.top_p
+        goal = mass.sum(-1, keepdim=True, dtype=torch.float64) * settings.top_p
         rows = list(range(len(mass)))
         if index is not None and not wide:
             _, threshold, rows = _nucleus(head, mass.gather(1, index), goal, settings, ordered=False)
@@ -40,8 +87,6 @@ def cut_(mass: Tensor, values: Tensor, settings: Settings, *, wide: bool) -> Non
         for row in rows:
             scale = settings.scale[row] if isinstance(settings.scale, Tensor) else settings.scale
             mass[row].mul_(_in_wide_nucleus(values[row], mass[row], scale, goal[row]))
-    if settings.min_p is not None:
-        mass.mul_(mass >= settings.min_p)
 
 
 def cut_head_(

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gen.samplers.blocks import BLOCK, block_maxima, largest, take_blocks, whole_blocks
-from gen.samplers.cpu_cuts import cut_, cut_head_, depth_of
+from gen.samplers.cpu_cuts import cut_, cut_head_, depth_of, rank
 from gen.samplers.cpu_settings import Settings, read_settings, settings_of_row
 from gen.samplers.logits import native
 from gen.samplers.parameters import Column
-from gen.samplers.race import LOG2_E, counters, log_probability, mass_of, winner
+from gen.samplers.race import LOG2_E, counters, log_probability, mass_of, none_of_dead_, winner
 from gen.samplers.random import log_uniform
 
 _LARGEST = torch.finfo(torch.float32).max
@@ -34,7 +34,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
         return best_token(logits, maxima), log_probability(1.0, _total(_all_mass(logits, top, _LOG2_E)))
     values = whole_blocks(logits)
     top, token_ids = values.max(-1, keepdim=True)
-    if not math.isfinite(top.sum()):
+    if not _all_finite(top):
         values = _cleaned(values)
         top, token_ids = values.max(-1, keepdim=True)
     blocks = torch.unflatten(mass_of(values, top, _LOG2_E), 1, (-1, BLOCK)).sum(-1)
@@ -82,23 +82,33 @@ def draw(
 
 
 def _draw_whole(logits: Tensor, keys: Tensor, settings: Settings, *, wide: bool = False) -> tuple[Tensor, Tensor]:
-    """A draw from all logits at once. For `wide` see `cpu_cuts.cut_`."""
+    """A draw from all logits at once. For `wide` see `cpu_cuts.rank`."""
     values = whole_blocks(logits)
-    top = values.amax(-1, keepdim=True)
-    if not math.isfinite(top.sum()):
+    ranked, top, alive = _ranked(values, settings, wide=wide)
+    if not alive:
         values = _cleaned(values)
-        top = values.amax(-1, keepdim=True)  # -inf in a dead row, whose masses are NaN then
-    mass = mass_of(values, top, settings.scale)
+        ranked, top, alive = _ranked(values, settings, wide=wide)
+    mass = mass_of(values, top, settings.scale)  # NaN in a dead row, where the top is -inf
     if settings.cuts:
-        cut_(mass, values, settings, wide=wide)
-    blocks = torch.unflatten(mass, 1, (-1, BLOCK)).sum(-1)
-    places, distances = _counters(blocks.shape[1])
+        cut_(mass, values, ranked, settings, wide=wide, alive=alive)
+    by_block = torch.unflatten(mass, 1, (-1, BLOCK))
+    blocks = by_block.sum(-1)
+    _, distances = _counters(blocks.shape[1])
     inside, among = torch.split(log_uniform(keys.unsqueeze(1), distances), [BLOCK, blocks.shape[1]], 1)
-    token_ids = torch.add(places, winner(among, blocks), alpha=BLOCK)  # of the block
-    token_ids = token_ids.gather(1, winner(inside, mass.gather(1, token_ids)))
+    rows, block = _rows(len(keys)), winner(among, blocks, keepdim=False)
+    token_ids = torch.add(winner(inside, by_block[rows, block], keepdim=False), block, alpha=BLOCK)
     if settings.cold is not None:
-        token_ids = torch.where(settings.cold, values.argmax(-1, keepdim=True), token_ids)
-    return token_ids, log_probability(mass.gather(1, token_ids), _total(blocks))
+        token_ids = torch.where(settings.cold.squeeze(1), values.argmax(-1), token_ids)
+    logprobs = mass[rows, token_ids]
+    torch.log(logprobs / blocks.sum(-1, dtype=torch.float64), out=logprobs)
+    return token_ids.unsqueeze(1), logprobs if alive else none_of_dead_(logprobs)
+
+
+def _ranked(values: Tensor, settings: Settings, *, wide: bool) -> tuple[tuple[Tensor, Tensor | None], Tensor, bool]:
+    """What `cpu_cuts.rank` gives; each row's largest value (rows, 1), and whether all of these are numbers."""
+    head, index = rank(values, settings, wide=wide)
+    top = values.amax(-1, keepdim=True) if index is None else head[:, :1]
+    return (head, index), top, _all_finite(top)
 
 
 def _draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
@@ -169,6 +179,10 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, maxima, top
 
 
+def _all_finite(top: Tensor) -> bool:
+    return all(math.isfinite(value) for [value] in top.tolist())
+
+
 def _cleaned(values: Tensor) -> Tensor:
     return values.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
 
@@ -194,6 +208,12 @@ def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
 
 def _total(blocks: Tensor) -> Tensor:
     return blocks.sum(-1, keepdim=True, dtype=torch.float64)
+
+
+@lru_cache(maxsize=64)
+def _rows(count: int) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(count, device="cpu")
 
 
 @lru_cache(maxsize=64)

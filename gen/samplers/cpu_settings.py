@@ -34,6 +34,8 @@ class Settings(NamedTuple):
         cold: bool: rows of temperature 0, which nothing cuts; None where there is none.
         dead: bool: rows with NaN for a parameter; None where there is none.
         kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p.
+        edges: int64 (rows, 4): 0, 1, `place` and the one after it, where all rows have top-k and top-p; one row where
+            all have the same.
     """
 
     given: tuple[Numbers, Numbers, Numbers, Numbers]
@@ -47,6 +49,7 @@ class Settings(NamedTuple):
     cold: Tensor | None
     dead: Tensor | None
     kinds: tuple[int, ...]
+    edges: Tensor | None
 
     @property
     def cuts(self) -> bool:
@@ -56,7 +59,18 @@ class Settings(NamedTuple):
 
 def read_settings(vocab: int, temperature: Column, top_k: Column, top_p: Column, min_p: Column) -> Settings:
     """The settings that these parameters are; see `gen.samplers.parameters.Parameters.for_rows`."""
-    return _settings(vocab, _read(temperature, 1.0), _read(top_k, _ALL), _read(top_p, 1.0), _read(min_p, 0.0))
+    columns = (temperature, top_k, top_p, min_p)
+    given = [column for column in columns if column is not None]
+    alike = len({column.dim() for column in given}) == 1
+    if len(given) > 2 and alike and any(column.dtype == torch.float64 for column in given):  # which holds them all
+        read = iter(torch.stack(given).tolist())
+    else:
+        read = iter([column.tolist() for column in given])
+    numbers = [
+        (neutral,) if column is None else _tuple(next(read))
+        for column, neutral in zip(columns, (1.0, _ALL, 1.0, 0.0), strict=True)
+    ]
+    return _settings(vocab, *numbers)
 
 
 def settings_of_row(vocab: int, settings: Settings, row: int) -> Settings:
@@ -64,10 +78,8 @@ def settings_of_row(vocab: int, settings: Settings, row: int) -> Settings:
     return _settings(vocab, *(numbers[row : row + 1] if len(numbers) > 1 else numbers for numbers in settings.given))
 
 
-def _read(column: Column, neutral: float) -> Numbers:
-    if column is None:
-        return (neutral,)
-    return tuple(column.tolist()) if column.dim() else (column.item(),)
+def _tuple(read: Any) -> Numbers:
+    return tuple(read) if isinstance(read, list) else (read,)
 
 
 class _Row(NamedTuple):
@@ -86,6 +98,7 @@ def _settings(vocab: int, heats: Numbers, ks: Numbers, ps: Numbers, floors: Numb
     every = zip(*(column if len(column) == count else column * count for column in columns), strict=True)
     rows = [_row(vocab, *values) for values in every]
     scales, top_ks, top_ps, min_ps, cold, dead = zip(*rows, strict=True)
+    both = max(top_ks) < _ALL and max(top_ps) < 1
     with torch.inference_mode(False):
         return Settings(
             columns,
@@ -99,6 +112,7 @@ def _settings(vocab: int, heats: Numbers, ks: Numbers, ps: Numbers, floors: Numb
             _mask(cold),
             _mask(dead),
             tuple(1 if row.top_k < _ALL else 2 if row.top_p < 1 else 3 if row.min_p > 0 else 0 for row in rows),
+            torch.tensor([(0, 1, k - 1, k) for k in top_ks], device="cpu") if both else None,
         )
 
 

@@ -36,19 +36,23 @@ def mass_of(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | No
     return torch.sub(values, top, out=out).mul_(scale).exp2_()
 
 
-def winner(noise: Tensor, mass: Tensor) -> Tensor:
-    """Whoever arrives first in each row, (rows, 1); the first if all have no mass.
+def winner(noise: Tensor, mass: Tensor, *, keepdim: bool = True) -> Tensor:
+    """Whoever arrives first in each row, (rows, 1), or (rows,) without `keepdim`; the first if all have no mass.
 
     Args:
         noise: (rows, n), float64: minus exponential noise.
         mass: (rows, n), float32.
     """
-    return (noise / mass).argmax(-1, keepdim=True)
+    return (noise / mass).argmax(-1, keepdim=keepdim)
 
 
 def log_probability(mass: Tensor | float, total: Tensor) -> Tensor:
     """The log-probabilities (rows,), float32, of masses (rows, 1); -inf where the total is 0, or NaN."""
-    logprobs = (mass / total).log_().squeeze(1).float()
+    return none_of_dead_((mass / total).log_().squeeze(1).float())
+
+
+def none_of_dead_(logprobs: Tensor) -> Tensor:
+    """-inf where a row had no mass."""
     return logprobs.nan_to_num_(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
 
