@@ -37,6 +37,7 @@ from gen.models.transformers import TransformersModel
 from gen.samplers import Sampler
 
 REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
+LONG, SHORT, LIMIT = 900, 20, 2048  # how many tokens
 OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen.samplers.greedy()}
 THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
 
@@ -88,19 +89,19 @@ def ask_demo(setup: Setup) -> Iterator[Answer]:
             yield _answer("demo", batch, f"gen {name}", "bare", 1.15, seconds, tokens)
 
 
-def ask_long(setup: Setup, tokens: int = 900) -> Iterator[Answer]:
-    yield from _against_transformers("long", _demo(setup), setup, [1, 8], tokens, ["sampled", "greedy"], 0.8)
+def ask_long(setup: Setup) -> Iterator[Answer]:
+    yield from _against_transformers("long", _demo(setup), setup, [1, 8], LONG, ["sampled", "greedy"], 0.8)
 
 
-def ask_limit(setup: Setup, limit: int = 2048, tokens: int = 20) -> Iterator[Answer]:
-    model = _demo(setup)
+def ask_limit(setup: Setup) -> Iterator[Answer]:
+    model, limit = _demo(setup), LIMIT
     model.context_length = model.hf_model.config.max_position_embeddings = 2 * limit  # it was trained for fewer
     for batch in (1, 8):
         prompts = some_prompts(1) * batch
-        [text] = gen.generate(
-            model, prompts[:1], sampler=OURS["greedy"], max_new_tokens=limit, eos_token_id=[], details=True
+        text = gen.generate(
+            model, prompts[0], sampler=gen.samplers.greedy(), max_new_tokens=limit, eos_token_id=[], details=True
         )
-        made = next(place for place in range(tokens, limit) if text.token_ids[place] not in text.token_ids[:place])
+        made = next(place for place in range(SHORT, limit) if text.token_ids[place] not in text.token_ids[:place])
         ends: dict[str, Any] = {"eos_token_ids": text.token_ids[made : made + 1], "made": made}
         cases = {
             "gen greedy": ours(model, prompts, OURS["greedy"], limit, **ends),

@@ -50,25 +50,12 @@ def clock_for(device: str | torch.device, threads: int) -> Callable[[], float]:
 
 
 def interleave(
-    cases: Mapping[str, Callable[[], object]],
-    rounds: int,
-    *,
-    warm_up: float = 0,
-    clock: Callable[[], float] = time.perf_counter,
+    cases: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of every case in every round; a round runs each case once, and one more round before them warms up.
-
-    Args:
-        warm_up: seconds for which each case runs untimed right before it is timed, so that none inherits the caches and
-            the clock that another one leaves behind.
-        clock: gives seconds.
-    """
+    """Seconds of every case in every round, by a clock; a round runs each case once, and one more goes before them."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
-            end = time.perf_counter() + warm_up
-            while time.perf_counter() < end:
-                case()
             begin = clock()
             case()
             if number:

@@ -45,7 +45,7 @@ def main() -> None:
         for dtype, model in models.items():
             cases[f"gen {dtype}"] = ours(model, prompts, gen.samplers.greedy(), arguments.new_tokens)
             for cache in ("dynamic", "static"):
-                how = {"cache_implementation": cache} if cache == "static" else {}
+                how: dict[str, Any] = {"cache_implementation": cache} if cache == "static" else {}
                 cases[f"transformers {cache} {dtype}"] = theirs(
                     model, prompts, arguments.new_tokens, do_sample=False, **how
                 )

@@ -2,12 +2,12 @@
 
     python -m benchmarks.samplers --batch 8 --vocab 131072 --dtype float32 --kind zipf --threads 1
 
-All cases of a shape run in turn, round by round, so that what else the machine does meets them all; each runs untimed
-for 10 ms right before it is timed, so that none inherits the caches or the clock that another leaves behind. Times
-are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the logits' bytes once.
-Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the log-probability in its
-time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other devices, run on this
-CPU. Outlines is there where `benchmarks.outlines_suite` has run.
+All cases of a shape run in turn, round by round, so that what else the machine does meets them all; none is warmed up
+before it is timed, since in a decode loop the caches are cold too. With one thread times are CPU time of the thread,
+else wall time. They are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
+logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
+log-probability in its time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other
+devices, run on this CPU. Outlines is there where `benchmarks.outlines_suite` has run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own 
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread
 from benchmarks.sampler_cases import (
     make_logits,
     our_cases,
@@ -42,7 +42,6 @@ MAKERS = {
     "race": race_cases,
 }
 ARGMAX, READ = "torch.argmax", "read"
-WARM_UP = 0.01
 
 
 def main() -> None:
@@ -106,7 +105,7 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.
         memory = {name: _peak(case) / size for name, case in cases.items()}
         for threads in arguments.threads:
             torch.set_num_threads(threads)
-            seconds = interleave(cases, arguments.rounds, warm_up=WARM_UP)
+            seconds = interleave(cases, arguments.rounds, clock=clock_for("cpu", threads))
             for name, times in seconds.items():
                 measured = spread([1000 * time for time in times])
                 rows.append(

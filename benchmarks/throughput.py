@@ -193,24 +193,22 @@ def _same_tokens(models: dict[str, TransformersModel], prompts: list[str], new_t
     """The share of prompts whose tokens are equal on all devices; None with a single one."""
     if len(models) < 2:
         return None
-    seeds = list(range(len(prompts)))
-    by_device = [
-        [
-            completion.token_ids
-            for completion in gen.generate(
-                model,
-                prompts,
-                sampler=SAMPLED,
-                max_new_tokens=new_tokens,
-                seed=seeds,
-                eos_token_id=[],
-                details=True,
-            )
-        ]
-        for model in models.values()
-    ]
+    by_device = [_sampled(model, prompts, new_tokens) for model in models.values()]
     equal = [all(other == first for other in others) for first, *others in zip(*by_device, strict=True)]
     return sum(equal) / len(equal)
+
+
+def _sampled(model: TransformersModel, prompts: list[str], new_tokens: int) -> list[list[int]]:
+    found: Any = gen.generate(
+        model,
+        prompts,
+        sampler=SAMPLED,
+        max_new_tokens=new_tokens,
+        seed=list(range(len(prompts))),
+        eos_token_id=[],
+        details=True,
+    )
+    return [completion.token_ids for completion in found]
 
 
 def _plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -4,12 +4,14 @@ import json
 import os
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from benchmarks import architectures, constrained_generation, constraints, real, samplers, throughput
+from benchmarks import architectures, constrained_generation, constraints, decode, real, samplers, throughput
 from benchmarks.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks.random_model import random_model
 from benchmarks.schema_order import SchemaOrder
 from benchmarks.tiny_models import Group, model_types, tiny_model
 
@@ -18,7 +20,7 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, plot = tmp_path / "report.json", tmp_path / "plot.png"
-    sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1"]
+    sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1", "--prompts", "3"]
     outputs = ["--json", str(report), "--plot", str(plot)]
     monkeypatch.setattr(sys, "argv", ["throughput", "--devices", "cuda:63", "cpu", *sizes, *outputs])
     throughput.main()
@@ -29,7 +31,12 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     assert [(row["batch"], row["program"]) for row in rows] == [
         (batch, program) for batch in (1, 2) for program in ("gen", "transformers", "bare")
     ]
-    for row in rows:
+    mixed = json.loads(report.read_text())["mixed"]
+    assert [(row["program"], row["prompts"], row["same texts"]) for row in mixed] == [
+        ("gen", 3, 3),
+        ("transformers", 3, 3),
+    ]
+    for row in rows + mixed:
         assert row["program"] in captured.out
         assert row["tokens/s"] > 0
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -39,10 +46,42 @@ def test_throughput_runs_with_random_weights_and_a_vocabulary_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "report.json"
-    sizes = ["--vocab", "1001", "--batch", "2", "--new-tokens", "3", "--rounds", "1"]
+    sizes = ["--vocab", "1001", "--batch", "2", "--new-tokens", "3", "--rounds", "1", "--prompts", "0"]
     monkeypatch.setattr(sys, "argv", ["throughput", *sizes, "--json", str(report)])
     throughput.main()
     assert [row["program"] for row in json.loads(report.read_text())["rows"]] == ["gen", "transformers", "bare"]
+
+
+def test_decode_answers_every_question_and_says_which_goals_are_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Few tokens, a tiny model for the real one, and threads for processes."""
+    report = tmp_path / "report.json"
+    monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
+    monkeypatch.setattr(decode, "LONG", 40)
+    monkeypatch.setattr(decode, "LIMIT", 48)
+    sizes = ["--batch", "2", "--new-tokens", "3", "--rounds", "1", "--real", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["decode", "--device", "cpu", *sizes, "--json", str(report)])
+    decode.main()
+    answers = json.loads(report.read_text())["answers"]
+    asked = {question: [row for row in answers if row["question"] == question] for question in decode.QUESTIONS}
+    assert {question: [row["batch"] for row in rows] for question, rows in asked.items()} == {
+        "demo": [2, 2, 2, 2],
+        "long": [1, 1, 8, 8],
+        "limit": [1, 8],
+        "vocabulary": [2, 2],
+        "real": [1, 8],
+        "first": [1, 1, 8, 8],
+    }
+    assert {(row["case"], row["peer"], row["goal"]) for row in asked["demo"]} == {
+        ("gen sampled", "transformers sampled", 0.85),
+        ("gen sampled", "bare", 1.15),
+        ("gen greedy", "transformers greedy", 1.0),
+        ("gen greedy", "bare", 1.15),
+    }
+    assert all(row["met"] == (row["measured"] <= row["goal"]) and row["step"] > 0 for row in answers)
+    assert f"{sum(row['met'] for row in answers)} of {len(answers)} goals met" in capsys.readouterr().out
 
 
 def test_real_reports_every_program_in_every_type_and_leaves_out_what_is_missing(
@@ -71,7 +110,6 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
     report, tables, plot = tmp_path / "report.json", tmp_path / "tables.md", tmp_path / "plot.png"
     shapes = ["--batch", "4", "--vocab", "1001", "--dtype", "float32", "bfloat16", "--kind", "zipf", "demo"]
     outputs = ["--json", str(report), "--markdown", str(tables), "--plot", str(plot)]
-    monkeypatch.setattr(samplers, "WARM_UP", 0)
     monkeypatch.setattr(sys, "argv", ["samplers", *shapes, "--threads", "1", "--rounds", "1", *outputs])
     samplers.main()
     rows = json.loads(report.read_text())["rows"]

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gen.samplers.blocks import BLOCK, block_maxima, largest, take_blocks, whole_blocks
+from gen.samplers.blocks import BLOCK, block_maxima, largest, whole_blocks
 from gen.samplers.cpu_cuts import cut_, cut_head_, depth_of, rank
 from gen.samplers.cpu_settings import Settings, read_settings, settings_of_row
 from gen.samplers.logits import native
@@ -23,7 +23,7 @@ _LARGEST = torch.finfo(torch.float32).max
 _NARROW, _SMALL = 2**12, 2**16  # rows so long, or so many logits where nothing is cut, are worked on whole
 _SHIFT = BLOCK.bit_length() - 1
 _LOG2_E = float(LOG2_E)
-_CHUNK = 2**19  # how many logits are worked on at a time: what they become stays in the cache
+_CHUNK = 2**18  # how many logits are worked on at a time: what they become stays in the cache
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,8 +43,15 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
     """The lowest index of each row's maximum, (rows, 1), from the maxima of its blocks."""
-    block = maxima.argmax(-1, keepdim=True)
-    return block * BLOCK + take_blocks(logits, block).squeeze(1).argmax(-1, keepdim=True)
+    token_ids = _tokens_of(maxima.argmax(-1, keepdim=True))
+    if logits.shape[1] % BLOCK:
+        token_ids.clamp_(max=logits.shape[1] - 1)  # the last one again, and the first of equals is taken
+    return token_ids.gather(1, logits.gather(1, token_ids).argmax(-1, keepdim=True))
+
+
+def _tokens_of(block: Tensor) -> Tensor:
+    """The tokens (rows, 128) of a block each (rows, 1), beyond the end of the vocabulary too."""
+    return torch.add(_counters(1)[0], block, alpha=BLOCK)
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -117,10 +124,14 @@ def _draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Te
     blocks = _all_mass(logits, top, settings.scale)
     _, distances = _counters(blocks.shape[1])
     inside, among = torch.split(log_uniform(keys.unsqueeze(1), distances), [BLOCK, blocks.shape[1]], 1)
-    block = winner(among, blocks)
-    mass = _mass_of_blocks(take_blocks(logits, block), top, settings.scale).squeeze(1)
+    token_ids = _tokens_of(winner(among, blocks))
+    last = logits.shape[1] - 1
+    values = logits.gather(1, token_ids.clamp(max=last) if logits.shape[1] % BLOCK else token_ids)
+    mass = mass_of(values.float(), top, settings.scale)
+    if logits.shape[1] % BLOCK:
+        mass.mul_(token_ids <= last)
     place = winner(inside, mass)
-    token_ids, mass = torch.add(place, block, alpha=BLOCK), mass.gather(1, place)
+    token_ids, mass = token_ids.gather(1, place), mass.gather(1, place)
     if settings.cold is not None:
         token_ids = torch.where(settings.cold, best_token(logits, maxima), token_ids)
         mass.masked_fill_(settings.cold, 1)
@@ -172,7 +183,7 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The logits without NaN and +inf, the maxima of their blocks, and the rows' maxima (rows, 1) in float32."""
     maxima = block_maxima(logits)
     top = maxima.amax(-1, keepdim=True).float()
-    if not math.isfinite(top.sum()):
+    if not _all_finite(top):
         logits = _cleaned(logits.float())
         maxima = block_maxima(logits)
         top = maxima.amax(-1, keepdim=True).clamp_(min=-_LARGEST)
@@ -191,12 +202,15 @@ def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     """The mass of each block (rows, blocks)."""
     vocab = logits.shape[1]
     full = vocab // BLOCK * BLOCK
-    size = max(1, _CHUNK // vocab)
+    size = min(max(1, _CHUNK // vocab), len(logits))
+    buffer = torch.empty((size, full // BLOCK, BLOCK), dtype=torch.float32, device="cpu")  # pages cost more than sums
     parts = []
     for first in range(0, len(logits), size):
         rows = slice(first, first + size)
-        blocks = torch.unflatten(logits[rows, :full].float(), 1, (-1, BLOCK))
-        out = None if logits.dtype == torch.float32 else blocks  # the caller's are not written to
+        blocks = torch.unflatten(logits[rows, :full], 1, buffer.shape[1:])
+        out = buffer[: len(blocks)]
+        if logits.dtype != torch.float32:
+            blocks = out.copy_(blocks)
         own = scale[rows] if isinstance(scale, Tensor) else scale
         parts.append(_mass_of_blocks(blocks, top[rows], own, out=out).sum(-1))
     mass = torch.cat(parts)
