@@ -5,6 +5,7 @@ first, and with them the largest values, which are most often all that a cut kee
 the other rows of the batch, to the last bit.
 """
 
+import itertools
 import math
 from functools import lru_cache
 
@@ -170,15 +171,6 @@ def _draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Te
     return token_ids, logprobs
 
 
-def _mass_of_blocks(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | None = None) -> Tensor:
-    """As `race.mass_of`, of blocks (rows, n, 128)."""
-    return mass_of(values, top.unsqueeze(2), _for_blocks(scale), out=out)
-
-
-def _for_blocks(column: float | Tensor) -> float | Tensor:
-    return column.unsqueeze(2) if isinstance(column, Tensor) else column
-
-
 def _survey(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The logits without NaN and +inf, the maxima of their blocks, and the rows' maxima (rows, 1) in float32."""
     maxima = block_maxima(logits)
@@ -204,15 +196,15 @@ def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     full = vocab // BLOCK * BLOCK
     size = min(max(1, _CHUNK // vocab), len(logits))
     buffer = torch.empty((size, full // BLOCK, BLOCK), dtype=torch.float32, device="cpu")  # pages cost more than sums
+    blocks = torch.unflatten(logits[:, :full], 1, buffer.shape[1:])
+    tops = top.unsqueeze(2)
+    scales = scale.unsqueeze(2).split(size) if isinstance(scale, Tensor) else itertools.repeat(scale)
     parts = []
-    for first in range(0, len(logits), size):
-        rows = slice(first, first + size)
-        blocks = torch.unflatten(logits[rows, :full], 1, buffer.shape[1:])
-        out = buffer[: len(blocks)]
-        if logits.dtype != torch.float32:
-            blocks = out.copy_(blocks)
-        own = scale[rows] if isinstance(scale, Tensor) else scale
-        parts.append(_mass_of_blocks(blocks, top[rows], own, out=out).sum(-1))
+    for values, highest, own in zip(blocks.split(size), tops.split(size), scales, strict=False):
+        out = buffer if len(values) == size else buffer[: len(values)]
+        if logits.dtype != torch.float32:  # the caller's are not written to
+            values = out.copy_(values)
+        parts.append(mass_of(values, highest, own, out=out).sum(-1))
     mass = torch.cat(parts)
     if full == vocab:
         return mass
