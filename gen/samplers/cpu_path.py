@@ -198,9 +198,9 @@ def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     buffer = torch.empty((size, full // BLOCK, BLOCK), dtype=torch.float32, device="cpu")  # pages cost more than sums
     blocks = torch.unflatten(logits[:, :full], 1, buffer.shape[1:])
     tops = top.unsqueeze(2)
-    scales = scale.unsqueeze(2).split(size) if isinstance(scale, Tensor) else itertools.repeat(scale)
+    scales = torch.split(scale.unsqueeze(2), size) if isinstance(scale, Tensor) else itertools.repeat(scale)
     parts = []
-    for values, highest, own in zip(blocks.split(size), tops.split(size), scales, strict=False):
+    for values, highest, own in zip(torch.split(blocks, size), torch.split(tops, size), scales, strict=False):
         out = buffer if len(values) == size else buffer[: len(values)]
         if logits.dtype != torch.float32:  # the caller's are not written to
             values = out.copy_(values)

@@ -149,7 +149,7 @@ def test_a_step_is_captured_once_it_is_worth_it_and_the_largest_first(
     captures: list[tuple[int, int]], gpu: torch.device
 ) -> None:
     model = adapter(gpu)
-    tokens(model, new_tokens=steps._WORTH)  # the prompt gives the first token: one step too few
+    tokens(model, new_tokens=steps._WORTH["cuda"])  # the prompt gives the first token: one step too few
     assert captures == []
     tokens(model, new_tokens=40)
     assert captures == [(3, 32), (3, 64)]  # of 32 columns, the most that there were; then the rows have grown
