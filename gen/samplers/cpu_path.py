@@ -7,6 +7,7 @@ the other rows of the batch, to the last bit.
 
 import itertools
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
@@ -198,7 +199,9 @@ def _all_mass(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     buffer = torch.empty((size, full // BLOCK, BLOCK), dtype=torch.float32, device="cpu")  # pages cost more than sums
     blocks = torch.unflatten(logits[:, :full], 1, buffer.shape[1:])
     tops = top.unsqueeze(2)
-    scales = torch.split(scale.unsqueeze(2), size) if isinstance(scale, Tensor) else itertools.repeat(scale)
+    scales: Iterable[float | Tensor] = itertools.repeat(scale)
+    if isinstance(scale, Tensor):
+        scales = torch.split(scale.unsqueeze(2), size)
     parts = []
     for values, highest, own in zip(torch.split(blocks, size), torch.split(tops, size), scales, strict=False):
         out = buffer if len(values) == size else buffer[: len(values)]

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import gen
-from gen.loop import steps
-from gen.loop.replay import Replay
+from gen.loop.replay import Replay, record
 from gen.loop.row_set import RowSet
 from gen.models.transformers import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
@@ -26,13 +25,12 @@ def model() -> TransformersModel:
 def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each recording so far whether the step ran a second time."""
     seen: list[bool] = []
-    record = steps.record
 
     def logged(step: Callable[[], Any], *, again: Callable[[], None] | None = None) -> Replay[Any]:
         seen.append(again is not None)
         return record(step, again=again)
 
-    monkeypatch.setattr(steps, "record", logged)
+    monkeypatch.setattr("gen.loop.steps.record", logged)
     return seen
 
 
