@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 from gen.constraints.automaton import Unsupported
+from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.references import References
 
 _ONE = ("items", "additionalItems", "additionalProperties", "then", "else", "unevaluatedItems", "unevaluatedProperties")
@@ -42,7 +43,9 @@ class _Closer:
         if self._listings(node, path) > 1:
             raise Unsupported(f"objects at {path} whose properties are listed in several schemas cannot be closed")
         if _is_list(node):
-            for name in node.get("required", []):
+            own_part(node, path)  # what is no list of names, and no object of schemas, is refused there
+            required = node.get("required", [])
+            for name in required if isinstance(required, list) else []:
                 node.setdefault("properties", {}).setdefault(name, True)
             node["additionalProperties"] = False
         for word in _ONE:

@@ -69,10 +69,10 @@ class _Keywords:
         said = self._schema.get("type", None)
         if said is None:
             return EVERY_TYPE
-        names = {said} if isinstance(said, str) else set(said) if isinstance(said, list) else {""}
-        if not names <= EVERY_TYPE:
+        names = [said] if isinstance(said, str) else said
+        if not isinstance(names, list) or not all(isinstance(name, str) and name in EVERY_TYPE for name in names):
             raise self.refuse("type", "one of the types of JSON Schema, or a list of them")
-        return frozenset(names | {"integer"} if "number" in names else names)
+        return frozenset([*names, "integer"] if "number" in names else names)
 
     def values(self) -> tuple[Any, ...] | None:
         values = self._schema.get("enum", [self._schema.get("const")])

@@ -93,6 +93,8 @@ class Merger:
         for name, needed in said.items():
             without = (Part(absent=frozenset((name,))),)
             names = [needed] if isinstance(needed, str) else needed
+            if isinstance(names, list) and not all(isinstance(one, str) for one in names):
+                raise Unsupported(f"{word} at {path} must be an object of schemas or lists of names")
             then = (Part(required=tuple(names)),) if isinstance(names, list) else self.parts(needed, f"{here}/{name}")
             out = self._cross(out, _any([without, then]), path)
         return out

@@ -49,6 +49,9 @@ def test_a_schema_of_alternatives_or_references_is_closed_in_each() -> None:
         {"properties": {"a": {}}, "$ref": "#/$defs/x", "$defs": {"x": {"properties": {"b": {}}}}},
         {"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}]},
         {"not": {"properties": {"a": {"const": 1}}}},
+        {"properties": False, "patternProperties": {"a": {}}},
+        {"properties": {"a": {}}, "required": "a"},
+        {"properties": {"a": {}}, "required": [{}]},
         {"contains": {"$ref": "#/$defs/x"}, "$defs": {"x": {"properties": {"b": {}}}}},
     ],
 )

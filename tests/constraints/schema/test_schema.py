@@ -240,6 +240,8 @@ def test_references_are_resolved_as_their_draft_says() -> None:
         ({"minLength": "3"}, "minLength at #"),
         ({"properties": {"a": 5}}, "#/properties/a"),
         ({"required": "a"}, "required at #"),
+        ({"type": ["object", [5]]}, "type at #"),
+        ({"dependentRequired": {"a": [{}]}}, "dependentRequired at #"),
         ({"patternProperties": {pattern: {} for pattern in "abcd"}}, "patternProperties at #"),
         ({"oneOf": [{"minimum": 1}, {"maximum": 5, "multipleOf": 2}]}, "oneOf at #: alternatives"),
     ],
