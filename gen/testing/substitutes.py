@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
-from gen.errors import DeviceError
-from gen.testing import cuda_api, direct_ops, factories, transfers
+from gen.testing import compiling, cuda_api, direct_ops, factories, transfers
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.generators import VirtualGenerator
 from gen.testing.machine import active_machine
@@ -40,8 +40,10 @@ def substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "new_tensor", factories.new_tensor),
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
-        (torch, "compile", _not_compiled),
-        (torch.export, "export", _no_export),
+        (torch, "compile", compiling.not_compiled),
+        (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),
+        (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        (torch.export, "export", compiling.no_export),
         (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
@@ -55,17 +57,6 @@ _DRAWING_METHODS = (
     "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
     "random_", "uniform_",
 )  # fmt: skip
-
-
-def _not_compiled(model: Any = None, **options: object) -> Any:
-    """torch.compile that leaves everything as it is: what it would generate runs on real devices only."""
-    return (lambda function: function) if model is None else model
-
-
-def _no_export(*args: object, **kwargs: object) -> Any:
-    raise DeviceError(
-        "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
-    )
 
 
 def put(owner: Any, name: str, value: Any) -> Callable[[], None]:

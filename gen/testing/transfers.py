@@ -12,13 +12,13 @@ from torch.utils._pytree import tree_map_only
 from gen.errors import DeviceError
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import place_of
+from gen.testing.foreign_tensors import is_foreign
 from gen.testing.machine import CPU, machine
 from gen.testing.plain_tensors import as_plain, plain
 from gen.testing.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
 _data = Tensor.data
-_dispatch = Tensor.__torch_dispatch__
 
 
 class Transfer(NamedTuple):
@@ -64,7 +64,7 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     wanted = read_to(args, kwargs)
     place = place_of(tensor)
     target = place if wanted.device is None else machine_index(wanted.device)
-    if _foreign(tensor):
+    if is_foreign(tensor):
         target = None if target is None else place
     if target is None:  # another device than a virtual GPU, such as the CPU or meta
         if place == CPU:
@@ -79,12 +79,6 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         moved: Tensor = _Move.apply(tensor, target, wanted)  # type: ignore[no-untyped-call]
         return moved
     return _move(tensor, target, wanted)
-
-
-def _foreign(tensor: Tensor) -> bool:
-    """Whether a tensor computes in a way of its own, as torch.export's fake ones: no virtual GPU can hold those."""
-    kind = type(tensor)
-    return kind.__torch_dispatch__ is not _dispatch and kind is not VirtualTensor and kind is not PinnedTensor
 
 
 def machine_index(device: Any) -> int | None:

@@ -19,6 +19,7 @@ from gen.testing.calls import current_call, read_call
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import check_other_gpus, check_strangers, place_of
 from gen.testing.device_syncs import checked_on_cpu, sync_test
+from gen.testing.foreign_tensors import has_foreign
 from gen.testing.generators import drawing_from, is_virtual_generator, refuse_generator
 from gen.testing.host_access import HostAccess
 from gen.testing.host_syncs import not_reported, report_sync
@@ -32,6 +33,7 @@ _make_subclass = Tensor._make_subclass
 class VirtualTensor(HostAccess):
     """A tensor on a virtual GPU. Made by `on_gpu`; calling the class makes a parameter, as accelerate does."""
 
+    in_host_memory = True  # its values are an ordinary CPU tensor's, see `foreign_tensors`
     _gpu: int
     _made_at: CallSite | None
 
@@ -89,6 +91,8 @@ class VirtualTensor(HostAccess):
 
 class PinnedTensor(Tensor):
     """A CPU tensor in memory that counts as pinned; so are its views."""
+
+    in_host_memory = True
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -180,7 +184,7 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if rule.kind is Kind.COMPOSITE:
         return func.decompose(*args, **kwargs)
     if rule.kind is Kind.COPY:
-        return _copy_(rule, *args, **kwargs)
+        return NotImplemented if has_foreign(args, kwargs) else _copy_(rule, *args, **kwargs)
     home = CPU
     strangers = False
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -202,6 +206,8 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                     check_other_gpus(rule, args, kwargs, home)
             elif isinstance(item, Tensor):
                 strangers = True
+    if strangers and has_foreign(args, kwargs):
+        return NotImplemented
     if home == CPU:
         with on_the_cpu():
             out = rule.run(*args, **kwargs)

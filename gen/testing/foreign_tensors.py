@@ -1,0 +1,37 @@
+"""Tensor classes that compute in ways of their own, as torch.export's fake ones or quantised weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch._subclasses import FakeTensor
+
+from gen.errors import DeviceError
+from gen.testing.call_sites import call_site, describe
+
+_dispatch = Tensor.__torch_dispatch__
+
+
+def is_foreign(tensor: Tensor) -> bool:
+    """Whether a tensor's class handles operators itself; virtual and pinned tensors are none."""
+    kind = type(tensor)
+    return kind.__torch_dispatch__ is not _dispatch and not hasattr(kind, "in_host_memory")
+
+
+def has_foreign(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether there is a tensor beside virtual ones whose own class must handle the operation.
+
+    Raises:
+        DeviceError: it is a fake tensor, which has no values to compute with.
+    """
+    found = False
+    for value in (*args, *kwargs.values()):
+        for item in value if type(value) is list or type(value) is tuple else (value,):
+            if isinstance(item, Tensor) and is_foreign(item):
+                if isinstance(item, FakeTensor):
+                    raise DeviceError(
+                        f"a fake tensor and a tensor on a virtual GPU cannot be mixed, at {describe(call_site())}: "
+                        "make both in the FakeTensorMode, or trace on the CPU before the block."
+                    )
+                found = True
+    return found
