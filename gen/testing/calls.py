@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gen.testing.machine import CPU
 
+ENGINE = -2  # `home` in a backward pass: what is not on a GPU there was made by torch's own formulas
+
 _GIVEN_BY_CPU = {Tensor.__getitem__, Tensor.__setitem__}  # lists and numbers as indices and values are CPU tensors
 
 
@@ -20,7 +22,7 @@ class Call(threading.local):
     """The thread's current call.
 
     Attributes:
-        home: the GPU that torch's own tensors belong to; CPU if they cannot be told apart.
+        home: the GPU that torch's own tensors belong to; CPU if they cannot be told apart; ENGINE for any GPU.
         scalars: the 0-dim CPU tensors that the call was given.
     """
 
@@ -29,6 +31,8 @@ class Call(threading.local):
 
     def owns(self, tensor: Tensor, home: int) -> bool:
         """Whether a tensor is one that torch made in this call for itself, beside arguments on GPU `home`."""
+        if self.home == ENGINE:
+            return getattr(tensor, "_gpu", None) is None
         if self.home == CPU or self.home != home or getattr(tensor, "_gpu", None) is not None:
             return False
         return not any(tensor is scalar for scalar in self.scalars)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 Arguments = dict[str, Any]
 
@@ -21,14 +20,6 @@ def sync_test(name: str) -> Callable[[Arguments], bool] | None:
         name: an operator of aten, as "masked_fill.Tensor".
     """
     return _TESTS.get(name.removesuffix(".out"))
-
-
-def checked_on_cpu(func: object) -> str | None:
-    """The name of a function of torch that reads values on the CPU only to check them; on CUDA it does not.
-
-    `sync_test` of the name tells whether it waits there for another reason.
-    """
-    return _CHECKED_ON_CPU.get(func)
 
 
 def on_gpu(value: object) -> bool:
@@ -87,14 +78,6 @@ def _is_mask(index: object) -> bool:
 def _bounds_unknown(arguments: Arguments) -> bool:
     return bool(arguments.get("min", 0) == arguments.get("max", 0))
 
-
-_CHECKED_ON_CPU: dict[object, str] = {
-    functional.one_hot: "one_hot",
-    torch.quantile: "quantile",
-    torch.nanquantile: "nanquantile",
-    Tensor.quantile: "quantile",
-    Tensor.nanquantile: "nanquantile",
-}
 
 _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_local_scalar_dense": _always,

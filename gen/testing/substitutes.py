@@ -12,7 +12,9 @@ from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
 from gen.testing import compiling, cuda_api, direct_ops, factories, transfers
+from gen.testing import special_calls as special_calls  # fills the table of them
 from gen.testing.device_names import Device, index_is_cuda
+from gen.testing.gradients import passes
 from gen.testing.generators import VirtualGenerator
 from gen.testing.machine import active_machine
 
@@ -50,7 +52,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     ]
     if not index_is_cuda():
         methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *cuda_api.substitutes()]
+    return [*wrapped, *methods, *passes.substitutes(), *cuda_api.substitutes()]
 
 
 _DRAWING_METHODS = (

@@ -4,7 +4,7 @@ It holds its values itself, as an ordinary CPU tensor does: views, in-place oper
 own. What is added is a place, which every result inherits, and a check of all places before each operation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodWrapperType
 from typing import Any
 
@@ -15,19 +15,21 @@ from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
 from gen.testing.call_sites import CallSite, call_site
-from gen.testing.calls import current_call, read_call
+from gen.testing.calls import ENGINE, current_call, read_call
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import check_other_gpus, check_strangers, place_of
-from gen.testing.device_syncs import checked_on_cpu, sync_test
 from gen.testing.foreign_tensors import has_foreign
 from gen.testing.generators import drawing_from, is_virtual_generator, refuse_generator
 from gen.testing.host_access import HostAccess
-from gen.testing.host_syncs import not_reported, report_sync
+from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.op_rules import Kind, OpRule, rule_of
 from gen.testing.plain_tensors import directly, on_the_cpu, plain
 
 _make_subclass = Tensor._make_subclass
+
+Special = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `special_calls`
 
 
 class VirtualTensor(HostAccess):
@@ -144,32 +146,28 @@ def pinned(tensor: Tensor) -> PinnedTensor:
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor."""
+    special = SPECIAL.get(func)
+    return call_plainly(func, args, kwargs) if special is None else special(func, args, kwargs)
+
+
+def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function of torch that was given a virtual tensor and needs nothing special."""
     outer = current_call.home, current_call.scalars
     home, scalars = current_call.home, current_call.scalars = read_call(func, args, kwargs)
-    checked = checked_on_cpu(func)
     try:
         with directly():
-            out = func(*args, **kwargs) if checked is None else _unchecked(checked, func, args, kwargs)
+            out = func(*args, **kwargs)
     finally:
         current_call.home, current_call.scalars = outer
-    return out if type(out) is VirtualTensor or home == CPU or scalars else _adopt(out, home)
+    return out if type(out) is VirtualTensor or home == CPU or scalars else adopt(out, home)
 
 
-def _unchecked(name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function whose checks would read values on the CPU, and do not on CUDA."""
-    waits = sync_test(name)
-    if waits is not None and waits({**dict(zip(("self", "num_classes"), args, strict=False)), **kwargs}):
-        report_sync(name)
-    with not_reported():
-        return func(*args, **kwargs)
-
-
-def _adopt(out: Any, home: int) -> Any:
-    """Put tensors that torch made itself, and only ever changed in place, where the arguments were."""
+def adopt(out: Any, home: int) -> Any:
+    """Put ordinary tensors that torch made itself on a GPU; they share memory."""
     if type(out) is Tensor:
         return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:
-        return type(out)(_adopt(item, home) for item in out)
+        return type(out)(adopt(item, home) for item in out)
     return out
 
 
@@ -262,6 +260,10 @@ def _drawn(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: i
 
 def _copy_(rule: OpRule, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     home = current_call.home
+    if home == ENGINE:  # a gradient's
+        with on_the_cpu():
+            rule.run(target, source, non_blocking)
+        return target
     place = home if current_call.owns(target, home) else place_of(target)
     if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, target.is_pinned())

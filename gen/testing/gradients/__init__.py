@@ -1,0 +1,1 @@
+"""Backward passes: which gradient lies where, and what autograd refuses."""

@@ -1,0 +1,101 @@
+"""Where a gradient belongs: on the device of the tensor whose gradient it is. What autograd says if it is elsewhere."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.testing.call_sites import call_site, describe
+from gen.testing.device_rule import device_of, place_of
+from gen.testing.errors import DeviceMismatchError
+from gen.testing.machine import CPU, DEVICES
+from gen.testing.plain_tensors import directly, plain
+from gen.testing.transfers import to
+from gen.testing.virtual_tensor import VirtualTensor, adopt
+
+_grad: Any = torch._C.TensorBase.grad
+_register_hook: Any = Tensor.register_hook
+
+
+def placed(gradient: Any, place: int) -> Any:
+    """A gradient that torch's formulas computed, on the device of its tensor: zeros that they make are on the CPU."""
+    if type(gradient) is Tensor and place != CPU:
+        return adopt(gradient, place)
+    if type(gradient) is VirtualTensor and place == CPU:
+        return plain(gradient)
+    return gradient
+
+
+def validated(gradient: Any, place: int, prefix: str) -> Any:
+    """A gradient that the user gave for a tensor in `place`. As in torch, single numbers are moved.
+
+    Raises:
+        DeviceMismatchError: it is on another device.
+    """
+    if not isinstance(gradient, Tensor) or place_of(gradient) == place:
+        return gradient
+    expected = torch.device("cpu") if place == CPU else DEVICES[place]
+    if gradient.dim() == 0:
+        return to(gradient, expected)
+    raise DeviceMismatchError(
+        f"{prefix} - expected device {expected} but got {device_of(gradient)} (at {describe(call_site())})"
+    )
+
+
+def get_grad(tensor: Tensor) -> Tensor | None:
+    """`Tensor.grad`."""
+    with directly():
+        found: Tensor | None = _grad.__get__(tensor)
+    if found is None:
+        return None
+    kept = placed(found, place_of(tensor))
+    if kept is not found:
+        with directly():
+            _grad.__set__(tensor, kept)
+    result: Tensor = kept
+    return result
+
+
+def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
+    """`Tensor.grad = gradient`.
+
+    Raises:
+        DeviceMismatchError: the gradient is on another device than the tensor.
+    """
+    if isinstance(gradient, Tensor):
+        mine, other = device_of(tensor), device_of(gradient)
+        if mine.type != other.type:
+            raise DeviceMismatchError(
+                f"attempting to assign a gradient with device type '{other.type}' to a tensor with device type "
+                f"'{mine.type}'. Please ensure that the gradient and the tensor are on the same device"
+            )
+        if mine != other:
+            raise DeviceMismatchError(
+                f"attempting to assign a gradient located on device with index '{other.index}' to a tensor located on "
+                f"device with index '{mine.index}'. Please ensure that the gradient and the tensor are on the same "
+                "device"
+            )
+    with directly():
+        _grad.__set__(tensor, gradient)
+
+
+def register_hook(tensor: Tensor, hook: Any) -> Any:
+    """`Tensor.register_hook` of a virtual tensor."""
+    place = place_of(tensor)
+
+    def on_its_device(gradient: Any) -> Any:
+        given = placed(gradient, place)
+        result = hook(given)
+        if isinstance(result, Tensor) and (place_of(result) == CPU) != (place == CPU):
+            name = getattr(hook, "__name__", repr(hook))
+            raise DeviceMismatchError(
+                f"hook '{name}' has changed the type of value (was {given.type()} got {result.type()})"
+            )
+        return result if result is not None or given is gradient else given
+
+    with directly():
+        return _register_hook(tensor, on_its_device)
+
+
+VirtualTensor.grad = property(get_grad, set_grad)  # type: ignore[assignment]
+VirtualTensor.register_hook = register_hook  # type: ignore[method-assign]
