@@ -13,7 +13,7 @@ from gen.testing.device_rule import place_of
 from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued, machine
-from gen.testing.plain_tensors import as_plain, directly
+from gen.testing.plain_tensors import as_plain, directly, plain
 from gen.testing.transfers import to
 from gen.testing.virtual_tensor import VirtualTensor, on_gpu, pinned
 
@@ -101,6 +101,7 @@ def copied(original: Factory) -> Factory:
     def factory(data: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(data, Tensor) and original is not _tensor:  # as_tensor and asarray copy only if they must
             device = kwargs.pop("device", None)
+            device = _ambient_device() if device is None else device
             target = None if device is None else machine().index(device)
             if target is None and place_of(data) == CPU:
                 return original(data, *args, **kwargs, **({} if device is None else {"device": device}))
@@ -108,6 +109,7 @@ def copied(original: Factory) -> Factory:
         source = place_of(data) if isinstance(data, Tensor) else CPU
         if isinstance(data, Tensor) and kwargs.get("device") is None:
             return original(data, *args, **kwargs)
+        _report_reads(data)
         target, pin = _take_place(kwargs)
         if target is None:
             if source != CPU:
@@ -121,6 +123,30 @@ def copied(original: Factory) -> Factory:
         if made.numel():
             report_sync(f"{original.__name__}: copy of numbers from the host to {DEVICES[target]}")
         return on_gpu(made if original is _tensor else made.clone(), target)  # a NumPy array keeps its own memory
+
+    return factory
+
+
+def _report_reads(data: Any) -> None:
+    """Report a host sync for each number in nested lists that is a tensor on a GPU: it is read with item()."""
+    if isinstance(data, list | tuple):
+        for item in data:
+            if type(item) is VirtualTensor:
+                for _ in range(item.numel()):
+                    report_sync("item of a tensor in a list")
+            else:
+                _report_reads(item)
+
+
+def from_dlpack(original: Factory) -> Factory:
+    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory."""
+
+    @wraps(original)
+    def factory(ext_tensor: Any, **kwargs: Any) -> Any:
+        if type(ext_tensor) is not VirtualTensor:
+            return original(ext_tensor, **kwargs)
+        shared = on_gpu(plain(ext_tensor.detach()), place_of(ext_tensor))
+        return to(shared, kwargs.get("device") or shared.device, copy=bool(kwargs.get("copy")))
 
     return factory
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gen.testing.host_syncs import not_reported, report_sync
-from gen.testing.plain_tensors import as_plain
+from gen.testing.plain_tensors import as_plain, plain
 
 
 class HostAccess(Tensor):
@@ -52,9 +52,8 @@ class HostAccess(Tensor):
     def __format__(self, format_spec: str) -> str:
         return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Saved as the CPU tensor or parameter of its values: files must be readable without this package."""
-        report_sync("saving a tensor")
-        saved = self.host_copy()
-        kept: Any = Parameter(saved, self.requires_grad) if isinstance(self, Parameter) else saved
-        return kept.__reduce_ex__(protocol)
+    def __dlpack_device__(self) -> Any:
+        return torch.utils.dlpack.DLDeviceType.kDLCUDA, self.get_device()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return plain(self).__dlpack__()

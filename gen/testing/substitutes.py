@@ -1,5 +1,6 @@
 """What stands in the place of torch's own functions and methods while there are virtual GPUs."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType
@@ -15,6 +16,7 @@ from gen.testing import compiling, cuda_api, direct_ops, factories, transfers
 from gen.testing import special_calls as special_calls  # fills the table of them
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.gradients import passes
+from gen.testing.files import saving, storages
 from gen.testing.generators import VirtualGenerator
 from gen.testing.machine import active_machine
 
@@ -37,22 +39,39 @@ def substitutes() -> list[tuple[object, str, object]]:
         for name in names
         if hasattr(owner, name)
     ]
+    wrapped += [
+        (module, name, value)
+        for owner, name, value in wrapped
+        if owner is torch and name in factories.COPIED
+        for module in _importers(name)
+    ]
     methods: list[tuple[object, str, object]] = [
         *((Tensor, name, method) for name, method in transfers.METHODS.items()),
         (Tensor, "new_tensor", factories.new_tensor),
+        (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),
+        (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", compiling.not_compiled),
         (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),
         (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
         (torch.export, "export", compiling.no_export),
-        (torch, "load", transfers.load(torch.load)),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
     if not index_is_cuda():
         methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *passes.substitutes(), *cuda_api.substitutes()]
+    return [*wrapped, *methods, *passes.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
+
+
+def _importers(name: str) -> list[object]:
+    """The modules that imported a function from torch by its name: those that copy ask no kernel that is ours."""
+    original = getattr(torch, name)
+    return [
+        module
+        for module in list(sys.modules.values())
+        if module is not torch and getattr(module, "__dict__", {}).get(name) is original
+    ]
 
 
 _DRAWING_METHODS = (

@@ -1,13 +1,11 @@
 """Tensors on their way between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.utils._pytree import tree_map_only
 
 from gen.errors import DeviceError
 from gen.testing.copies import report_transfer
@@ -173,20 +171,6 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
 
 def _special(tensor: Tensor) -> bool:
     return type(tensor) is VirtualTensor or type(tensor) is PinnedTensor
-
-
-def load(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.load that takes a virtual GPU as map_location."""
-
-    @wraps(original)
-    def load_to(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        target = machine().index(map_location) if isinstance(map_location, str | torch.device) else None
-        if target is None:
-            return original(f, map_location, *args, **kwargs)
-        loaded = original(f, "cpu", *args, **kwargs)
-        return tree_map_only(Tensor, lambda tensor: to(tensor, torch.device("cuda", target)), loaded)
-
-    return load_to
 
 
 METHODS: dict[str, Callable[..., Any]] = {

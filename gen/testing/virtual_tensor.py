@@ -81,15 +81,6 @@ class VirtualTensor(HostAccess):
     def record_stream(self, stream: object) -> None:
         """Nothing is freed too early here."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
-        made: Any = on_gpu(self.host_copy(), self._gpu)
-        if isinstance(self, Parameter):
-            made = Parameter(made, self.requires_grad)
-        memo[id(self)] = made.requires_grad_(self.requires_grad)
-        return made
-
 
 class PinnedTensor(Tensor):
     """A CPU tensor in memory that counts as pinned; so are its views."""

@@ -1,0 +1,124 @@
+"""Saving, loading and copying virtual tensors. A file says "cuda:1" as one from real hardware does."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from copy import deepcopy
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gen.errors import DeviceError
+from gen.testing.files.storages import marked, storage_place
+from gen.testing.host_syncs import report_sync
+from gen.testing.machine import CPU, active_machine
+from gen.testing.plain_tensors import as_plain, directly, plain
+from gen.testing.virtual_tensor import VirtualTensor, on_gpu
+
+_BEFORE_TORCHS_OWN = 5  # torch registers the CPU at 10
+_plain_storage = Tensor.untyped_storage
+
+
+def untyped_storage(tensor: VirtualTensor) -> torch.UntypedStorage:
+    """`Tensor.untyped_storage`."""
+    with directly():
+        return marked(_plain_storage(tensor), tensor._gpu)
+
+
+def reduce_ex(tensor: VirtualTensor, protocol: Any) -> Any:
+    """How it is pickled: as torch's own tensors are, by its storage, so that files are read without this package."""
+    if isinstance(tensor, Parameter):
+        hooks: OrderedDict[int, Any] = OrderedDict()
+        kept = (tensor.data, tensor.requires_grad, hooks)
+        state = _own_attributes(tensor)
+        if state:
+            return torch._utils._rebuild_parameter_with_state, (*kept, state)
+        return torch._utils._rebuild_parameter, kept
+    shown = plain(tensor.detach()).requires_grad_(tensor.requires_grad)
+    if shown.layout is torch.strided:
+        marked(shown.untyped_storage(), tensor._gpu)
+    return shown.__reduce_ex__(protocol)
+
+
+def _own_attributes(tensor: VirtualTensor) -> dict[str, Any]:
+    """What the user set on a tensor."""
+    return {name: value for name, value in vars(tensor).items() if name not in ("_gpu", "_made_at")}
+
+
+def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
+    """`copy.deepcopy`: views of one storage are views of one copy."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+        )
+    if isinstance(tensor, Parameter) or tensor.layout is not torch.strided:
+        made: Any = on_gpu(tensor.host_copy(), tensor._gpu).requires_grad_(tensor.requires_grad)
+        if isinstance(tensor, Parameter):
+            made = Parameter(made, tensor.requires_grad)
+    else:
+        with torch.no_grad(), as_plain():
+            physical = plain(tensor.detach()).resolve_conj().resolve_neg()
+            storage = deepcopy(physical.untyped_storage(), memo)
+            copied = torch.empty(0, dtype=tensor.dtype).set_(
+                storage, physical.storage_offset(), physical.size(), physical.stride()
+            )
+        made = on_gpu(copied, tensor._gpu).requires_grad_(tensor.requires_grad)
+        if tensor.grad is not None:
+            made.grad = deepcopy(tensor.grad, memo)
+    vars(made).update(deepcopy(_own_attributes(tensor), memo))
+    memo[id(tensor)] = made
+    return made
+
+
+def _tag(storage: Any) -> str | None:
+    """The location that torch.save writes for a storage. Host sync: its values are copied to the host."""
+    place = storage_place(storage)
+    if place == CPU:
+        return None
+    report_sync("saving a tensor")
+    return f"cuda:{place}"
+
+
+def _restore(storage: Any, location: str) -> Any:
+    """A storage from a file, on the virtual GPU that its location names."""
+    active = active_machine()
+    if active is None or not location.startswith("cuda"):
+        return None
+    index = torch.device(location).index
+    if index is not None and index >= active.gpus:
+        raise DeviceError(
+            f"Attempting to deserialize object on CUDA device {index} but torch.cuda.device_count() is {active.gpus}. "
+            "Please use torch.load with map_location to map your storages to an existing device."
+        )
+    report_sync("copy of a file's values from the host")
+    return marked(storage, active.current if index is None else index)
+
+
+def _rebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch._utils._rebuild_tensor: a tensor is where its storage is."""
+
+    @wraps(original)
+    def rebuild(storage: Any, *args: Any) -> Any:
+        made = original(storage, *args)
+        place = storage_place(storage)
+        return made if place == CPU else on_gpu(made, place)
+
+    return rebuild
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """What to put in the place of what: (module, name, value)."""
+    packages = [(_BEFORE_TORCHS_OWN, _tag, _restore), *torch.serialization._package_registry]
+    return [
+        (torch.serialization, "_package_registry", packages),
+        (torch._utils, "_rebuild_tensor", _rebuilt(torch._utils._rebuild_tensor)),
+    ]
+
+
+VirtualTensor.untyped_storage = untyped_storage  # type: ignore[method-assign, assignment]
+VirtualTensor.__reduce_ex__ = reduce_ex  # type: ignore[method-assign, assignment]
+VirtualTensor.__deepcopy__ = deepcopy_of  # type: ignore[method-assign]
