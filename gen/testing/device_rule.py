@@ -34,7 +34,7 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
         DeviceMismatchError: CUDA would not take one of them.
     """
     for name, label, tensor in rule.tensors(args, kwargs):
-        if place_of(tensor) != CPU or current_call.owns(tensor, home):
+        if place_of(tensor) != CPU or current_call.owns(tensor, home) or name in rule.host_arguments:
             continue
         if tensor.device.type != "cpu" or name in rule.written:
             raise mismatch(rule, args, kwargs, label)

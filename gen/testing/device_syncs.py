@@ -97,7 +97,6 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "logspace.Tensor_Scalar": _always,
     "logspace.Scalar_Tensor": _always,
     "bincount": _always,
-    "nanmedian": _always,
     "embedding_renorm_": _always,
     "_linalg_check_errors": _always,
     "_coalesce": _always,

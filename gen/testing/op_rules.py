@@ -19,6 +19,8 @@ class Kind(Enum):
 
     KERNEL = auto()  # one computation on one device
     COPY = auto()  # Tensor.copy_, between any two devices
+    FOREACH = auto()  # one operator on each tensor of lists
+    PYTHON = auto()  # a user's kernel in Python
     COMPOSITE = auto()  # a composition of other operators, which are checked one by one
 
 
@@ -35,11 +37,14 @@ class OpRule:
         copied_scalars: whether such a scalar is copied to the device first, which the host waits for.
         read_by_host: the arguments that the host reads with item(), so that they may be on any device.
         cpu_indices: the argument whose CPU tensors are copied to the device first, which the host waits for.
+        host_arguments: the arguments that the host needs, so that they are CPU tensors on CUDA too.
+        host_results: the positions of results that are on the CPU.
         view: whether the result shares memory with an argument.
         launches: whether it gives the device something to do.
         seeded: whether it draws random numbers.
         generator: whether it takes a generator.
         sync: tells for its arguments whether the host waits; None for never.
+        func: the operator itself.
         run: computes it on the CPU: the operator itself, or what stands in where the CPU lacks a kernel.
     """
 
@@ -52,11 +57,14 @@ class OpRule:
     copied_scalars: bool
     read_by_host: frozenset[str]
     cpu_indices: str | None
+    host_arguments: frozenset[str]
+    host_results: frozenset[int]
     view: bool
     launches: bool
     seeded: bool
     generator: bool
     sync: Callable[[Arguments], bool] | None
+    func: OpOverload
     run: Run
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -95,6 +103,23 @@ _CPU_SCALARS = {
     "index": set(),
 }
 
+# Arguments that are on the host on CUDA too: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
+_ON_THE_HOST = {
+    "_pack_padded_sequence": {"lengths"},
+    "_pack_padded_sequence_backward": {"batch_sizes"},
+    "_pad_packed_sequence": {"batch_sizes"},
+    "_cudnn_rnn": {"batch_sizes"},
+    "lstm": {"batch_sizes"},
+    "gru": {"batch_sizes"},
+    "rnn_tanh": {"batch_sizes"},
+    "rnn_relu": {"batch_sizes"},
+    "ctc_loss": {"input_lengths", "target_lengths"},
+    "_ctc_loss": {"input_lengths", "target_lengths"},
+    "_ctc_loss_backward": {"input_lengths", "target_lengths"},
+    **dict.fromkeys(["_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"], {"scalars"}),
+}
+_HOST_RESULTS = {"_pack_padded_sequence": {1}, "_pad_packed_sequence": {1}}
+
 _READ_VALUE = ("masked_fill", "masked_fill_", "index_fill", "index_fill_", "fill_")
 
 
@@ -126,18 +151,34 @@ def _read(func: OpOverload) -> OpRule:
         copied_scalars=base in ("where", "index_put", "index_put_", "_index_put_impl_"),
         read_by_host=frozenset({"value"} if base in _READ_VALUE else ()),
         cpu_indices="indices" if base in ("index", "index_put", "index_put_", "_index_put_impl_") else None,
+        host_arguments=frozenset(_ON_THE_HOST.get(base, ())),
+        host_results=frozenset(_HOST_RESULTS.get(base, ())),
         view=view,
         launches=not view and "empty" not in base and base != "_local_scalar_dense",
         seeded=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in base,  # unless it drops out
         generator="generator" in arguments,
         sync=sync_test(name),
+        func=func,
         run=stand_in(name, func._op),
+    )
+
+
+def python_kernel(func: OpOverload) -> bool:
+    """Whether torch.library was given a kernel of an operator from Python."""
+    short = func._schema.name.split("::")[1] + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    keys = ("CUDA", "CPU", "CompositeExplicitAutograd")
+    return func.namespace != "aten" and any(
+        f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys
     )
 
 
 def _kind(func: OpOverload, name: str) -> Kind:
     if name == "copy_":
         return Kind.COPY
+    if name.startswith("_foreach_"):
+        return Kind.FOREACH
+    if python_kernel(func):
+        return Kind.PYTHON
     qualified: str = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CompositeImplicitAutograd")
     return Kind.COMPOSITE if composite and name not in _IN_ONE_PIECE else Kind.KERNEL

@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gen.testing.call_sites import call_site, describe
+from gen.testing.calls import ENGINE, current_call
 from gen.testing.device_rule import place_of
 from gen.testing.device_syncs import sync_test
+from gen.testing.errors import DeviceMismatchError
 from gen.testing.host_syncs import not_reported, report_sync
+from gen.testing.machine import CPU
+from gen.testing.plain_tensors import directly
 from gen.testing.transfers import to
 from gen.testing.virtual_tensor import SPECIAL, Special, call_plainly
 
@@ -44,6 +49,36 @@ def setitem(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return call_plainly(func, args, kwargs)
 
 
+def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`ctc_loss`: lengths are the host's. Host syncs: lengths on a GPU are copied to the host, and averaging copies
+    those of the targets back. Source: aten/src/ATen/native/LossCTC.cpp.
+
+    Raises:
+        DeviceMismatchError: the targets are on another device, and not as cuDNN takes them from the CPU.
+    """
+    names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
+    named = dict(zip(names, args, strict=False)) | kwargs
+    scores, targets = named["log_probs"], named["targets"]
+    for_cudnn = targets.dim() == 1 and targets.dtype == torch.int32 and named.get("blank", 0) == 0
+    if place_of(scores) != place_of(targets) and not (for_cudnn and place_of(targets) == CPU):
+        raise DeviceMismatchError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {scores.device} and "
+            f"{targets.device}! (in ctc_loss at {describe(call_site())}) Move `targets` with .to('{scores.device}')."
+        )
+    for name in ("input_lengths", "target_lengths"):
+        if isinstance(named[name], Tensor):
+            named[name] = to(named[name], "cpu")
+    if named.get("reduction", "mean") in ("mean", 1):
+        report_sync("ctc_loss: copy of the target lengths to the device")
+    outer = current_call.home, current_call.scalars
+    current_call.home, current_call.scalars = ENGINE, ()
+    try:
+        with directly():
+            return func(**named)
+    finally:
+        current_call.home, current_call.scalars = outer
+
+
 def _needs_way_back(target: Any, source: Any) -> bool:
     return (
         isinstance(target, Tensor)
@@ -67,6 +102,8 @@ SPECIAL.update(
         torch.nanquantile: unchecked("nanquantile"),
         Tensor.quantile: unchecked("quantile"),
         Tensor.nanquantile: unchecked("nanquantile"),
+        functional.ctc_loss: ctc_loss,
+        torch.ctc_loss: ctc_loss,
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }

@@ -12,13 +12,17 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
-from gen.testing import compiling, cuda_api, direct_ops, factories, transfers
-from gen.testing import special_calls as special_calls  # fills the table of them
+from gen.testing import compiling, cuda_api, direct_ops, factories, foreach, modules, transfers
+from gen.testing import special_calls as special_calls  # fill the tables of them
+from gen.testing import special_kernels as special_kernels
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.gradients import passes
 from gen.testing.files import saving, storages
 from gen.testing.generators import VirtualGenerator
 from gen.testing.machine import active_machine
+
+
+_group_tensors = torch._C._group_tensors_by_device_and_dtype
 
 
 def substitutes() -> list[tuple[object, str, object]]:
@@ -55,13 +59,14 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch, "compile", compiling.not_compiled),
         (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),
         (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        (torch._C, "_group_tensors_by_device_and_dtype", foreach.group_by_device_and_dtype(_group_tensors)),
         (torch.export, "export", compiling.no_export),
         (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
     if not index_is_cuda():
         methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *passes.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
+    return [*wrapped, *methods, *passes.substitutes(), *modules.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
 
 
 def _importers(name: str) -> list[object]:

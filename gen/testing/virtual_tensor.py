@@ -30,6 +30,9 @@ _make_subclass = Tensor._make_subclass
 
 Special = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `special_calls`
+Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
+BY_NAME: dict[str, Kernel] = {}  # and for some operators, see `special_kernels`
+BY_KIND: dict[Kind, Kernel] = {}
 
 
 class VirtualTensor(HostAccess):
@@ -170,10 +173,18 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         HostSyncError: the host would wait, and a listener does not allow it.
     """
     rule = rule_of(func)
-    if rule.kind is Kind.COMPOSITE:
-        return func.decompose(*args, **kwargs)
-    if rule.kind is Kind.COPY:
-        return NotImplemented if has_foreign(args, kwargs) else _copy_(rule, *args, **kwargs)
+    if rule.kind is not Kind.KERNEL:
+        if rule.kind is Kind.COMPOSITE:
+            return func.decompose(*args, **kwargs)
+        if rule.kind is Kind.COPY:
+            return NotImplemented if has_foreign(args, kwargs) else _copy_(rule, *args, **kwargs)
+        return BY_KIND[rule.kind](rule, args, kwargs)
+    special = BY_NAME.get(rule.name)
+    return run_kernel(rule, args, kwargs) if special is None else special(rule, args, kwargs)
+
+
+def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run one operator that computes on one device."""
     home = CPU
     strangers = False
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -211,6 +222,10 @@ def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return _drawn(rule, args, kwargs, home)
     with on_the_cpu():
         out = rule.run(*args, **kwargs)
+        if rule.host_results:
+            return tuple(
+                item if index in rule.host_results else _mark(item, home) for index, item in enumerate(out)
+            )
         return _changed(out, home, args, kwargs) if rule.written else _mark(out, home)
 
 
