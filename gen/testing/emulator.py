@@ -34,7 +34,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
-    from gen.testing import cuda_kernels
+    from gen.testing import autocast, cuda_kernels
     from gen.testing.generators import VirtualGenerator
     from gen.testing.substitutes import put, substitutes
 
@@ -47,6 +47,7 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
         undo.callback(cuda_kernels.register())
+        undo.callback(autocast.forget)
         undo.callback(_forget_answers)
         for owner, name, value in substitutes():
             undo.callback(put(owner, name, value))

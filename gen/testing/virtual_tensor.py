@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
+from gen.testing import autocast
 from gen.testing.call_sites import CallSite, call_site
 from gen.testing.calls import ENGINE, current_call, read_call
 from gen.testing.copies import report_transfer
@@ -150,7 +151,11 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     home, scalars = current_call.home, current_call.scalars = read_call(func, args, kwargs)
     try:
         with directly():
-            out = func(*args, **kwargs)
+            if torch.is_autocast_enabled("cuda"):
+                with autocast.casting():
+                    out = func(*args, **kwargs)
+            else:
+                out = func(*args, **kwargs)
     finally:
         current_call.home, current_call.scalars = outer
     return out if type(out) is VirtualTensor or home == CPU or scalars else adopt(out, home)

@@ -66,7 +66,7 @@ def test_single_numbers_of_any_device_are_put_and_chosen() -> None:
             torch.where(there == 0, there, here)
         assert chosen.device == GPU0 and numbers.tolist() == [0, 1, 0]
         with pytest.raises(DeviceMismatchError):
-            numbers[placed] = there.reshape(1)
+            numbers[placed.expand(2)] = there.expand(2)
         with pytest.raises(DeviceMismatchError):
             torch.where(numbers == 0, numbers, there.expand(3))
 
