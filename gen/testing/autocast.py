@@ -68,8 +68,10 @@ def forget() -> None:
 
 
 def _register() -> None:
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, KEY)
     library = torch.library.Library("aten", "IMPL")
-    _library.append(library)
+    _library.extend((library, others))
     for names, policy in (
         (LOWER, _lower),
         (FLOAT32, _float32),
