@@ -1,5 +1,6 @@
 """The functions of torch.cuda and torch.accelerator, as virtual GPUs answer them."""
 
+from uuid import UUID
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from gen.errors import DeviceError
+from gen.testing import races
+from gen.testing.cuda import comm, debug_mode, memory
 from gen.testing.device_rule import place_of
 from gen.testing.graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, machine
 from gen.testing.streams import (
+    ExternalStream,
     StreamContext,
     VirtualEvent,
     VirtualStream,
@@ -22,8 +26,6 @@ from gen.testing.streams import (
     set_stream,
 )
 
-MEMORY = 80 * 2**30
-
 
 @dataclass(frozen=True)
 class DeviceProperties:
@@ -32,10 +34,26 @@ class DeviceProperties:
     name: str = "Virtual GPU"
     major: int = 8
     minor: int = 0
-    total_memory: int = MEMORY
+    total_memory: int = memory.DEFAULT
     multi_processor_count: int = 108
     warp_size: int = 32
     is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    max_threads_per_block: int = 1024
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 166912
+    shared_memory_per_multiprocessor: int = 167936
+    L2_cache_size: int = 40 * 2**20
+    clock_rate: int = 1410000
+    memory_clock_rate: int = 1593000
+    memory_bus_width: int = 5120
+    gcnArchName: str = "Virtual GPU"
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    uuid: UUID = UUID(int=0)
 
 
 class DeviceGuard:
@@ -67,26 +85,51 @@ def set_device(device: Any) -> None:
     machine().current = gpu_index(device)
 
 
+def exchange_device(device: int) -> int:
+    """Change the current device; return which it was. A negative one changes nothing."""
+    before = machine().current
+    if device >= 0:
+        machine().current = gpu_index(device)
+    return before
+
+
 def synchronize(device: Any = None) -> None:
     """Host sync: waits for all that was issued."""
-    gpu_index(device)
+    gpu = gpu_index(device)
     report_sync("torch.cuda.synchronize")
+    races.host_waits_for_gpu(gpu)
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    gpu_index(device)
-    return DeviceProperties()
+    index = gpu_index(device)
+    return DeviceProperties(total_memory=machine().memory, pci_bus_id=index, uuid=UUID(int=index))
 
 
-def memory_used(device: Any = None) -> int:
-    """Memory is not counted: virtual GPUs are always empty."""
-    gpu_index(device)
-    return 0
+def usage(device: Any = None) -> memory.Usage:
+    """What a GPU has given out."""
+    return memory.usages[gpu_index(device)]
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    gpu_index(device)
-    return MEMORY, MEMORY
+    total = machine().memory
+    return max(total - usage(device).reserved, 0), total
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    return memory.stats(usage(device))
+
+
+def empty_cache() -> None:
+    for one in memory.usages:
+        one.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    usage(device).fraction = fraction
 
 
 def manual_seed_all(seed: int) -> None:
@@ -139,14 +182,14 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "CUDAGraph": VirtualGraph,
     "graph": GraphContext,
     "make_graphed_callables": no_graphed_callables,
-    "mem_get_info": mem_get_info,
-    **dict.fromkeys(
-        ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"], memory_used
-    ),
-    "memory_stats": lambda device=None: {},
-    **dict.fromkeys(["empty_cache", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated"], nothing),
-    "set_per_process_memory_fraction": nothing,
-    "get_per_process_memory_fraction": lambda device=None: 1.0,
+    "ipc_collect": nothing,
+    "set_sync_debug_mode": debug_mode.set_sync_debug_mode,
+    "get_sync_debug_mode": debug_mode.get_sync_debug_mode,
+    "ExternalStream": ExternalStream,
+    "_exchange_device": exchange_device,
+    "_maybe_exchange_device": exchange_device,
+    "current_blas_handle": lambda: 0,
+    "_sleep": nothing,
     "Stream": VirtualStream,
     "Event": VirtualEvent,
     "StreamContext": StreamContext,
@@ -165,6 +208,50 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "set_rng_state_all": set_rng_state_all,
 }
 
+_MEMORY: dict[str, Callable[..., Any]] = {
+    "mem_get_info": mem_get_info,
+    "memory_stats": memory_stats,
+    "memory_allocated": lambda device=None: usage(device).allocated,
+    "max_memory_allocated": lambda device=None: usage(device).peak,
+    "memory_reserved": lambda device=None: usage(device).reserved,
+    "max_memory_reserved": lambda device=None: usage(device).peak_reserved,
+    "empty_cache": empty_cache,
+    "set_per_process_memory_fraction": set_per_process_memory_fraction,
+    "get_per_process_memory_fraction": lambda device=None: usage(device).fraction,
+    **dict.fromkeys(
+        ["reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"],
+        lambda device=None: usage(device).reset_peaks(),
+    ),
+    "reset_accumulated_memory_stats": nothing,
+}
+
+
+class Ranges:
+    """torch.cuda.nvtx's C++ part: how deep the ranges are, and nothing else."""
+
+    def __init__(self) -> None:
+        self.depth = -1
+
+    def rangePushA(self, message: str) -> int:
+        self.depth += 1
+        return self.depth
+
+    def rangePop(self) -> int:
+        self.depth -= 1
+        return self.depth + 1
+
+    def rangeStartA(self, message: str) -> int:
+        return 0
+
+    def rangeEnd(self, range_id: int) -> None:
+        """A range has no other effect."""
+
+    def markA(self, message: str) -> None:
+        """A mark has no effect."""
+
+    deviceRangeStart, deviceRangeEnd = nothing, nothing
+
+
 _ACCELERATOR: dict[str, Callable[..., Any]] = {
     "is_available": lambda: True,
     "device_count": lambda: machine().gpus,
@@ -176,12 +263,14 @@ _ACCELERATOR: dict[str, Callable[..., Any]] = {
     "current_stream": current_stream,
     "set_stream": set_stream,
     "synchronize": synchronize,
-    "empty_cache": nothing,
-    "memory_allocated": memory_used,
-    "memory_reserved": memory_used,
-    "max_memory_allocated": memory_used,
-    "max_memory_reserved": memory_used,
+    "empty_cache": empty_cache,
+    "memory_allocated": lambda device=None: usage(device).allocated,
+    "memory_reserved": lambda device=None: usage(device).reserved,
     "get_memory_info": mem_get_info,
+    "memory_stats": memory_stats,
+    "reset_peak_memory_stats": lambda device=None: usage(device).reset_peaks(),
+    "max_memory_allocated": lambda device=None: usage(device).peak,
+    "max_memory_reserved": lambda device=None: usage(device).peak_reserved,
 }
 
 
@@ -191,4 +280,13 @@ def substitutes() -> list[tuple[object, str, object]]:
     cuda.append((torch.cuda, "default_generators", machine().generators))
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]
     generic: list[tuple[object, str, object]] = [(torch, "Stream", VirtualStream), (torch, "Event", VirtualEvent)]
+    cuda += [(module, name, value) for module in (torch.cuda, torch.cuda.memory) for name, value in _MEMORY.items()]
+    cuda += [
+        (torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")
+    ]
+    cuda += [(torch._C, name, value) for name, value in comm.FUNCTIONS.items()]
+    cuda.append((torch.cuda.nvtx, "_nvtx", Ranges()))
+    cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # sums are made of additions and copies
+    if torch.version.cuda is None:
+        cuda.append((torch.version, "cuda", "12.8"))
     return cuda + accelerator + generic

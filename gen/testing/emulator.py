@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from gen.errors import ArgumentError
-from gen.testing import machine
+from gen.testing import machine, races
 from gen.testing.cpu_sites import forget
 from gen.testing.native_functions import without_device_check
 from gen.testing.torch_parts import check_torch
 
 
 @contextmanager
-def virtual_gpus(gpus: int = 2) -> Iterator[None]:
+def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: bool = False) -> Iterator[None]:
     """In the block, torch has the devices cuda:0 to cuda:gpus-1, on a machine with or without real ones.
 
     Tensors on them hold real values and compute what the CPU computes. An operation that mixes devices as CUDA would
@@ -25,8 +25,12 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
 
     Args:
         gpus: how many devices, 1 to 64.
+        memory: what each of them has: bytes, or a size such as "512MiB" or "80GB". What asks for more raises
+            torch.OutOfMemoryError as on CUDA. The values are in the host's memory, which must hold what is in use.
+        check_streams: raise a StreamRaceError where work on one stream touches what another stream, or the host, may
+            still be at work on, and no event or wait orders the two.
     Raises:
-        ArgumentError: `gpus` is no such number.
+        ArgumentError: `gpus` is no such number, or `memory` no size.
         DeviceError: a block is open already, here or in another thread; or this torch lacks a private part that
             virtual GPUs rest on, see `gen.testing.torch_parts`.
     """
@@ -35,13 +39,19 @@ def virtual_gpus(gpus: int = 2) -> Iterator[None]:
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
     from gen.testing import autocast, cuda_kernels
+    from gen.testing.cuda import memory as usage
+    from gen.testing.cuda.debug_mode import set_sync_debug_mode
     from gen.testing.generators import VirtualGenerator
     from gen.testing.substitutes import put, substitutes
 
-    active = machine.Machine(gpus=gpus)
+    active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
     machine.start(active)
     with ExitStack() as undo:
         undo.callback(machine.stop)
+        undo.callback(races.stop)
+        races.start(check_streams)
+        undo.callback(usage.forget)
+        undo.callback(set_sync_debug_mode, 0)
         undo.callback(forget)
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:

@@ -9,3 +9,7 @@ class DeviceMismatchError(DeviceError):
 
 class HostSyncError(GenError, RuntimeError):
     """The host waited for the device where it may not."""
+
+
+class StreamRaceError(GenError, RuntimeError):
+    """Work on one stream that touches what another stream, or the host, may still be at work on."""

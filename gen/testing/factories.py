@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
+from gen.testing.cuda import memory
 from gen.testing.cpu_sites import remember
 from gen.testing.device_rule import place_of
 from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
@@ -42,9 +43,21 @@ def filled(original: Factory) -> Factory:
             if type(kwargs.get("out")) is VirtualTensor:
                 return original(*args, **kwargs)
             issued[target] += 1
+            _check_memory(original, args, kwargs, target)
             return on_gpu(original(*args, **kwargs, device="cpu"), target)
 
     return factory
+
+
+def _check_memory(original: Factory, args: tuple[Any, ...], kwargs: dict[str, Any], target: int) -> None:
+    """If the sizes among the arguments are large, raise OutOfMemoryError before the host takes the memory."""
+    sizes = args[0] if args and isinstance(args[0], list | tuple) else args
+    elements = 1
+    for size in sizes:
+        elements *= size if isinstance(size, int) and size > 0 else 1
+    if elements > 2**20:
+        known = {name: value for name, value in kwargs.items() if name != "generator"}
+        memory.check(original(*args, **known, device="meta").nbytes, target)
 
 
 def drawn(original: Factory) -> Factory:
@@ -59,6 +72,7 @@ def drawn(original: Factory) -> Factory:
         if target is None:
             return _finish_on_cpu(original(*args, **kwargs), pin)
         issued[target] += 1
+        _check_memory(original, args, kwargs, target)
         if kwargs.get("generator") is None:
             with drawing_from(target, True) as own:
                 return on_gpu(original(*args, **(kwargs | own), device="cpu"), target)
@@ -109,7 +123,7 @@ def copied(original: Factory) -> Factory:
         source = place_of(data) if isinstance(data, Tensor) else CPU
         if isinstance(data, Tensor) and kwargs.get("device") is None:
             return original(data, *args, **kwargs)
-        _report_reads(data)
+        report_reads(data)
         target, pin = _take_place(kwargs)
         if target is None:
             if source != CPU:
@@ -127,7 +141,7 @@ def copied(original: Factory) -> Factory:
     return factory
 
 
-def _report_reads(data: Any) -> None:
+def report_reads(data: Any) -> None:
     """Report a host sync for each number in nested lists that is a tensor on a GPU: it is read with item()."""
     if isinstance(data, list | tuple):
         for item in data:
@@ -135,7 +149,7 @@ def _report_reads(data: Any) -> None:
                 for _ in range(item.numel()):
                     report_sync("item of a tensor in a list")
             else:
-                _report_reads(item)
+                report_reads(item)
 
 
 def from_dlpack(original: Factory) -> Factory:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from gen.testing import stream_work
 from gen.testing.host_syncs import not_reported, report_sync
 from gen.testing.plain_tensors import as_plain, plain
 
@@ -15,11 +16,12 @@ class HostAccess(Tensor):
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is not None:
-            return super().type(dtype, non_blocking, **kwargs)
-        return super().type().replace("torch.", "torch.cuda.", 1)
+            return Tensor.type(self, dtype, non_blocking, **kwargs)
+        return plain(self).type().replace("torch.", "torch.cuda.", 1)
 
     def tolist(self) -> Any:
         report_sync("tolist")
+        stream_work.waited_for(self)
         return self.host_copy().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -29,6 +31,7 @@ class HostAccess(Tensor):
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
         report_sync("numpy")
+        stream_work.waited_for(self)
         return self.host_copy().numpy()
 
     def __array__(self, dtype: Any = None) -> Any:
@@ -41,6 +44,7 @@ class HostAccess(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         report_sync("printing a tensor")
+        stream_work.waited_for(self)
         with not_reported():
             shown = self.host_copy()
             if self.requires_grad and self.is_leaf:

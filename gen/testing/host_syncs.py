@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gen.testing.call_sites import CallSite, call_site, describe
 from gen.testing.errors import HostSyncError
@@ -56,7 +57,13 @@ class SyncReport:
         return f"{self.count} host syncs:\n{lines}"
 
 
-_listeners: list[SyncReport] = []
+class Listener(Protocol):
+    """Is told of every host sync."""
+
+    def add(self, what: str, site: CallSite | None) -> None: ...
+
+
+_listeners: list[Listener] = []
 _local = threading.local()
 
 
@@ -75,11 +82,19 @@ def report_sync(what: str) -> None:
 @contextmanager
 def listening(report: SyncReport) -> Iterator[None]:
     """Tell `report` of every host sync in the block, whichever thread has it."""
-    _listeners.append(report)
+    listen(report)
     try:
         yield
     finally:
-        _listeners[:] = [listener for listener in _listeners if listener is not report]
+        unlisten(report)
+
+
+def listen(listener: Listener) -> None:
+    _listeners.append(listener)
+
+
+def unlisten(listener: Listener) -> None:
+    _listeners[:] = [other for other in _listeners if other is not listener]
 
 
 @contextmanager

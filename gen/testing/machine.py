@@ -21,11 +21,13 @@ class Machine:
 
     Attributes:
         gpus: how many devices there are: cuda:0 to cuda:gpus-1.
+        memory: bytes that each GPU has.
         generators: each GPU's own random state.
         local: each thread's current device and streams, and the graph that it captures.
     """
 
     gpus: int
+    memory: int = 80 * 2**30
     generators: tuple[torch.Generator, ...] = ()
     local: threading.local = field(default_factory=threading.local)
 

@@ -15,6 +15,7 @@ from torch.utils._device import _device_constructors
 from gen.testing import compiling, cuda_api, direct_ops, factories, foreach, modules, transfers
 from gen.testing import special_calls as special_calls  # fill the tables of them
 from gen.testing import special_kernels as special_kernels
+from gen.testing.cuda import processes, typed_tensors
 from gen.testing.device_names import Device, index_is_cuda
 from gen.testing.gradients import passes
 from gen.testing.files import saving, storages
@@ -66,7 +67,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     ]
     if not index_is_cuda():
         methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *passes.substitutes(), *modules.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
+    return [*wrapped, *methods, *passes.substitutes(), *modules.substitutes(), *typed_tensors.substitutes(), *processes.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
 
 
 def _importers(name: str) -> list[object]:

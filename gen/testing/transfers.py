@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gen.errors import DeviceError
+from gen.testing import races, stream_work
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import place_of
 from gen.testing.foreign_tensors import is_foreign
@@ -99,9 +100,10 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
     with as_plain():
         copied = _to(tensor, dtype=wanted.dtype or tensor.dtype, copy=True, memory_format=wanted.memory_format)
         copied = copied if type(copied) is Tensor else copied.as_subclass(Tensor)
-    if target != CPU:
-        return on_gpu(copied, target)
-    return pinned(copied) if into_pinned else copied
+    moved = on_gpu(copied, target) if target != CPU else pinned(copied) if into_pinned else copied
+    if races.state.on:
+        stream_work.copied(tensor, moved, wanted.non_blocking)
+    return moved
 
 
 class _Move(torch.autograd.Function):

@@ -14,10 +14,11 @@ from torch._ops import OpOverload
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
-from gen.testing import autocast
+from gen.testing import autocast, races, stream_work
 from gen.testing.call_sites import CallSite, call_site
 from gen.testing.calls import ENGINE, current_call, read_call
 from gen.testing.copies import report_transfer
+from gen.testing.cuda import memory
 from gen.testing.device_rule import check_other_gpus, check_strangers, place_of
 from gen.testing.foreign_tensors import has_foreign
 from gen.testing.generators import drawing_from, is_virtual_generator, refuse_generator
@@ -82,8 +83,11 @@ class VirtualTensor(HostAccess):
     def is_pinned(self, device: object = None) -> bool:
         return False
 
-    def record_stream(self, stream: object) -> None:
-        """Nothing is freed too early here."""
+    def record_stream(self, stream: Any) -> None:
+        """Nothing is freed too early here, but told to those who check."""
+        history = races.history_of(self) if races.state.on else None
+        if history is not None:
+            history.recorded.add(stream.key)
 
 
 class PinnedTensor(Tensor):
@@ -106,9 +110,11 @@ class PinnedTensor(Tensor):
         return self
 
     def numpy(self, *, force: bool = False) -> Any:
+        stream_work.read_by_host(self)
         return plain(self).numpy(force=force)
 
     def tolist(self) -> Any:
+        stream_work.read_by_host(self)
         return plain(self).tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -122,6 +128,7 @@ def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
     if torch._C._is_torch_function_mode_enabled():
         seen: Tensor = handle_torch_function(on_gpu, (), tensor, gpu)
         return seen
+    memory.count(tensor, gpu)
     return _placed(_make_subclass(VirtualTensor, tensor, tensor.requires_grad), gpu)
 
 
@@ -164,6 +171,7 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 def adopt(out: Any, home: int) -> Any:
     """Put ordinary tensors that torch made itself on a GPU; they share memory."""
     if type(out) is Tensor:
+        memory.count(out, home)
         return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:
         return type(out)(adopt(item, home) for item in out)
@@ -214,13 +222,18 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if strangers and has_foreign(args, kwargs):
         return NotImplemented
     if home == CPU:
+        if races.state.on and not rule.view:
+            stream_work.run_by_host(rule, args, kwargs)
         with on_the_cpu():
             out = rule.run(*args, **kwargs)
             return _mark_pinned(out) if rule.view else out
     if strangers:
         check_strangers(rule, args, kwargs, home)
-    if rule.sync is not None and rule.sync(rule.named(args, kwargs)):
+    waits = rule.sync is not None and rule.sync(rule.named(args, kwargs))
+    if waits:
         report_sync(rule.shown)
+    if races.state.on and not rule.view and current_call.home != ENGINE:
+        stream_work.run_by_gpu(rule, args, kwargs, home, waits)
     if rule.launches:
         issued[home] += 1
     if rule.seeded:
@@ -245,6 +258,7 @@ def _mark(out: Any, home: int) -> Any:
     """Put an operator's new tensors on a GPU."""
     kind = type(out)
     if kind is Tensor:
+        memory.count(out, home)
         return _placed(_make_subclass(VirtualTensor, out), home)
     if kind is tuple or kind is list:
         return kind(_mark(item, home) for item in out)
@@ -278,6 +292,8 @@ def _copy_(rule: OpRule, target: Tensor, source: Tensor, non_blocking: bool = Fa
     place = home if current_call.owns(target, home) else place_of(target)
     if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, target.is_pinned())
+        if races.state.on:
+            stream_work.copied(source, target, non_blocking)
     with on_the_cpu():
         rule.run(target, source, non_blocking)
     return target

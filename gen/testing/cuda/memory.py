@@ -1,0 +1,151 @@
+"""How much memory each virtual GPU has given out, and out of memory as CUDA reports it.
+
+Storages are counted as they are made for a GPU, in blocks of 512 bytes as CUDA's allocator has them, until they are
+freed. What is reserved grows in steps of 2 MiB until empty_cache.
+"""
+
+import re
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.errors import ArgumentError
+from gen.testing import races
+from gen.testing.call_sites import call_site
+from gen.testing.machine import DEVICES, MAX_GPUS, active_machine
+
+DEFAULT = 80 * 2**30
+_BLOCK, _SEGMENT = 512, 2 * 2**20
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+_METRICS = (
+    "active", "active_bytes", "allocated_bytes", "allocation", "inactive_split", "inactive_split_bytes",
+    "requested_bytes", "reserved_bytes", "segment", "oversize_allocations", "oversize_segments",
+)  # fmt: skip
+_POOLS = ("all", "large_pool", "small_pool")
+_WHAT = ("current", "peak", "allocated", "freed")
+
+
+_ALONE = ("oversize_allocations", "oversize_segments")  # have no pools
+
+
+class Usage:
+    """One GPU's memory, in bytes."""
+
+    def __init__(self) -> None:
+        self.allocated = self.peak = self.reserved = self.peak_reserved = 0
+        self.made = self.failed = 0
+        self.fraction = 1.0
+
+    def reset_peaks(self) -> None:
+        self.peak, self.peak_reserved = self.allocated, self.reserved
+
+    def empty_cache(self) -> None:
+        self.reserved = _round(self.allocated, _SEGMENT)
+
+
+usages = [Usage() for _ in range(MAX_GPUS)]
+_live: dict[weakref.ref[Any], tuple[int, int, races.History | None]] = {}
+
+
+def read_size(memory: int | str) -> int:
+    """Bytes of a size such as "80GB", "512MiB" or a number.
+
+    Raises:
+        ArgumentError: it is no size.
+    """
+    if isinstance(memory, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory)
+        if found and found[2].upper() in _UNITS:
+            return int(float(found[1]) * _UNITS[found[2].upper()])
+    elif isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
+        return memory
+    raise ArgumentError(f"memory= takes a size such as '80GB', '512MiB' or a number of bytes, got {memory!r}")
+
+
+def forget() -> None:
+    """Begin to count anew."""
+    _live.clear()
+    usages[:] = [Usage() for _ in range(MAX_GPUS)]
+
+
+def count(tensor: Tensor, gpu: int) -> None:
+    """Count the memory of an ordinary tensor that goes to a GPU, unless it is a view of what is there already.
+
+    Raises:
+        OutOfMemoryError: the GPU does not have as much.
+    """
+    if tensor.layout is not torch.strided:
+        return
+    storage = tensor.untyped_storage()
+    if hasattr(storage, "_counted"):
+        return
+    size = _round(storage.nbytes(), _BLOCK)
+    check(size, gpu)
+    storage._counted = True  # type: ignore[attr-defined]
+    usage = usages[gpu]
+    usage.made += 1
+    usage.allocated += size
+    usage.peak = max(usage.peak, usage.allocated)
+    if usage.allocated > usage.reserved:
+        usage.reserved = _round(usage.allocated, _SEGMENT)
+        usage.peak_reserved = max(usage.peak_reserved, usage.reserved)
+    history = None
+    if races.state.on:
+        key = races.current_key(gpu)
+        history = storage._history = races.History(key)  # type: ignore[attr-defined]
+        whole = races.Access(key, races.launch(key), True, 0, storage.nbytes(), "what made it", call_site())
+        history.accesses.append(whole)
+    _live[weakref.ref(storage, _freed)] = gpu, size, history
+
+
+def check(size: int, gpu: int) -> None:
+    """Raise OutOfMemoryError if a GPU does not have `size` bytes more."""
+    active = active_machine()
+    usage = usages[gpu]
+    if active is None or usage.allocated + size <= active.memory * usage.fraction:
+        return
+    usage.failed += 1
+    total = active.memory
+    raise torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate {_show(size)}. GPU {gpu} has a total capacity of {_show(total)} of "
+        f"which {_show(max(int(total * usage.fraction) - usage.allocated, 0))} is free. Of the allocated memory "
+        f"{_show(usage.allocated)} is allocated by PyTorch, and {_show(usage.reserved - usage.allocated)} is reserved "
+        f"by PyTorch but unallocated. ({DEVICES[gpu]} is a virtual GPU: its memory is set by virtual_gpus(memory=))"
+    )
+
+
+def _freed(reference: weakref.ref[Any]) -> None:
+    found = _live.pop(reference, None)
+    if found is not None:
+        usages[found[0]].allocated -= found[1]
+        if races.state.on and found[2] is not None:
+            races.freed(found[2])
+
+
+def _round(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _show(size: int) -> str:
+    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bytes_:
+            return f"{size / bytes_:.2f} {unit}"
+    return f"{size} bytes"
+
+
+def stats(usage: Usage) -> dict[str, int]:
+    """torch.cuda.memory_stats, as far as it is counted."""
+    found = {f"{metric}.{pool}.{what}": 0 for metric in _METRICS for pool in _POOLS for what in _WHAT}
+    found |= {"num_ooms": usage.failed, "num_alloc_retries": usage.failed, "allocation.all.allocated": usage.made}
+    for name, current, peak in (
+        ("allocated_bytes", usage.allocated, usage.peak),
+        ("active_bytes", usage.allocated, usage.peak),
+        ("requested_bytes", usage.allocated, usage.peak),
+        ("reserved_bytes", usage.reserved, usage.peak_reserved),
+    ):
+        found |= {f"{name}.all.current": current, f"{name}.all.peak": peak}
+    return found | {f"{name}.{what}": found[f"{name}.all.{what}"] for name in _ALONE for what in _WHAT}

@@ -1,0 +1,70 @@
+"""Child processes: they have the parent's virtual GPUs, and tensors sent to them keep their devices."""
+
+import multiprocessing.spawn
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from gen.testing.machine import active_machine
+from gen.testing.plain_tensors import plain
+from gen.testing.virtual_tensor import VirtualTensor, on_gpu
+
+_for_the_process = ExitStack()
+
+
+def open_in_child(gpus: int, memory: int) -> None:
+    """Begin a `virtual_gpus` block that lasts as long as the process."""
+    from gen.testing.emulator import virtual_gpus
+
+    if active_machine() is None:
+        _for_the_process.enter_context(virtual_gpus(gpus, memory=memory))
+
+
+class _Inherited:
+    """What a spawned child gets: reading it opens the block, before anything of the child's own is read."""
+
+    def __reduce__(self) -> Any:
+        active = active_machine()
+        if active is None:
+            return dict, ()
+        return open_in_child, (active.gpus, active.memory)
+
+
+def with_virtual_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
+    """multiprocessing.spawn.get_preparation_data: what a spawned process is told first."""
+
+    @wraps(original)
+    def prepared(name: str) -> dict[str, Any]:
+        return {**original(name), "gen_virtual_gpus": _Inherited()}
+
+    return prepared
+
+
+def _rebuild(tensor: Tensor, gpu: int, requires_grad: bool, is_parameter: bool) -> Any:
+    made: Any = on_gpu(tensor, gpu)
+    return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+
+
+def _reduce(tensor: VirtualTensor) -> Any:
+    """A tensor for another process, in shared memory, as CUDA's are in memory of the GPU that both see."""
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+            "crossing process boundaries. If you just want to transfer the data, call detach() on the tensor before "
+            "serializing (e.g., putting it on the queue)."
+        )
+    return _rebuild, (plain(tensor.detach()), tensor._gpu, tensor.requires_grad, isinstance(tensor, Parameter))
+
+
+ForkingPickler.register(VirtualTensor, _reduce)
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """What to put in the place of what: (module, name, value)."""
+    prepare = with_virtual_gpus(multiprocessing.spawn.get_preparation_data)
+    return [(multiprocessing.spawn, "get_preparation_data", prepare)]

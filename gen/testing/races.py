@@ -1,0 +1,213 @@
+"""Races between streams: work on one stream that touches what another may still be at work on.
+
+Every stream has a clock: how much of every stream's work it has seen, itself by launching it, the others by events and
+waits. The host is a stream too, which changes and reads pinned memory. An access is ordered after another if its stream
+has seen that one; if it is not, and one of the two writes, CUDA may run them in either order.
+
+A worked example: stream A writes x, as its first work: A's clock is {A: 1}. B reads x; B's clock is {} and {}[A] < 1: a
+race. Had B waited for A, its clock would be {A: 1}, and the read ordered. The idea is that of torch's own sanitizer for
+real devices, torch/cuda/_sanitizer.py; this one knows the extent of views, the host, and freed memory.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gen.testing.call_sites import CallSite, call_site, describe
+from gen.testing.errors import StreamRaceError
+from gen.testing.machine import CPU, active_machine
+
+Key = tuple[int, int]  # a GPU and the handle of a stream
+Clock = dict[Key, int]
+HOST: Key = (CPU, 0)
+
+
+@dataclass
+class Access:
+    """One piece of work on some bytes of a storage."""
+
+    key: Key
+    number: int
+    writes: bool
+    start: int
+    end: int
+    what: str
+    site: CallSite | None
+
+
+@dataclass
+class History:
+    """What was done with one storage.
+
+    Attributes:
+        owner: the stream whose memory it is: on which it was made.
+        recorded: the streams that were told of with record_stream.
+    """
+
+    owner: Key
+    accesses: list[Access] = field(default_factory=list)
+    recorded: set[Key] = field(default_factory=set)
+
+
+class _State:
+    """Clocks of the open block, and whether it checks at all."""
+
+    on = False
+    clocks: dict[Key, Clock] = {}
+    pending: list[tuple[Access, StreamRaceError]] = []  # memory that was given back, not yet used again
+
+
+state = _State()
+
+
+def start(check: bool) -> None:
+    state.on, state.clocks, state.pending = check, {}, []
+
+
+def stop() -> None:
+    """End the checks.
+
+    Raises:
+        StreamRaceError: memory was given back too early.
+    """
+    pending = state.pending
+    start(False)
+    if pending:
+        raise pending[0][1]
+
+
+def clock(key: Key) -> Clock:
+    """What a stream has seen now."""
+    return dict(state.clocks.get(key, {}))
+
+
+def stream_waits(key: Key, seen: Clock) -> None:
+    """A stream goes on only after all that `seen` counts."""
+    if state.on:
+        mine = state.clocks.setdefault(key, {})
+        for other, number in seen.items():
+            mine[other] = max(mine.get(other, 0), number)
+
+
+def host_saw(seen: Clock) -> None:
+    """The host has waited for what `seen` counts."""
+    if state.on:
+        stream_waits(HOST, seen)
+        mine = state.clocks[HOST]
+        state.pending = [late for late in state.pending if mine.get(late[0].key, 0) < late[0].number]
+
+
+def host_waits(key: Key) -> None:
+    """The host has waited for a stream."""
+    host_saw(clock(key))
+
+
+def host_waits_for_gpu(gpu: int) -> None:
+    """The host has waited for all streams of a GPU."""
+    for key in list(state.clocks):
+        if key[0] == gpu:
+            host_waits(key)
+
+
+def current_key(gpu: int) -> Key:
+    """The calling thread's current stream of a GPU."""
+    active = active_machine()
+    streams = {} if active is None else active.local.__dict__.get("streams", {})
+    return streams[gpu].key if gpu in streams else (gpu, 0)
+
+
+def launch(key: Key) -> int:
+    """Count a piece of work on a stream: it comes after all that the host has waited for.
+
+    Raises:
+        StreamRaceError: memory was given back too early before it.
+    """
+    if state.pending:
+        raise state.pending.pop(0)[1]
+    if key != HOST:
+        stream_waits(key, state.clocks.get(HOST, {}))
+    mine = state.clocks.setdefault(key, {})
+    mine[key] = mine.get(key, 0) + 1
+    return mine[key]
+
+
+def touch(tensor: Tensor, key: Key, number: int, writes: bool, what: str) -> None:
+    """Note that work on a stream reads or writes a tensor.
+
+    Raises:
+        StreamRaceError: it is not ordered after other work on the same bytes.
+    """
+    history = history_of(tensor)
+    if history is None or not tensor.numel():
+        return
+    start, end = _extent(tensor)
+    access = Access(key, number, writes, start, end, what, call_site())
+    seen = state.clocks.get(key, {})
+    kept = []
+    for other in history.accesses:
+        if other.end <= start or end <= other.start:
+            kept.append(other)
+            continue
+        if (writes or other.writes) and other.key != key and seen.get(other.key, 0) < other.number:
+            raise _race(access, other, tensor)
+        covered = start <= other.start and other.end <= end
+        if not (covered and (writes or (other.key == key and not other.writes))):
+            kept.append(other)
+    history.accesses[:] = [*kept, access]
+
+
+def history_of(tensor: Any) -> History | None:
+    """The history of a tensor's storage; None for pageable memory, which no stream uses after a call."""
+    if not hasattr(type(tensor), "in_host_memory"):
+        return None
+    storage = tensor.untyped_storage()
+    history: History | None = getattr(storage, "_history", None)
+    if history is None:
+        gpu = getattr(tensor, "_gpu", CPU)
+        history = storage._history = History(HOST if gpu == CPU else current_key(gpu))
+    return history
+
+
+def freed(history: History) -> None:
+    """Note that a storage is given back: its memory is used again by the stream that it belongs to."""
+    seen, host = state.clocks.get(history.owner, {}), state.clocks.get(HOST, {})
+    for access in history.accesses:
+        if access.key in (HOST, history.owner) or access.key in history.recorded:
+            continue
+        if max(seen.get(access.key, 0), host.get(access.key, 0)) < access.number:
+            error = StreamRaceError(
+                f"memory of {_name(history.owner)} was given back at {describe(call_site())}, while {access.what} "
+                f"at {describe(access.site)} may still use it on {_name(access.key)}. Call "
+                "tensor.record_stream(stream) there, or wait for that stream before the tensor is dropped."
+            )
+            state.pending.append((access, error))
+            return
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The bytes of its storage that a tensor lies in."""
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * size
+
+
+def _race(access: Access, other: Access, tensor: Tensor) -> StreamRaceError:
+    verb, did = ("writes" if access.writes else "reads"), ("wrote" if other.writes else "read")
+    shape = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    mend = (
+        "Wait for the copy's event (event.synchronize()) before the host touches the pinned memory."
+        if HOST in (access.key, other.key)
+        else "Let the stream wait: stream.wait_stream(other) or stream.wait_event(event)."
+    )
+    return StreamRaceError(
+        f"{access.what} at {describe(access.site)} {verb} a tensor, {shape}, on {_name(access.key)}, which "
+        f"{other.what} at {describe(other.site)} {did} on {_name(other.key)}, and nothing orders the two. {mend}"
+    )
+
+
+def _name(key: Key) -> str:
+    if key == HOST:
+        return "the host"
+    return f"cuda:{key[0]}'s default stream" if key[1] == 0 else f"cuda:{key[0]}'s stream {key[1]:#x}"
