@@ -1,18 +1,33 @@
-"""What CUDA computes and the CPU does not: kernels that lack a dtype there."""
+"""What CUDA computes and the CPU does not: kernels that lack a dtype there.
 
-from collections.abc import Callable
+Source: the dtypes and dtypesIfCUDA of torch/testing/_internal/common_methods_invocations.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Run = Callable[..., Any]
 
+_WIDER = {torch.complex32: torch.complex64, torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
+
+# Operators that the CPU has not in every half precision that CUDA has them in.
+_WIDENED = frozenset(
+    "acos acosh asin asinh atan atanh cos cosh div exp log logaddexp sin sinh tan tanh rsqrt sqrt lerp sigmoid pow prod "
+    "sum trace angle avg_pool3d _upsample_bilinear2d_aa multi_margin_loss multilabel_margin_loss_forward "
+    "rrelu_with_noise round polygamma mul add sub convolution".split()
+)
+
 
 def stand_in(name: str, run: Run) -> Run:
     """What to run for an operator: what stands in for it if the CPU lacks a kernel, else `run`, the operator itself."""
-    stand_in = _STAND_INS.get(name)
-    return run if stand_in is None else partial(stand_in, run)
+    if name == "histc":
+        return partial(_histc, run)
+    return partial(_widened, run) if name.split(".")[0] in _WIDENED else run
 
 
 def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -24,4 +39,46 @@ def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return counts.to(tensor.dtype)
 
 
-_STAND_INS: dict[str, Callable[..., Tensor]] = {"histc": _histc}
+def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:
+    """An operator that the CPU may lack in half precision: computed in single precision then."""
+    try:
+        return run(*args, **kwargs)
+    except NotImplementedError:
+        dtype = next((value.dtype for value in args if isinstance(value, Tensor) and value.dtype in _WIDER), None)
+        if dtype is None or "out" in kwargs:
+            raise
+        return narrowed(run(*widened(args), **kwargs), dtype)
+
+
+def widened(values: Sequence[Any]) -> list[Any]:
+    """Half precision tensors in single precision; the rest as it is."""
+    return [
+        value.to(_WIDER[value.dtype]) if isinstance(value, Tensor) and value.dtype in _WIDER else value
+        for value in values
+    ]
+
+
+def narrowed(value: Any, dtype: torch.dtype) -> Any:
+    """Results in single precision back in the half precision of the operands."""
+    if isinstance(value, tuple):
+        return tuple(narrowed(item, dtype) for item in value)
+    if not isinstance(value, Tensor) or value.dtype not in _NARROW:
+        return value
+    return value.to(dtype if dtype == torch.bfloat16 and value.is_floating_point() else _NARROW[value.dtype])
+
+
+def half_fft(func: Run, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A Fourier transform in half precision, which cuFFT has for sizes that are powers of two.
+
+    Raises:
+        RuntimeError: another size.
+    """
+    numbers = args[0]
+    sizes = kwargs.get("n", args[1] if len(args) > 1 else None)
+    size = sizes if isinstance(sizes, int) else numbers.shape[-1]
+    if size & (size - 1):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a "
+            f"signal size of [{size}]"
+        )
+    return narrowed(func(*widened(args), **kwargs), torch.float16)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from gen.testing.cpu_gaps import Run, stand_in
+from gen.testing.cuda_support import Check, check_of
 from gen.testing.device_syncs import Arguments, sync_test
 from gen.testing.native_functions import without_device_check
 
@@ -44,6 +45,7 @@ class OpRule:
         seeded: whether it draws random numbers.
         generator: whether it takes a generator.
         sync: tells for its arguments whether the host waits; None for never.
+        check: raises for arguments that CUDA has no kernel for; None if there are none.
         func: the operator itself.
         run: computes it on the CPU: the operator itself, or what stands in where the CPU lacks a kernel.
     """
@@ -64,6 +66,7 @@ class OpRule:
     seeded: bool
     generator: bool
     sync: Callable[[Arguments], bool] | None
+    check: Check | None
     func: OpOverload
     run: Run
 
@@ -158,6 +161,7 @@ def _read(func: OpOverload) -> OpRule:
         seeded=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in base,  # unless it drops out
         generator="generator" in arguments,
         sync=sync_test(name),
+        check=check_of(name),
         func=func,
         run=stand_in(name, func._op),
     )

@@ -132,8 +132,10 @@ def launch(key: Key) -> int:
     return mine[key]
 
 
-def touch(tensor: Tensor, key: Key, number: int, writes: bool, what: str) -> None:
-    """Note that work on a stream reads or writes a tensor.
+def touch(
+    tensor: Tensor, key: Key, number: int, writes: bool, what: str, rows: tuple[int, int, int] | None = None
+) -> None:
+    """Note that work on a stream reads or writes a tensor, or of one dimension what is between two places.
 
     Raises:
         StreamRaceError: it is not ordered after other work on the same bytes.
@@ -141,7 +143,7 @@ def touch(tensor: Tensor, key: Key, number: int, writes: bool, what: str) -> Non
     history = history_of(tensor)
     if history is None or not tensor.numel():
         return
-    start, end = _extent(tensor)
+    start, end = _extent(tensor, rows)
     access = Access(key, number, writes, start, end, what, call_site())
     seen = state.clocks.get(key, {})
     kept = []
@@ -185,12 +187,15 @@ def freed(history: History) -> None:
             return
 
 
-def _extent(tensor: Tensor) -> tuple[int, int]:
+def _extent(tensor: Tensor, rows: tuple[int, int, int] | None) -> tuple[int, int]:
     """The bytes of its storage that a tensor lies in."""
-    size = tensor.element_size()
-    begin = tensor.storage_offset() * size
-    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return begin, begin + (last + 1) * size
+    first, lengths, strides = tensor.storage_offset(), list(tensor.shape), tensor.stride()
+    if rows is not None:
+        dimension, start, end = rows
+        first += start * strides[dimension]
+        lengths[dimension] = end - start
+    last = first + sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def _race(access: Access, other: Access, tensor: Tensor) -> StreamRaceError:

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from gen.testing.call_sites import call_site, describe
 from gen.testing.calls import ENGINE, current_call
+from gen.testing.cpu_gaps import half_fft
 from gen.testing.device_rule import place_of
 from gen.testing.device_syncs import sync_test
 from gen.testing.errors import DeviceMismatchError
@@ -79,6 +80,13 @@ def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         current_call.home, current_call.scalars = outer
 
 
+def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A function of torch.fft, which on CUDA takes half precision too."""
+    if args and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.complex32):
+        return half_fft(func, args, kwargs)
+    return call_plainly(func, args, kwargs)
+
+
 def _needs_way_back(target: Any, source: Any) -> bool:
     return (
         isinstance(target, Tensor)
@@ -104,6 +112,7 @@ SPECIAL.update(
         Tensor.nanquantile: unchecked("nanquantile"),
         functional.ctc_loss: ctc_loss,
         torch.ctc_loss: ctc_loss,
+        **dict.fromkeys((getattr(torch.fft, name) for name in torch.fft.__all__ if "fft" in name), fft),
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }

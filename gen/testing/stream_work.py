@@ -9,7 +9,11 @@ from gen.testing.copies import ASYNC_BYTES
 from gen.testing.device_rule import place_of
 from gen.testing.machine import CPU
 from gen.testing.op_rules import OpRule
+from gen.testing.plain_tensors import as_plain, plain
 from gen.testing.races import HOST, Key, clock, current_key, host_waits, launch, state, stream_waits, touch
+
+
+_BY_INDEX = ("index_copy_", "index_add_", "index_fill_", "index_select")
 
 
 def run_by_gpu(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int, waits: bool) -> None:
@@ -30,7 +34,16 @@ def _run(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key)
         return
     number = launch(key)
     for name, _, tensor in rule.tensors(args, kwargs):
-        touch(tensor, key, number, name in rule.written, rule.name)
+        by_index = name == "self" and tensor.dim() and rule.name.startswith(_BY_INDEX)
+        rows = _rows(rule.named(args, kwargs)) if by_index else None
+        touch(tensor, key, number, name in rule.written, rule.name, rows)
+
+
+def _rows(named: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The dimension that an index is for, and from where to where it goes: its values are known here."""
+    with as_plain():
+        rows = plain(named["index"]).flatten().tolist()
+    return named["dim"], min(rows, default=0), max(rows, default=-1) + 1
 
 
 def read_by_host(tensor: Tensor) -> None:

@@ -229,6 +229,8 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             return _mark_pinned(out) if rule.view else out
     if strangers:
         check_strangers(rule, args, kwargs, home)
+    if rule.check is not None:
+        rule.check(rule.named(args, kwargs))
     waits = rule.sync is not None and rule.sync(rule.named(args, kwargs))
     if waits:
         report_sync(rule.shown)
