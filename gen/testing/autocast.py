@@ -107,7 +107,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _run_in(func: OpOverload, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
-    return func(*(_cast(value, dtype) for value in args), **{name: _cast(value, dtype) for name, value in kwargs.items()})
+    return func(
+        *(_cast(value, dtype) for value in args), **{name: _cast(value, dtype) for name, value in kwargs.items()}
+    )
 
 
 def _lower(func: OpOverload, args: Any, kwargs: Any) -> Any:

@@ -281,9 +281,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]
     generic: list[tuple[object, str, object]] = [(torch, "Stream", VirtualStream), (torch, "Event", VirtualEvent)]
     cuda += [(module, name, value) for module in (torch.cuda, torch.cuda.memory) for name, value in _MEMORY.items()]
-    cuda += [
-        (torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")
-    ]
+    cuda += [(torch._C, f"_accelerator_{name}", exchange_device) for name in ("exchangeDevice", "maybeExchangeDevice")]
     cuda += [(torch._C, name, value) for name, value in comm.FUNCTIONS.items()]
     cuda.append((torch.cuda.nvtx, "_nvtx", Ranges()))
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # sums are made of additions and copies

@@ -33,6 +33,7 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
     Raises:
         DeviceMismatchError: CUDA would not take one of them.
     """
+    scalars = 0
     for name, label, tensor in rule.tensors(args, kwargs):
         if place_of(tensor) != CPU or current_call.owns(tensor, home) or name in rule.host_arguments:
             continue
@@ -41,7 +42,8 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
         if name == rule.cpu_indices:
             if tensor.numel():
                 report_sync(f"{rule.name}: copy of a CPU index to {DEVICES[home]}")
-        elif tensor.dim() == 0 and name in rule.cpu_scalars:
+        elif tensor.dim() == 0 and name in rule.cpu_scalars and (not scalars or rule.copied_scalars):
+            scalars += 1  # a TensorIterator takes one; what copies them takes any number
             if rule.copied_scalars and not _fills_without_copy(rule, args, kwargs):
                 report_sync(f"{rule.name}: copy of a CPU scalar to {DEVICES[home]}")
         else:

@@ -104,6 +104,7 @@ _CPU_SCALARS = {
     "index_put_": {"values"},
     "_index_put_impl_": {"values"},
     "index": set(),
+    **dict.fromkeys(["addcmul", "addcmul_", "addcdiv", "addcdiv_"], {"tensor2"}),  # cuda/PointwiseOpsKernel.cu
 }
 
 # Arguments that are on the host on CUDA too: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
@@ -171,9 +172,7 @@ def python_kernel(func: OpOverload) -> bool:
     """Whether torch.library was given a kernel of an operator from Python."""
     short = func._schema.name.split("::")[1] + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     keys = ("CUDA", "CPU", "CompositeExplicitAutograd")
-    return func.namespace != "aten" and any(
-        f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys
-    )
+    return func.namespace != "aten" and any(f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys)
 
 
 def _kind(func: OpOverload, name: str) -> Kind:

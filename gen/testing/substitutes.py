@@ -67,7 +67,17 @@ def substitutes() -> list[tuple[object, str, object]]:
     ]
     if not index_is_cuda():
         methods.append((torch, "device", Device))
-    return [*wrapped, *methods, *passes.substitutes(), *modules.substitutes(), *typed_tensors.substitutes(), *processes.substitutes(), *storages.substitutes(), *saving.substitutes(), *cuda_api.substitutes()]
+    return [
+        *wrapped,
+        *methods,
+        *passes.substitutes(),
+        *modules.substitutes(),
+        *typed_tensors.substitutes(),
+        *processes.substitutes(),
+        *storages.substitutes(),
+        *saving.substitutes(),
+        *cuda_api.substitutes(),
+    ]
 
 
 def _importers(name: str) -> list[object]:

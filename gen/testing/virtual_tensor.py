@@ -243,9 +243,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     with on_the_cpu():
         out = rule.run(*args, **kwargs)
         if rule.host_results:
-            return tuple(
-                item if index in rule.host_results else _mark(item, home) for index, item in enumerate(out)
-            )
+            return tuple(item if index in rule.host_results else _mark(item, home) for index, item in enumerate(out))
         return _changed(out, home, args, kwargs) if rule.written else _mark(out, home)
 
 

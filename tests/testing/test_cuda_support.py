@@ -49,7 +49,9 @@ def test_other_kernels_that_cuda_lacks() -> None:
         for call in calls:
             with pytest.raises(NotImplementedError):
                 call()
-        assert (torch.ones(2, 0, dtype=torch.long, device="cuda") @ torch.ones(0, 2, dtype=torch.long, device="cuda")).shape == (2, 2)
+        assert (
+            torch.ones(2, 0, dtype=torch.long, device="cuda") @ torch.ones(0, 2, dtype=torch.long, device="cuda")
+        ).shape == (2, 2)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -58,7 +60,9 @@ def test_half_precision_runs_where_the_cpu_has_none() -> None:
         half = torch.arange(8.0, device="cuda").half()
         spectrum = torch.fft.fft(half)
         assert spectrum.dtype == torch.complex32 and spectrum.is_cuda
-        torch.testing.assert_close(spectrum.to(torch.complex64).cpu(), torch.fft.fft(torch.arange(8.0)), atol=0.05, rtol=0)
+        torch.testing.assert_close(
+            spectrum.to(torch.complex64).cpu(), torch.fft.fft(torch.arange(8.0)), atol=0.05, rtol=0
+        )
         assert torch.fft.irfft(torch.fft.rfft(half)).dtype == torch.float16
         with pytest.raises(RuntimeError, match="powers of two"):
             torch.fft.fft(half[:7])

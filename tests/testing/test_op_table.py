@@ -1,5 +1,6 @@
 """Every line of the table of device mixes holds, on virtual GPUs and on real ones."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ from torch import Tensor
 
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 from gen.testing.native_functions import without_device_check
-from tests.testing.op_table import CASES, REFUSED, Case
+from tests.testing.op_table import CASES
+from tests.testing.op_table.elementwise import COUNTED, IN_PLACE, ITERATED, STRICT
+from tests.testing.op_table.waiting import WAITING
+from tests.testing.op_table.cases import HOST, REFUSED, Case
 
 _REAL_GPUS = torch.cuda.device_count()
 
@@ -28,24 +32,29 @@ def _check(case: Case, got: Any, expected_value: Any) -> None:
         return
     assert got.device == torch.device(case.expected)
     if isinstance(expected_value, Tensor):
-        torch.testing.assert_close(got.cpu(), expected_value.cpu())
+        torch.testing.assert_close(got.cpu(), expected_value.cpu(), equal_nan=True)
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.fixture(scope="module")
+def block() -> Iterator[None]:
+    """One block for all lines: it takes longer to open than a line to run."""
+    with virtual_gpus(2):
+        yield
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_virtual_gpus_do_as_the_table_says(case: Case, mode: Any) -> None:
-    with mode():
-        expected_value = None if case.expected == REFUSED else _expect_on_cpu(case)
-        with virtual_gpus(2):
+def test_virtual_gpus_do_as_the_table_says(case: Case, block: None) -> None:
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with mode():
             operands = [operand.make() for operand in case.operands]
             with no_host_sync(count=True) as report:
                 if case.expected == REFUSED:
                     with pytest.raises(DeviceMismatchError):
                         case.run(*operands)
-                    return
+                    continue
                 got = case.run(*operands)
             assert report.count == case.waits, report
-            _check(case, got, expected_value)
+            _check(case, got, _expect_on_cpu(case))
 
 
 @pytest.mark.gpu
@@ -67,15 +76,31 @@ def test_real_gpus_do_as_the_table_says(case: Case) -> None:
     _check(case, got, expected_value)
 
 
-def test_the_table_has_at_least_60_cases_with_names_of_their_own() -> None:
-    assert len({case.name for case in CASES}) == len(CASES) >= 60
+def test_the_table_has_500_mixes_and_200_waits_with_names_of_their_own() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    mixed = [case for case in CASES if len({operand.place for operand in case.operands} | {case.expected}) > 1]
+    assert len([case for case in mixed if case.expected != HOST]) >= 500
+    assert len(WAITING) >= 200
 
 
-def test_device_checks_are_read_as_a_yaml_parser_reads_them() -> None:
+def test_the_elementwise_part_follows_torchs_marks(unchecked: set[str]) -> None:
+    def marked(name: str) -> bool:
+        return bool({name, f"{name}.Tensor", f"{name}.Tensor_Tensor", f"{name}.self"} & unchecked)
+
+    assert [name for name in (*ITERATED, *COUNTED, *IN_PLACE) if not marked(name)] == []
+    assert [name for name in STRICT if f"{name}.Tensor" in unchecked] == []
+
+
+@pytest.fixture(scope="module")
+def unchecked() -> set[str]:
+    """The operators that native_functions.yaml marks, read with a parser."""
     import torchgen  # type: ignore[import-untyped]
 
     path = f"{torchgen.__path__[0]}/packaged/ATen/native/native_functions.yaml"
     with open(path) as file:
         functions = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    unchecked = {f["func"].split("(")[0] for f in functions if f.get("device_check") == "NoCheck"}
+    return {f["func"].split("(")[0] for f in functions if f.get("device_check") == "NoCheck"}
+
+
+def test_device_checks_are_read_as_a_yaml_parser_reads_them(unchecked: set[str]) -> None:
     assert without_device_check() == unchecked

@@ -1,0 +1,70 @@
+"""What a line of the table is: an operation, where its tensors are, and what CUDA makes of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GPU0, GPU1, HOST = "cuda:0", "cuda:1", "cpu"
+REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor to make: its kind, where, and its shape."""
+
+    kind: str
+    place: str
+    shape: tuple[int, ...]
+
+    def make(self, place: str | None = None) -> Tensor:
+        """The tensor, in another place than its own if one is given."""
+        count = int(torch.Size(self.shape).numel())
+        numbers = torch.arange(count).reshape(self.shape)
+        values = {"float": numbers / 8 + 0.5, "index": numbers % 2, "mask": numbers % 2 == 0, "count": numbers + 1}
+        return values[self.kind].to(place or self.place)
+
+
+def floats(place: str, *shape: int) -> Operand:
+    return Operand("float", place, shape)
+
+
+def index(place: str, *shape: int) -> Operand:
+    return Operand("index", place, shape)
+
+
+def mask(place: str, *shape: int) -> Operand:
+    return Operand("mask", place, shape)
+
+
+def counts(place: str, *shape: int) -> Operand:
+    return Operand("count", place, shape)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on one mix of devices.
+
+    Attributes:
+        name: of the test.
+        run: the operation, on tensors.
+        operands: what it is given.
+        expected: the device of its result, or REFUSED.
+        waits: how often the host waits for a device in it.
+        rule: where torch says so.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    operands: tuple[Operand, ...]
+    expected: str
+    waits: int = 0
+    rule: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it needs."""
+        places = {operand.place for operand in self.operands} | {self.expected}
+        return 2 if GPU1 in places else 1
