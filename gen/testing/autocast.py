@@ -48,7 +48,7 @@ WIDEST = (
     "scatter_add",
 )  # fmt: skip
 
-_key = DispatchKey.AutocastIPU
+_key = DispatchKey.AutocastIPU  # type: ignore[attr-defined]
 _library: list[Any] = []
 
 
@@ -68,9 +68,9 @@ def forget() -> None:
 
 
 def _register() -> None:
-    others = torch.library.Library("_", "IMPL")
-    others.fallback(torch.library.fallthrough_kernel, KEY)
-    library = torch.library.Library("aten", "IMPL")
+    others = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
+    others.fallback(torch.library.fallthrough_kernel, KEY)  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     _library.extend((library, others))
     for names, policy in (
         (LOWER, _lower),
@@ -84,7 +84,7 @@ def _register() -> None:
             base, _, overload = name.partition(".")
             packet = getattr(torch.ops.aten, base, None)
             if packet is not None and (overload or "default") in packet.overloads():
-                library.impl(name, _kernel(getattr(packet, overload or "default"), policy), KEY)
+                library.impl(name, _kernel(getattr(packet, overload or "default"), policy), KEY)  # type: ignore[no-untyped-call]
 
 
 def _kernel(func: OpOverload, policy: Callable[..., Any]) -> Callable[..., Any]:

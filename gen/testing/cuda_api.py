@@ -1,9 +1,9 @@
 """The functions of torch.cuda and torch.accelerator, as virtual GPUs answer them."""
 
-from uuid import UUID
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class DeviceProperties:
     pci_bus_id: int = 0
     pci_device_id: int = 0
     pci_domain_id: int = 0
-    uuid: UUID = UUID(int=0)
+    uuid: UUID | None = None
 
 
 class DeviceGuard:

@@ -55,7 +55,7 @@ def _on_gpu(made: Tensor, device: Any) -> Tensor:
 def register() -> Callable[[], None]:
     """Register the kernels; return what takes them away."""
     torch._C._ensureCUDADeviceGuardSet()
-    kernels = torch.library.Library("aten", "IMPL")
-    kernels.impl("empty.memory_format", _empty, "CUDA")
-    kernels.impl("empty_strided", _empty_strided, "CUDA")
+    kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    kernels.impl("empty.memory_format", _empty, "CUDA")  # type: ignore[no-untyped-call]
+    kernels.impl("empty_strided", _empty_strided, "CUDA")  # type: ignore[no-untyped-call]
     return kernels._destroy

@@ -17,6 +17,7 @@ Check = Callable[[dict[str, Any]], None]
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _LONG = frozenset({torch.int64})
+_BYTE = frozenset({torch.uint8})
 _NAMES = {
     torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
     torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
@@ -37,8 +38,8 @@ LACKING: dict[str, tuple[frozenset[torch.dtype], str]] = {
     "max_pool3d_with_indices": (_INTEGERS, "max_pool3d_with_indices_out_frame"),
     "avg_pool2d": (_LONG, "avg_pool2d_out_cuda_frame"),
     "avg_pool3d": (_LONG, "avg_pool3d_out_cuda"),
-    **dict.fromkeys(["upsample_bilinear2d", "_upsample_bilinear2d_aa"], (frozenset({torch.uint8}), "upsample_bilinear2d_out_frame")),
-    **dict.fromkeys(["upsample_bicubic2d", "_upsample_bicubic2d_aa"], (frozenset({torch.uint8}), "upsample_bicubic2d_out_frame")),
+    **dict.fromkeys(["upsample_bilinear2d", "_upsample_bilinear2d_aa"], (_BYTE, "upsample_bilinear2d_out_frame")),
+    **dict.fromkeys(["upsample_bicubic2d", "_upsample_bicubic2d_aa"], (_BYTE, "upsample_bicubic2d_out_frame")),
     **dict.fromkeys(["igamma", "igamma_"], (_HALVES, "igamma_cuda")),
     **dict.fromkeys(["igammac", "igammac_"], (_HALVES, "igammac_cuda")),
     "angle": (_HALVES, "angle_cuda"),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from gen.testing.cuda import memory
 from gen.testing.cpu_sites import remember
+from gen.testing.cuda import memory
 from gen.testing.device_rule import place_of
 from gen.testing.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.host_syncs import report_sync

@@ -53,5 +53,5 @@ def substitutes() -> list[tuple[object, str, object]]:
     """What to put in the place of what: (module or class, name, value)."""
     return [
         (torch._C._nn, "_parse_to", parse_to(torch._C._nn._parse_to)),
-        (torch.jit.RecursiveScriptModule, "_apply", apply_to_script),
+        (torch.jit.RecursiveScriptModule, "_apply", apply_to_script),  # type: ignore[attr-defined]
     ]

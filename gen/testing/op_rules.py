@@ -104,7 +104,7 @@ _CPU_SCALARS = {
     "index_put_": {"values"},
     "_index_put_impl_": {"values"},
     "index": set(),
-    **dict.fromkeys(["addcmul", "addcmul_", "addcdiv", "addcdiv_"], {"tensor2"}),  # cuda/PointwiseOpsKernel.cu
+    **{name: {"tensor2"} for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")},  # cuda/PointwiseOpsKernel.cu
 }
 
 # Arguments that are on the host on CUDA too: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
@@ -120,7 +120,7 @@ _ON_THE_HOST = {
     "ctc_loss": {"input_lengths", "target_lengths"},
     "_ctc_loss": {"input_lengths", "target_lengths"},
     "_ctc_loss_backward": {"input_lengths", "target_lengths"},
-    **dict.fromkeys(["_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"], {"scalars"}),
+    **{f"_foreach_{name}": {"scalars"} for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")},
 }
 _HOST_RESULTS = {"_pack_padded_sequence": {1}, "_pad_packed_sequence": {1}}
 

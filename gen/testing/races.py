@@ -53,9 +53,10 @@ class History:
 class _State:
     """Clocks of the open block, and whether it checks at all."""
 
-    on = False
-    clocks: dict[Key, Clock] = {}
-    pending: list[tuple[Access, StreamRaceError]] = []  # memory that was given back, not yet used again
+    def __init__(self) -> None:
+        self.on = False
+        self.clocks: dict[Key, Clock] = {}
+        self.pending: list[tuple[Access, StreamRaceError]] = []  # memory that was given back, not yet used again
 
 
 state = _State()
@@ -195,7 +196,7 @@ def _extent(tensor: Tensor, rows: tuple[int, int, int] | None) -> tuple[int, int
         first += start * strides[dimension]
         lengths[dimension] = end - start
     last = first + sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))
-    return first * tensor.element_size(), (last + 1) * tensor.element_size()
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()  # type: ignore[return-value]
 
 
 def _race(access: Access, other: Access, tensor: Tensor) -> StreamRaceError:

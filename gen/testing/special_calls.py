@@ -58,7 +58,7 @@ def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         DeviceMismatchError: the targets are on another device, and not as cuDNN takes them from the CPU.
     """
     names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
-    named = dict(zip(names, args, strict=False)) | kwargs
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
     scores, targets = named["log_probs"], named["targets"]
     for_cudnn = targets.dim() == 1 and targets.dtype == torch.int32 and named.get("blank", 0) == 0
     if place_of(scores) != place_of(targets) and not (for_cudnn and place_of(targets) == CPU):

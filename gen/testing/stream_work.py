@@ -12,7 +12,6 @@ from gen.testing.op_rules import OpRule
 from gen.testing.plain_tensors import as_plain, plain
 from gen.testing.races import HOST, Key, clock, current_key, host_waits, launch, state, stream_waits, touch
 
-
 _BY_INDEX = ("index_copy_", "index_add_", "index_fill_", "index_select")
 
 

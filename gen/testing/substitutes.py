@@ -17,11 +17,10 @@ from gen.testing import special_calls as special_calls  # fill the tables of the
 from gen.testing import special_kernels as special_kernels
 from gen.testing.cuda import processes, typed_tensors
 from gen.testing.device_names import Device, index_is_cuda
-from gen.testing.gradients import passes
 from gen.testing.files import saving, storages
 from gen.testing.generators import VirtualGenerator
+from gen.testing.gradients import passes
 from gen.testing.machine import active_machine
-
 
 _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
@@ -53,8 +52,8 @@ def substitutes() -> list[tuple[object, str, object]]:
     methods: list[tuple[object, str, object]] = [
         *((Tensor, name, method) for name, method in transfers.METHODS.items()),
         (Tensor, "new_tensor", factories.new_tensor),
-        (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),
-        (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),
+        (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
+        (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
         (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", compiling.not_compiled),

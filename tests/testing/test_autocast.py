@@ -70,7 +70,7 @@ def test_a_training_step_in_mixed_precision_keeps_single_gradients() -> None:
             assert scores.dtype == BFLOAT
             loss = functional.cross_entropy(scores, torch.zeros(4, dtype=torch.long, device="cuda:1"))
             assert loss.dtype == FLOAT
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert {(p.grad.dtype, p.grad.device.index) for p in layer.parameters() if p.grad is not None} == {(FLOAT, 1)}
 
 

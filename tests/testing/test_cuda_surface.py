@@ -52,7 +52,7 @@ def test_a_model_that_is_too_large_is_out_of_memory() -> None:
             nn.Sequential(nn.Linear(8, 8), nn.Linear(512, 512)).to("cuda:0")
         layer.to("cuda:1")
         numbers = torch.ones(128, 512, device="cuda:0")
-        with pytest.raises(torch.OutOfMemoryError, match="GPU 0 has a total capacity of 1.00 MiB"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"GPU 0 has a total capacity of 1.00 MiB"):
             torch.cat([numbers] * 4)
         kept = [numbers]
         with pytest.raises(torch.OutOfMemoryError):
@@ -83,15 +83,15 @@ def test_a_size_that_is_none_is_refused(memory: Any) -> None:
 def test_tensors_are_broadcast_scattered_and_gathered() -> None:
     with virtual_gpus(2):
         numbers = torch.arange(6.0, device="cuda:0").reshape(3, 2)
-        copies = torch.cuda.comm.broadcast(numbers, (0, 1))
+        copies = torch.cuda.comm.broadcast(numbers, (0, 1))  # type: ignore[no-untyped-call]
         assert [copy.device for copy in copies] == [GPU0, GPU1]
-        parts = torch.cuda.comm.scatter(numbers, (0, 1))
+        parts = torch.cuda.comm.scatter(numbers, (0, 1))  # type: ignore[no-untyped-call]
         assert [part.tolist() for part in parts] == [[[0, 1], [2, 3]], [[4, 5]]]
-        gathered = torch.cuda.comm.gather(parts, destination=1)
+        gathered = torch.cuda.comm.gather(parts, destination=1)  # type: ignore[no-untyped-call]
         assert gathered.device == GPU1 and torch.equal(gathered.cpu(), numbers.cpu())
-        summed = torch.cuda.comm.reduce_add(copies, 1)
+        summed = torch.cuda.comm.reduce_add(copies, 1)  # type: ignore[no-untyped-call]
         assert summed.device == GPU1 and summed.sum().item() == 30
-        first, second = torch.cuda.comm.broadcast_coalesced([numbers, numbers + 1], [0, 1])
+        first, second = torch.cuda.comm.broadcast_coalesced([numbers, numbers + 1], [0, 1])  # type: ignore[no-untyped-call]
         assert first[0].device == GPU0 and second[1].tolist() == (numbers + 1).tolist()
 
 
@@ -143,7 +143,7 @@ def test_streams_are_told_apart() -> None:
         assert torch.cuda.default_stream(1) != torch.cuda.default_stream(0)
         outside = torch.cuda.ExternalStream(side.cuda_stream)  # type: ignore[no-untyped-call]
         assert outside == side
-        assert torch.cuda.Stream.priority_range() == (0, -5)  # type: ignore[no-untyped-call]
+        assert torch.cuda.Stream.priority_range() == (0, -5)  # type: ignore[call-arg]
 
 
 def test_events_keep_the_hosts_time() -> None:
@@ -185,6 +185,6 @@ def test_the_rest_of_the_surface_answers() -> None:
         assert properties.uuid != torch.cuda.get_device_properties(0).uuid
         assert torch.version.cuda
         with torch.cuda.nvtx.range("step"):
-            assert torch.cuda.nvtx.range_push("inner") == 1
-            assert torch.cuda.nvtx.range_pop() == 1
+            assert torch.cuda.nvtx.range_push("inner") == 1  # type: ignore[no-untyped-call]
+            assert torch.cuda.nvtx.range_pop() == 1  # type: ignore[no-untyped-call]
         assert torch.cuda.get_device_capability(0) == (8, 0)

@@ -99,7 +99,7 @@ def test_deep_copies_share_memory_as_their_originals_do() -> None:
         part.fill_(1)
         assert twin.tolist() == [1, 1, 0, 0]
         assert whole.tolist() == [0, 0, 0, 0]
-        assert twin.note == "kept" and twin.device == GPU1
+        assert twin.note == "kept" and twin.device == GPU1  # type: ignore[attr-defined]
         assert other.requires_grad and other.grad is not None and other.grad.device == GPU0
         moved = nn.LSTM(4, 4).cuda()
         assert copy.deepcopy(moved)(torch.ones(2, 1, 4, device="cuda"))[0].device == GPU0
@@ -119,7 +119,7 @@ def test_reading_storages_and_lists_of_gpu_numbers_waits() -> None:
             with no_host_sync(count=True) as report:
                 read()
             assert report.count == 1
-        shared = torch.from_dlpack(losses[0].reshape(1))
+        shared = torch.from_dlpack(losses[0].reshape(1))  # type: ignore[attr-defined]
         assert shared.device == GPU0
         with no_host_sync(count=True) as report:
             shared.sum().item()

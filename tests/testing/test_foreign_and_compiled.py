@@ -18,13 +18,13 @@ class Doubled(Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype)  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype)
 
     def __init__(self, values: Tensor) -> None:
         self.values_inside = values
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         args = tree_map_only(Doubled, lambda tensor: tensor.values_inside, args)
         return func(*args, **(kwargs or {})) * 2
 
@@ -55,7 +55,7 @@ def test_a_fake_tensor_beside_a_virtual_one_is_refused(allow: bool, inside: bool
 
 def test_a_class_that_handles_its_operators_does_so_beside_virtual_tensors() -> None:
     with virtual_gpus(2):
-        weight: Any = Doubled(torch.ones(2, device="cuda:1"))  # type: ignore[no-untyped-call]
+        weight: Any = Doubled(torch.ones(2, device="cuda:1"))
         numbers = torch.ones(2, device="cuda:1")
         assert (numbers * weight).tolist() == [2, 2]
         assert (weight + numbers).device == torch.device("cuda:1")
@@ -64,7 +64,7 @@ def test_a_class_that_handles_its_operators_does_so_beside_virtual_tensors() -> 
 def _scores(query: Tensor, bias: Tensor) -> Tensor:
     """What flex_attention computes with a bias, written out."""
     scores = query @ query.transpose(-2, -1) / query.shape[-1] ** 0.5 + bias
-    return scores.softmax(-1) @ query
+    return scores.softmax(-1) @ query  # type: ignore[no-any-return]
 
 
 def test_flex_attention_runs_with_a_score_mod_a_mask_and_gradients() -> None:

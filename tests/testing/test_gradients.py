@@ -39,7 +39,7 @@ def test_mixes_in_hooks_and_functions_are_refused() -> None:
             _function(lambda g: g * torch.ones(3))(_leaf()).sum().backward()
         for mix in (lambda g: g * weight, lambda g: g + torch.ones(3, device="cuda:1")):
             doubled = _leaf() * 2
-            doubled.register_hook(mix)
+            doubled.register_hook(mix)  # type: ignore[no-untyped-call]
             with pytest.raises(DeviceMismatchError):
                 doubled.sum().backward()  # type: ignore[no-untyped-call]
 
@@ -54,12 +54,12 @@ def test_syncs_in_hooks_and_functions_are_found() -> None:
     with virtual_gpus(2):
         for read in reads:
             doubled = _leaf() * 2
-            doubled.register_hook(read)
+            doubled.register_hook(read)  # type: ignore[no-untyped-call]
             total = doubled.sum()
             with no_host_sync(count=True) as report:
                 total.backward()  # type: ignore[no-untyped-call]
             assert report.count == 1
-            total = _function(lambda g, read=read: (read(g), g * 2)[1])(_leaf()).sum()
+            total = _function(lambda g, read=read: (read(g), g * 2)[1])(_leaf()).sum()  # type: ignore[misc]
             with no_host_sync(count=True) as report:
                 total.backward()
             assert report.count == 1
@@ -82,7 +82,7 @@ def test_gradients_for_another_device_are_refused_and_numbers_are_moved() -> Non
             with pytest.raises(DeviceMismatchError, match="expected device cuda:0"):
                 torch.autograd.grad(numbers * 2, numbers, other)
             with pytest.raises(DeviceMismatchError, match="DoublingBackward returned an invalid gradient at index 0"):
-                _function(lambda g, other=other: other)(_leaf()).sum().backward()
+                _function(lambda g, other=other: other)(_leaf()).sum().backward()  # type: ignore[misc]
         leaf = _leaf()
         leaf.sum().backward(torch.tensor(2.0))  # type: ignore[no-untyped-call]
         assert leaf.grad is not None and leaf.grad.device == GPU0
@@ -108,7 +108,7 @@ def test_a_gradient_is_assigned_on_its_tensors_device_only() -> None:
 def test_a_hook_may_not_change_the_kind_of_device() -> None:
     with virtual_gpus(2):
         doubled = _leaf() * 2
-        doubled.register_hook(lambda g: torch.ones(3))
+        doubled.register_hook(lambda g: torch.ones(3))  # type: ignore[no-untyped-call]
         with pytest.raises(DeviceMismatchError, match=r"was torch.cuda.FloatTensor got torch.FloatTensor"):
             doubled.sum().backward()  # type: ignore[no-untyped-call]
 
@@ -117,7 +117,7 @@ def test_gradients_that_torch_makes_lie_where_their_tensors_are() -> None:
     seen = []
     with virtual_gpus(2):
         leaf = _leaf("cuda:1")
-        leaf.register_hook(lambda g: seen.append(g.device))
+        leaf.register_hook(lambda g: seen.append(g.device))  # type: ignore[no-untyped-call]
         torch.sgn(leaf).sum().backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None and leaf.grad.device == GPU1 and leaf.grad is leaf.grad
         (gradient,) = torch.autograd.grad(torch.sgn(leaf).sum(), leaf)
@@ -153,7 +153,7 @@ def test_gradients_go_back_through_copies_to_the_device_they_came_from() -> None
                 seen: list[torch.device] = []
                 leaf = _leaf(source)
                 middle = leaf * 1
-                middle.register_hook(lambda g, seen=seen: seen.append(g.device))
+                middle.register_hook(lambda g, seen=seen: seen.append(g.device))  # type: ignore[no-untyped-call]
                 buffer = torch.zeros(3, device=target) * 1
                 put(buffer, middle)  # type: ignore[no-untyped-call]
                 buffer.sum().backward()  # type: ignore[no-untyped-call]

@@ -11,9 +11,9 @@ from torch import Tensor
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 from gen.testing.native_functions import without_device_check
 from tests.testing.op_table import CASES
+from tests.testing.op_table.cases import HOST, REFUSED, Case
 from tests.testing.op_table.elementwise import COUNTED, IN_PLACE, ITERATED, STRICT
 from tests.testing.op_table.waiting import WAITING
-from tests.testing.op_table.cases import HOST, REFUSED, Case
 
 _REAL_GPUS = torch.cuda.device_count()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import dispatch_model
+from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
@@ -113,7 +113,7 @@ def test_scripted_modules_move_and_run() -> None:
             self.register_buffer("scale", torch.ones(2))
 
         def forward(self, numbers: Tensor) -> Tensor:
-            return self.layer(numbers) * self.scale
+            return self.layer(numbers) * self.scale  # type: ignore[no-any-return]
 
     eager = Scaled()
     expected = eager(torch.ones(1, 2))

@@ -25,7 +25,7 @@ def test_packed_sequences_keep_their_sizes_on_the_host() -> None:
         result, sizes = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0])
         assert sizes.device == HOST and torch.equal(sizes, lengths)
         torch.testing.assert_close(result.detach().cpu(), expected.detach())
-        result.sum().backward()
+        result.sum().backward()  # type: ignore[no-untyped-call]
         assert moved.grad is not None and moved.grad.device == GPU1
 
 
@@ -114,9 +114,9 @@ def two_places(numbers: Tensor, table: Tensor) -> Tensor:
     return numbers + table.to(numbers.device)
 
 
-_library = torch.library.Library("gen_tests_old", "DEF")
-_library.define("mixing(Tensor numbers) -> Tensor")
-_library.impl("mixing", lambda numbers: numbers * torch.ones(3), "CUDA")
+_library = torch.library.Library("gen_tests_old", "DEF")  # type: ignore[no-untyped-call]
+_library.define("mixing(Tensor numbers) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("mixing", lambda numbers: numbers * torch.ones(3), "CUDA")  # type: ignore[no-untyped-call]
 
 
 def test_what_custom_operators_do_is_seen() -> None:
@@ -144,6 +144,6 @@ def test_gradients_of_custom_operators_are_on_their_device() -> None:
     doubling.register_autograd(lambda ctx, gradient: gradient * 2)
     with virtual_gpus(2):
         leaf = torch.ones(3, device="cuda:1", requires_grad=True)
-        doubling(leaf).sum().backward()  # type: ignore[no-untyped-call]
+        doubling(leaf).sum().backward()
         assert leaf.grad is not None and leaf.grad.device == GPU1
         assert leaf.grad.tolist() == [2, 2, 2]

@@ -44,12 +44,12 @@ def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[Any], buffe
 def scatter(
     tensor: Tensor, devices: Sequence[Any], chunk_sizes: Sequence[int] | None, dim: int, streams: Any = None
 ) -> list[Tensor]:
-    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(list(chunk_sizes), dim)  # type: ignore[no-untyped-call]
     return [to(chunk, _device(device), non_blocking=True) for chunk, device in zip(chunks, devices, strict=False)]
 
 
 def scatter_out(tensor: Tensor, outputs: Sequence[Tensor], dim: int, streams: Any = None) -> list[Tensor]:
-    chunks = tensor.split([output.shape[dim] for output in outputs], dim)
+    chunks = tensor.split([output.shape[dim] for output in outputs], dim)  # type: ignore[no-untyped-call]
     return [output.copy_(chunk, non_blocking=True) for output, chunk in zip(outputs, chunks, strict=True)]
 
 

@@ -39,7 +39,7 @@ def reduce_ex(tensor: VirtualTensor, protocol: Any) -> Any:
     shown = plain(tensor.detach()).requires_grad_(tensor.requires_grad)
     if shown.layout is torch.strided:
         marked(shown.untyped_storage(), tensor._gpu)
-    return shown.__reduce_ex__(protocol)
+    return shown.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 def _own_attributes(tensor: VirtualTensor) -> dict[str, Any]:
@@ -121,4 +121,4 @@ def substitutes() -> list[tuple[object, str, object]]:
 
 VirtualTensor.untyped_storage = untyped_storage  # type: ignore[method-assign, assignment]
 VirtualTensor.__reduce_ex__ = reduce_ex  # type: ignore[method-assign, assignment]
-VirtualTensor.__deepcopy__ = deepcopy_of  # type: ignore[method-assign]
+VirtualTensor.__deepcopy__ = deepcopy_of  # type: ignore[assignment, method-assign]

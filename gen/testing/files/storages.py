@@ -47,7 +47,7 @@ def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
             return self
         if storage_place(self) == CPU:
             report_sync("copy of a storage from the host")
-        return marked(self.clone(), gpu)
+        return marked(self.clone(), gpu)  # type: ignore[no-untyped-call]
 
     return cuda
 
@@ -60,7 +60,7 @@ def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
         if storage_place(self) == CPU:
             return original(self)  # type: ignore[no-any-return]
         report_sync("copy of a storage to the host")
-        return self.clone()
+        return self.clone()  # type: ignore[no-any-return, no-untyped-call]
 
     return cpu
 

@@ -56,7 +56,7 @@ def apply(original: Any) -> Any:
         outputs = _tensors(made)
         node = next((value.grad_fn for value in outputs if isinstance(value, Tensor) and value.requires_grad), None)
         if isinstance(node, BackwardCFunction):
-            node.places = (  # type: ignore[attr-defined]
+            node.places = (
                 [place_of(value) if isinstance(value, Tensor) else None for value in args],
                 [place_of(value) if isinstance(value, Tensor) else None for value in outputs],
             )

@@ -24,8 +24,9 @@ _numbers, _square = floats(GPU0, 4), floats(GPU0, 2, 2)
 # By name, called with the operand alone.
 _FREE: dict[str, tuple[Operand, str]] = {
     "abs acos acosh angle asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor "
-    "frac i0 isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num neg "
-    "positive rad2deg reciprocal relu round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan tanh trunc": (
+    "frac i0 isfinite isinf isnan isneginf isposinf isreal lgamma log log10 log1p log2 logical_not logit nan_to_num "
+    "neg positive rad2deg reciprocal relu round rsqrt sgn sigmoid "
+    "sign signbit sin sinc sinh sqrt square tan tanh trunc": (
         _numbers,
         _KERNEL,
     ),
