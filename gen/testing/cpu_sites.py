@@ -8,6 +8,7 @@ from collections import OrderedDict
 from torch import Tensor
 
 from gen.testing.call_sites import CallSite, call_site
+from gen.testing.transforms import wrapped
 
 _KEPT = 4096
 _sites: OrderedDict[tuple[int, int], CallSite | None] = OrderedDict()
@@ -15,6 +16,8 @@ _sites: OrderedDict[tuple[int, int], CallSite | None] = OrderedDict()
 
 def remember(tensor: Tensor) -> None:
     """Keep where a CPU tensor is made: here. Only the newest few thousand are kept."""
+    if wrapped(tensor):
+        return
     _sites[id(tensor), tensor.data_ptr()] = call_site()
     if len(_sites) > _KEPT:
         _sites.popitem(last=False)
@@ -22,7 +25,9 @@ def remember(tensor: Tensor) -> None:
 
 def recall(tensor: Tensor) -> CallSite | None:
     """Where a CPU tensor was made; None if that is not known."""
-    return _sites.get((id(tensor), tensor.data_ptr())) if tensor.device.type == "cpu" else None
+    if tensor.device.type != "cpu" or wrapped(tensor):
+        return None
+    return _sites.get((id(tensor), tensor.data_ptr()))
 
 
 def forget() -> None:

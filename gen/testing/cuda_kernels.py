@@ -45,6 +45,19 @@ def _empty_strided(
     return _on_gpu(made, device)
 
 
+def _indices(name: str) -> Callable[..., Tensor]:
+    """torch.tril_indices and triu_indices, which are kernels of their own."""
+    packet = getattr(torch.ops.aten, name)
+
+    def make(row: int, col: int, offset: int = 0, *, device: Any = None, **kwargs: Any) -> Tensor:
+        known = {key: value for key, value in kwargs.items() if key != "pin_memory"}
+        with as_plain():
+            made = packet(row, col, offset, device="cpu", **known)
+        return _on_gpu(made, device)
+
+    return make
+
+
 def _on_gpu(made: Tensor, device: Any) -> Tensor:
     gpu = machine().index(device)
     assert gpu is not None  # the dispatch key says so
@@ -58,4 +71,6 @@ def register() -> Callable[[], None]:
     kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     kernels.impl("empty.memory_format", _empty, "CUDA")  # type: ignore[no-untyped-call]
     kernels.impl("empty_strided", _empty_strided, "CUDA")  # type: ignore[no-untyped-call]
+    for name in ("tril_indices", "triu_indices"):
+        kernels.impl(name, _indices(name), "CUDA")
     return kernels._destroy

@@ -13,12 +13,15 @@ from gen.testing.errors import DeviceMismatchError
 from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES
 from gen.testing.op_rules import OpRule
+from gen.testing.transforms import inside, wrapped
 
 
 def place_of(tensor: Tensor) -> int:
     """The index of a tensor's virtual GPU, or CPU for every other tensor."""
-    place: int = getattr(tensor, "_gpu", CPU)
-    return place
+    place: int | None = getattr(tensor, "_gpu", None)
+    if place is not None:
+        return place
+    return place_of(inside(tensor)) if wrapped(tensor) and inside(tensor) is not tensor else CPU
 
 
 def device_of(tensor: Tensor) -> torch.device:

@@ -1,6 +1,7 @@
 """`virtual_gpus`: torch with GPUs that hold real values on the CPU."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -38,6 +39,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
+    _load_formulas()
     from gen.testing import autocast, cuda_kernels
     from gen.testing.cuda import memory as usage
     from gen.testing.cuda.debug_mode import set_sync_debug_mode
@@ -65,6 +67,14 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         undo.callback(_restore_default_device, default)
         yield
+
+
+def _load_formulas() -> None:
+    """Load the formulas of forward derivatives, which torch compiles from its own functions: those of the block have
+    no source."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch._decomp import decompositions_for_jvp  # noqa: F401
 
 
 def _restore_default_device(before: Any) -> None:

@@ -172,7 +172,9 @@ def python_kernel(func: OpOverload) -> bool:
     """Whether torch.library was given a kernel of an operator from Python."""
     short = func._schema.name.split("::")[1] + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
     keys = ("CUDA", "CPU", "CompositeExplicitAutograd")
-    return func.namespace != "aten" and any(f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys)
+    return func.namespace not in ("aten", "prim", "prims") and any(
+        f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys
+    )
 
 
 def _kind(func: OpOverload, name: str) -> Kind:

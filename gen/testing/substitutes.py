@@ -12,7 +12,17 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
-from gen.testing import compiling, cuda_api, direct_ops, factories, foreach, modules, transfers
+from gen.testing import (
+    compiling,
+    cuda_api,
+    direct_ops,
+    factories,
+    foreach,
+    lazy_modules,
+    modules,
+    transfers,
+    transforms,
+)
 from gen.testing import special_calls as special_calls  # fill the tables of them
 from gen.testing import special_kernels as special_kernels
 from gen.testing.cuda import processes, typed_tensors
@@ -51,6 +61,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     ]
     methods: list[tuple[object, str, object]] = [
         *((Tensor, name, method) for name, method in transfers.METHODS.items()),
+        (Tensor, "device", property(transforms.device)),
         (Tensor, "new_tensor", factories.new_tensor),
         (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
         (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
@@ -71,6 +82,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         *methods,
         *passes.substitutes(),
         *modules.substitutes(),
+        *lazy_modules.substitutes(),
         *typed_tensors.substitutes(),
         *processes.substitutes(),
         *storages.substitutes(),

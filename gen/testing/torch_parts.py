@@ -13,6 +13,19 @@ from gen.errors import DeviceError
 TRIED_TORCH = "2.13"  # the newest version that the tests were run with
 
 PARTS = (
+    "torch:_C.DispatchKey",
+    "torch:_C.DispatchKeySet",
+    "torch:_C._DisableFuncTorch",
+    "torch:_C._EnableTorchFunction",
+    "torch:_C._ExcludeDispatchKeyGuard",
+    "torch:_C._IncludeDispatchKeyGuard",
+    "torch:_C._SetExcludeDispatchKeyGuard",
+    "torch:_C._ensureCUDADeviceGuardSet",
+    "torch:_C._functorch.get_unwrapped",
+    "torch:_C._functorch.is_functorch_wrapped_tensor",
+    "torch:_C._functorch.is_legacy_batchedtensor",
+    "torch:_C._group_tensors_by_device_and_dtype",
+    "torch:_C._nn._parse_to",
     "torch:_C.DisableTorchFunctionSubclass",
     "torch:_C._DisableTorchDispatch",
     "torch:_C._disabled_torch_function_impl",
@@ -24,14 +37,39 @@ PARTS = (
     "torch:_GLOBAL_DEVICE_CONTEXT",
     "torch:Tensor._make_subclass",
     "torch:default_generator._cdata",
+    "torch:jit.RecursiveScriptModule._apply",
+    "torch:library.Library._destroy",
+    "torch:library._impls",
     "torch:ops.aten.add.Tensor._op",
+    "torch:ops.aten.add.Tensor._op_dk",
+    "torch:ops.aten.add.Tensor._overloadname",
     "torch:ops.aten.add.Tensor._schema",
+    "torch:serialization._package_registry",
+    "torch._C:DispatchKey",
+    "torch._C:DispatchKeySet",
+    "torch._library.custom_ops:OPDEFS",
+    "torch._ops:HigherOrderOperator",
     "torch._ops:OpOverload.__call__",
     "torch._ops:OpOverload.decompose",
+    "torch._subclasses:FakeTensor",
+    "torch._utils:_rebuild_parameter",
+    "torch._utils:_rebuild_parameter_with_state",
+    "torch._utils:_rebuild_tensor",
+    "torch.autograd.graph:_engine_run_backward",
     "torch.utils._device:DeviceContext",
     "torch.utils._device:_device_constructors",
     "torch.utils._python_dispatch:TorchDispatchMode",
-    "torch.utils._pytree:tree_map_only",
+    "torch.utils._pytree:tree_leaves",
+)
+
+# What is slow to import, or belongs to objects that there are none of yet: looked for where it is needed.
+LATE_PARTS = (
+    "torch._decomp:decompositions_for_jvp",
+    "torch._dynamo:OptimizedModule",
+    "torch._library.custom_ops:CustomOpDef._backend_fns",
+    "torch.jit:RecursiveScriptModule._buffers",
+    "torch.jit:RecursiveScriptModule._c",
+    "torch.jit:RecursiveScriptModule._parameters",
 )
 
 

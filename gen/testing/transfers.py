@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.nn.parameter import UninitializedTensorMixin
 
 from gen.errors import DeviceError
 from gen.testing import races, stream_work
 from gen.testing.copies import report_transfer
 from gen.testing.device_rule import place_of
 from gen.testing.foreign_tensors import is_foreign
+from gen.testing.lazy_modules import placed as later
 from gen.testing.machine import CPU, machine
 from gen.testing.plain_tensors import as_plain, plain
+from gen.testing.transforms import wrapped
 from gen.testing.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
@@ -61,6 +64,9 @@ def read_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer:
 def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Tensor.to`, to and from virtual GPUs too."""
     wanted = read_to(args, kwargs)
+    if isinstance(tensor, UninitializedTensorMixin) and wanted.device is not None:
+        lazy: Tensor = later(tensor, wanted.device)
+        return lazy
     place = place_of(tensor)
     target = place if wanted.device is None else machine_index(wanted.device)
     if is_foreign(tensor):
@@ -94,6 +100,10 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         raise DeviceError(
             f"a tensor on the real {tensor.device} cannot go to a virtual GPU: copy it to the CPU before."
+        )
+    if wrapped(tensor):
+        raise DeviceError(
+            "virtual GPUs do not move tensors within vmap, grad or jvp of torch.func: move them before the transform."
         )
     into_pinned = wanted.non_blocking and target == CPU
     report_transfer(tensor, target, wanted.non_blocking, into_pinned)
@@ -149,7 +159,8 @@ def pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
     if type(tensor) is PinnedTensor:
         return tensor
     machine().refuse_capture("pin_memory")
-    return pinned(tensor.detach().clone())
+    copied = tensor.clone()
+    return copied.as_subclass(PinnedTensor) if copied.requires_grad else pinned(copied)
 
 
 def set_data(tensor: Tensor, data: Tensor) -> None:

@@ -27,6 +27,7 @@ from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.op_rules import Kind, OpRule, rule_of
 from gen.testing.plain_tensors import directly, on_the_cpu, plain
+from gen.testing.transforms import inside, wrapped
 
 _make_subclass = Tensor._make_subclass
 
@@ -128,6 +129,9 @@ def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
     if torch._C._is_torch_function_mode_enabled():
         seen: Tensor = handle_torch_function(on_gpu, (), tensor, gpu)
         return seen
+    if wrapped(tensor):  # made within torch.func, a constant there
+        with torch._C._DisableFuncTorch():
+            return on_gpu(inside(tensor), gpu)
     memory.count(tensor, gpu)
     return _placed(_make_subclass(VirtualTensor, tensor, tensor.requires_grad), gpu)
 
@@ -171,6 +175,8 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 def adopt(out: Any, home: int) -> Any:
     """Put ordinary tensors that torch made itself on a GPU; they share memory."""
     if type(out) is Tensor:
+        if wrapped(out):
+            return out
         memory.count(out, home)
         return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:

@@ -11,6 +11,7 @@ from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES
 from gen.testing.plain_tensors import directly, plain
 from gen.testing.transfers import to
+from gen.testing.transforms import wrapped
 from gen.testing.virtual_tensor import VirtualTensor, adopt
 
 _grad: Any = torch._C.TensorBase.grad
@@ -19,6 +20,8 @@ _register_hook: Any = Tensor.register_hook
 
 def placed(gradient: Any, place: int) -> Any:
     """A gradient that torch's formulas computed, on the device of its tensor: zeros that they make are on the CPU."""
+    if wrapped(gradient):
+        return gradient
     if type(gradient) is Tensor and place != CPU:
         return adopt(gradient, place)
     if type(gradient) is VirtualTensor and place == CPU:
@@ -32,7 +35,7 @@ def validated(gradient: Any, place: int, prefix: str) -> Any:
     Raises:
         DeviceMismatchError: it is on another device.
     """
-    if not isinstance(gradient, Tensor) or place_of(gradient) == place:
+    if not isinstance(gradient, Tensor) or wrapped(gradient) or place_of(gradient) == place:
         return gradient
     expected = torch.device("cpu") if place == CPU else DEVICES[place]
     if gradient.dim() == 0:
