@@ -170,11 +170,11 @@ def _read(func: OpOverload) -> OpRule:
 
 def python_kernel(func: OpOverload) -> bool:
     """Whether torch.library was given a kernel of an operator from Python."""
-    short = func._schema.name.split("::")[1] + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
-    keys = ("CUDA", "CPU", "CompositeExplicitAutograd")
-    return func.namespace not in ("aten", "prim", "prims") and any(
-        f"{func.namespace}/{short}/{key}" in torch.library._impls for key in keys
-    )
+    if func.namespace in ("aten", "prim", "prims"):
+        return False
+    overload = f".{func._schema.overload_name}" if func._schema.overload_name else ""
+    name = func._schema.name.replace("::", "/") + overload
+    return any(f"{name}/{key}" in torch.library._impls for key in ("CUDA", "CPU", "CompositeExplicitAutograd"))
 
 
 def _kind(func: OpOverload, name: str) -> Kind:
