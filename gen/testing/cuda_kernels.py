@@ -72,5 +72,5 @@ def register() -> Callable[[], None]:
     kernels.impl("empty.memory_format", _empty, "CUDA")  # type: ignore[no-untyped-call]
     kernels.impl("empty_strided", _empty_strided, "CUDA")  # type: ignore[no-untyped-call]
     for name in ("tril_indices", "triu_indices"):
-        kernels.impl(name, _indices(name), "CUDA")
+        kernels.impl(name, _indices(name), "CUDA")  # type: ignore[no-untyped-call]
     return kernels._destroy

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from gen.testing.machine import DEVICES, machine
 
@@ -25,7 +25,7 @@ def materialize(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         gpu = getattr(self, "_later", None) if device is None else machine().index(device)
         if gpu is None:
-            return original(self, shape, device, dtype)
+            return original(self, shape, device, dtype)  # type: ignore[no-any-return]
         vars(self).pop("_later", None)
         values = torch.empty(shape, device=DEVICES[gpu], dtype=self.data.dtype if dtype is None else dtype)
         self.__class__ = self.cls_to_become

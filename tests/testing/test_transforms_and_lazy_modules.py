@@ -16,8 +16,8 @@ TRANSFORMS: dict[str, Any] = {
     "jvp": lambda x: torch.func.jvp(lambda a: (a**2).sum(), (x,), (torch.ones_like(x),))[1],
     "jacrev": lambda x: torch.func.jacrev(lambda a: a**2)(x),
     "jacfwd": lambda x: torch.func.jacfwd(lambda a: a**2)(x),
-    "jacobian in one go": lambda x: torch.autograd.functional.jacobian(lambda a: a**2, x, vectorize=True),
-    "hessian": lambda x: torch.autograd.functional.hessian(lambda a: (a**3).sum(), x),
+    "jacobian in one go": lambda x: torch.autograd.functional.jacobian(lambda a: a**2, x, vectorize=True),  # type: ignore[no-untyped-call]
+    "hessian": lambda x: torch.autograd.functional.hessian(lambda a: (a**3).sum(), x),  # type: ignore[no-untyped-call]
 }
 
 

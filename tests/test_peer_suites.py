@@ -1,0 +1,37 @@
+"""`benchmarks.peer_suites` tells what other projects' tests do on virtual GPUs."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import peer_suites
+
+TESTS = """
+import pytest, torch
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two():
+    assert torch.ones(1, device="cuda:1").is_cuda
+
+def test_no_gpu():
+    assert not torch.cuda.is_available(), "a GPU"
+"""
+
+
+def test_outcomes_with_and_without_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "test_theirs.py").write_text(TESTS)
+    report = tmp_path / "report.json"
+    monkeypatch.setattr(sys, "argv", ["peer_suites", f"theirs={folder}", "--json", str(report)])
+    peer_suites.main()
+    found = json.loads(report.read_text())
+    assert [(row["passed"], row["failed"], row["skipped"]) for row in found["runs"]] == [(1, 0, 1), (1, 1, 0)]
+    assert list(found["suites"]["theirs"]["fails with virtual GPUs alone"]) == [
+        "test_theirs.py::test_theirs::test_no_gpu"
+    ]
+    assert "2 virtual GPUs" in capsys.readouterr().out
