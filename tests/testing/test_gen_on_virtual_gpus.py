@@ -49,6 +49,13 @@ def syncs(model: TransformersModel, sampler: Sampler, new_tokens: int) -> SyncRe
     return report
 
 
+@pytest.mark.parametrize("sampler", ["multinomial", "several", "beams", "penalised"])
+def test_the_loop_has_no_races_between_streams(sampler: str) -> None:
+    expected = texts(adapter(), IN_THE_LOOP[sampler])
+    with virtual_gpus(2, check_streams=True):
+        assert texts(adapter(device="cuda:1"), IN_THE_LOOP[sampler]) == expected
+
+
 @pytest.mark.parametrize("sampler", IN_THE_LOOP)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_on_gpu_1_the_texts_are_the_cpus(shape: str, sampler: str) -> None:
