@@ -175,8 +175,8 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
     ("output_type", "message"),
     [
         (print, "is no output type|a function, which pydantic would call"),
-        (lambda x: x, "a function, which pydantic would call"),
-        (functools.partial(lambda x: x, 3), "a function, which pydantic would call"),
+        pytest.param(lambda x: x, "a function, which pydantic would call", id="lambda"),
+        pytest.param(functools.partial(lambda x: x, 3), "a function, which pydantic would call", id="partial"),
         (Callable[[int], int], "is no output type"),
         (pydantic.IPvAnyAddress, "#: the format 'ipvanyaddress'"),
         (list[pydantic.Base64Bytes], "#/items: the format 'base64'"),

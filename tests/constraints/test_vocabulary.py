@@ -29,7 +29,9 @@ def paths_of(vocabulary: Vocabulary) -> list[bytes]:
     return paths
 
 
-@pytest.mark.parametrize("tokenizer", [byte_tokenizer(), wordy_tokenizer(), gen.load("demo")], ids=str)
+@pytest.mark.parametrize(
+    "tokenizer", [byte_tokenizer(), wordy_tokenizer(), gen.load("demo")], ids=["bytes", "words", "demo"]
+)
 def test_the_tokens_of_a_text_spell_it(tokenizer: Any) -> None:
     wrapped = getattr(tokenizer, "tokenizer", None) or Tokenizer(tokenizer)
     tokens = token_bytes(wrapped)
