@@ -148,7 +148,7 @@ class RowSet:
             if stage.key() is not None:
                 stage.prepare(here)
 
-    def step_kind(self) -> Hashable:
+    def step_kind(self) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         return self._storied, self.search.key(), tuple(stage.key() for stage in self.stages), self._tops.width
 

@@ -40,7 +40,7 @@ class Steps:
         """A step of the first `count` rows, which look at the first `view` columns."""
         rows = self._rows
         rows.prepare(slice(0, count))
-        key, keeps = (count, view, rows.step_kind()), self._keeps and rows.replayable
+        key, keeps = (count, view, *rows.step_kind()), self._keeps and rows.replayable
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
@@ -105,4 +105,4 @@ class Steps:
         restore()
         recorded = self._recorded(step, restore)
         restore()
-        rows.recordings[rows.count, rows.length, rows.step_kind()] = capture(step, recorded.constants, ())
+        rows.recordings[rows.count, rows.length, *rows.step_kind()] = capture(step, recorded.constants, ())
