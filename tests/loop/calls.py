@@ -12,7 +12,8 @@ from gen.samplers import greedy
 
 def new_jobs(model: Any, prompts: Any, output_type: Any = None, **arguments: Any) -> list[Job]:
     """A job for each prompt; arguments are those of `gen.generate`, the sampler is greedy unless it is given."""
-    call = read_call(model, prompts, output_type, **({"sampler": greedy(), "details": True} | arguments))
+    arguments.setdefault("sampler", greedy())
+    call = read_call(model, prompts, output_type, details=True, **arguments)
     return [new_job(model, request) for request in call.requests]
 
 

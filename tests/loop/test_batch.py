@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.loop import running
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions
 from gen.loop.running import Options, Runner, run
@@ -464,6 +465,7 @@ def test_a_stream_of_a_users_sampler_goes_on_where_memory_ran_out(
     llama: Any, method: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: Any = {"sampler": Weighing(), "max_new_tokens": 90}
+    monkeypatch.setattr(running, "_HEADROOM", 32)
     llama.release()
     expected = gen.generate(llama, "once", details=True, **arguments)
     llama.release()

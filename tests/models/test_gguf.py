@@ -132,17 +132,14 @@ def test_what_does_not_fit_is_refused_before_weights_are_read(
         gen.load(path, device="cpu", dtype="bfloat16")
 
 
-def test_it_goes_to_the_gpu_that_is_asked_for_if_it_fits_there(
-    written: tuple[Path, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_to_the_gpu_that_is_asked_for_if_it_fits_there(written: tuple[Path, PreTrainedModel]) -> None:
     path, original = written
     with virtual_gpus(2):
         model = gen.load(path, device="cuda:1")
         assert model.placement.devices == (torch.device("cuda:1"),)
         assert texts(model) == [transformers_greedy(original, ids, 24) for ids in TOKEN_IDS]
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 10**9))
-        with pytest.raises(ModelError, match=r"GB of cuda:1 in float32, 0\.0 GB are free"):
-            gen.load(path, device="cuda:1")
+    with virtual_gpus(2, memory=1000), pytest.raises(ModelError, match=r"GB of cuda:1 in float32, 0\.0 GB are free"):
+        gen.load(path, device="cuda:1")
 
 
 def test_names_are_worked_out_once_for_a_file_and_strings_read_by_no_slow_reader(

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gen
+from gen.loop import running
 from gen.loop.kinds import completions, kind_of, new_job
 from gen.loop.row_set import RowSet
 from gen.loop.running import Options, run
@@ -168,6 +169,7 @@ def test_rows_that_grow_in_the_middle_of_texts_keep_them(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf_model, expected = model_of(shape, attention)
+    monkeypatch.setattr(running, "_HEADROOM", 32)
     limits = [NEW, NEW, 12, 30, NEW, NEW]
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, limits, Options(rows=4))
