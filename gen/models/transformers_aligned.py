@@ -1,7 +1,7 @@
 """Rows that all end in one column, for models that count back from the end of the cache: filled once, padded left."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class AlignedRows:
         self.count, self.length = count, length
         self._model = model
         device = model.placement.input_device
+        self._cache: Any = None  # made by `fill`
         self._mask = torch.zeros((0, 0), dtype=torch.bool, device=device)  # (rows, columns)
         self._position = torch.zeros((0, 1), dtype=torch.int64, device=device)
 
@@ -69,9 +70,8 @@ class AlignedRows:
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Rows.parts`."""
-        for number, (layer, device) in enumerate(
-            zip(self._cache.layers, self._model.placement.layer_devices, strict=False)
-        ):
+        layers = () if self._cache is None else self._cache.layers
+        for number, (layer, device) in enumerate(zip(layers, self._model.placement.layer_devices, strict=False)):
             for name in ("keys", "values"):
                 if isinstance(states := getattr(layer, name, None), Tensor):
                     yield f"the cache's {name} of layer {number}", states, device

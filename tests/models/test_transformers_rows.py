@@ -245,3 +245,12 @@ def addresses(rows: RowSet) -> tuple[list[int], list[Tensor]]:
     """Of all that a step may change, and the tensors, which stay as long as they are held."""
     tensors = [*rows.moving(), *(tensor for _, tensor, _ in rows.rows.parts())]
     return [tensor.data_ptr() for tensor in tensors], tensors
+
+
+def test_rows_that_end_in_one_column_have_no_cache_before_they_are_filled() -> None:
+    model = gen.from_transformers(tiny_model("gpt_neo"), byte_tokenizer())
+    rows = model.new_rows(2, 32)
+    assert isinstance(rows, AlignedRows)
+    assert [name for name, _, _ in rows.parts()] == ["the attention mask", "the positions"]
+    rows.fill(slice(0, 2), [[1, 2], [3]])
+    assert len([name for name, _, _ in rows.parts()]) > 2
