@@ -20,11 +20,11 @@ from tests.helpers import ScriptedModel, ScriptedRows
 
 
 class GatedModel(ScriptedModel):
-    """Waits before each step until it is let go on; `read` are the prompts that it has read."""
+    """Tells when a step begins, and waits until it is let go on; `read` are the prompts that it has read."""
 
     def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
         super().__init__(script)
-        self.gate = threading.Semaphore(0)
+        self.gate, self.begun = threading.Semaphore(0), threading.Semaphore(0)
         self.read: list[str] = []
 
     def new_rows(self, count: int, length: int) -> "GatedRows":
@@ -43,7 +43,8 @@ class GatedRows(ScriptedRows):
     _model: GatedModel
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
-        self._model.gate.acquire()
+        self._model.begun.release()
+        assert self._model.gate.acquire(timeout=60)  # a test that fails leaves it closed
         return super().step(token_ids, view)
 
 
@@ -180,6 +181,7 @@ def test_who_leaves_frees_the_row_by_the_next_step(leave: Callable[[list[Any]], 
     with gen.Engine(model, rows=1) as engine:
         first = [engine.submit("a")]
         second = engine.submit("b")
+        model.begun.acquire()
         if leave is not cancel_a_task_that_does_something_else:
             assert next(first[0]) == "h"  # of the prompt; a step has begun
         leave(first)
