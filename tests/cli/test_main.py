@@ -15,16 +15,19 @@ import gen
 from gen import cli
 
 ROOT = Path(__file__).parents[2]
-PAUSE = 'import signal; print("waiting", flush=True); signal.pause()\n'
+# a signal that comes just before signal.pause() would leave it waiting for ever
+PAUSE = 'import time; print("waiting", flush=True)\nwhile True: time.sleep(0.01)\n'
 DRIVER = """
-import signal, sys, gen
+import sys, time, gen
 from gen.cli import main
 def pause(*arguments, **settings):
     print("waiting", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.01)
 def pieces(*arguments, **settings):
     yield "waiting\\n"
-    signal.pause()
+    while True:
+        time.sleep(0.01)
 moment, command = sys.argv.pop(1), sys.argv[1]
 gen.load = lambda *arguments, **settings: None
 setattr(gen, moment, pieces if moment == "stream" else pause)
