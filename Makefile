@@ -3,8 +3,9 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
 TORCH_INDEX ?=
-# The tests run side by side, in a process for each core.
-PYTEST := -m pytest -q -n logical --maxprocesses 8 --dist worksteal
+# How many processes run the tests side by side; with 0 it is one alone.
+JOBS ?= 0
+PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
 .PHONY: demo real test check resolve lowest bench gpu clean
