@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 import gen
 from benchmarks.tiny_configs import VOCABULARY
 from benchmarks.tiny_models import tokenizer
-from gen.models.vision import reads_images
+from gen.models.transformers.vision import reads_images
 
 TIE = 1e-4  # logits nearer to the best than this share of their spread (highest less lowest) are as good
 CLOSE = 1e-4  # log-probabilities differ by less than this share of the spread, vectors by less than this of theirs

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 import gen
 from benchmarks.measuring import machine, markdown_table
 from benchmarks.random_model import save_random_model
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 
 PROMPT = "Describe Ada Lovelace as JSON.\n"
 LONG = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import gen
-from gen.constraints.vocabulary import vocabulary_of
+from gen.constraints.tables.vocabulary import vocabulary_of
 from gen.models.base import Model
 
 Accepts = Callable[[str], bool]

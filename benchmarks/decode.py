@@ -33,7 +33,7 @@ import gen
 from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 
 REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"

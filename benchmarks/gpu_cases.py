@@ -24,8 +24,8 @@ from benchmarks.measuring import interleave, markdown_table, ratio, spread
 from benchmarks.programs import some_prompts, theirs
 from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, make_logits, path_cases
-from gen.models.transformers import TransformersModel
-from gen.samplers import torch_path
+from gen.models.transformers.model import TransformersModel
+from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
 
 Row = dict[str, Any]
@@ -78,15 +78,15 @@ def samplers(device: torch.device, shapes: Sequence[tuple[int, int, str]], repea
     for batch, vocabulary, dtype in shapes:
         logits = make_logits("zipf", batch, vocabulary, getattr(torch, dtype)).to(device)
         cases: dict[str, Callable[[], object]] = {"torch.argmax": lambda logits=logits: torch.argmax(logits, -1)}  # type: ignore[misc]
-        cases |= path_cases("torch path", torch_path, logits)
+        cases |= path_cases("torch path", torch_backend, logits)
         if device.type == "cuda":
             try:
-                from gen.samplers import triton_path
+                from gen.samplers.backends import triton_backend
             except ImportError as error:
                 yield {"logits": _shape(batch, vocabulary, dtype), "case": "Triton", "error": str(error)}
             else:
-                cases |= path_cases("Triton", triton_path, logits)
-                yield from _agreement(triton_path, logits, _shape(batch, vocabulary, dtype))
+                cases |= path_cases("Triton", triton_backend, logits)
+                yield from _agreement(triton_backend, logits, _shape(batch, vocabulary, dtype))
         for name, case in cases.items():
             row: Row = {"logits": _shape(batch, vocabulary, dtype), "case": name}
             try:
@@ -103,7 +103,7 @@ def _agreement(path: Any, logits: Tensor, shape: str) -> Iterator[Row]:
         row: Row = {"logits": shape, "case": f"Triton as torch: {name}"}
         parameters = Parameters(**settings).for_rows(logits)
         try:
-            found, expected = (one.draw(logits, keys, *parameters)[0] for one in (path, torch_path))
+            found, expected = (one.draw(logits, keys, *parameters)[0] for one in (path, torch_backend))
             yield row | {"equal": float((found == expected).double().mean())}
         except Exception as error:
             yield row | {"error": f"{type(error).__name__}: {error}"[:300]}

@@ -19,8 +19,8 @@ import gen.samplers
 from gen.errors import ArgumentError
 from gen.integrations import outlines as integration
 from gen.testing import no_host_sync
-from tests.exllama.checkpoints import change, save
-from tests.exllama.packages import two_gpus_of_exllamav2
+from tests.models.exllama.checkpoints import change, save
+from tests.models.exllama.packages import two_gpus_of_exllamav2
 
 PROMPTS = ["Once upon a time", "x", "hello there"]
 MIXED = "Expected all tensors to be on the same device"

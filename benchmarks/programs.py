@@ -7,7 +7,7 @@ import torch
 
 import gen
 from gen.loop.places import view_bucket
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 
 PROMPTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a small house by the river, and"]

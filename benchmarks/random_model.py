@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import gen
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 
 Shape = Literal["tiny", "135m", "1b"]
 

@@ -22,7 +22,7 @@ import torch
 import gen
 from benchmarks.measuring import machine, markdown_table, ratio, spread
 from benchmarks.programs import ours, theirs
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = [

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, torch_path
-from gen.samplers.blocks import block_maxima
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.backends.blocks import block_maxima
 from gen.samplers.parameters import Parameters
 
 Cases = dict[str, Callable[[], object]]
@@ -63,7 +64,7 @@ def our_cases(logits: Tensor) -> Cases:
     rows = len(logits)
     weights, keys = torch.zeros(rows), torch.arange(rows)
     cases: Cases = {
-        "gen: greedy, ids alone": lambda: cpu_path.best_token(logits, block_maxima(logits)),
+        "gen: greedy, ids alone": lambda: cpu_backend.best_token(logits, block_maxima(logits)),
         "gen: greedy": lambda: GreedySampler().step(logits, weights, keys),
     }
     for name, settings in SETTINGS.items():
@@ -77,7 +78,7 @@ def our_cases(logits: Tensor) -> Cases:
 
 def torch_path_cases(logits: Tensor) -> Cases:
     """The path for other devices, run on the CPU."""
-    return path_cases("torch path", torch_path, logits)
+    return path_cases("torch path", torch_backend, logits)
 
 
 def path_cases(title: str, path: Any, logits: Tensor) -> Cases:

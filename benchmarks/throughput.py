@@ -25,7 +25,7 @@ from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, the
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
 from gen.errors import DeviceError
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 
 SAMPLED, GREEDY = gen.samplers.multinomial(), gen.samplers.greedy()
 FIXED = 32  # how many rows transformers has at a time, where limits differ

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
         ModelError,
         SamplingError,
     )
-    from gen.loop.texts import Completion, TopLogprobs
-    from gen.models.encoder import from_transformers_encoder, load_encoder
-    from gen.models.exllamav2 import from_exllamav2
-    from gen.models.exllamav3 import from_exllamav3
-    from gen.models.exported import from_exported
+    from gen.loop.results.texts import Completion, TopLogprobs
+    from gen.models.encoders.encoder import from_transformers_encoder, load_encoder
+    from gen.models.exllama.exllamav2 import from_exllamav2
+    from gen.models.exllama.exllamav3 import from_exllamav3
+    from gen.models.exported.program import from_exported
     from gen.models.loading import from_transformers, load
     from gen.streaming import Stream
 
@@ -97,11 +97,11 @@ _HOMES = {
         "ModelError",
         "SamplingError",
     ],
-    "loop.texts": ["Completion", "TopLogprobs"],
-    "models.encoder": ["from_transformers_encoder", "load_encoder"],
-    "models.exllamav2": ["from_exllamav2"],
-    "models.exllamav3": ["from_exllamav3"],
-    "models.exported": ["from_exported"],
+    "loop.results.texts": ["Completion", "TopLogprobs"],
+    "models.encoders.encoder": ["from_transformers_encoder", "load_encoder"],
+    "models.exllama.exllamav2": ["from_exllamav2"],
+    "models.exllama.exllamav3": ["from_exllamav3"],
+    "models.exported.program": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "streaming": ["Stream"],
 }

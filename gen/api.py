@@ -9,15 +9,15 @@ from tqdm import tqdm
 from gen.arguments import check_flag, read_whole
 from gen.calls import PromptArguments, Result, read_call, read_one
 from gen.errors import Interrupted
-from gen.images import ImageLike
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions, new_job, only_text
+from gen.loop.results.texts import Completion
+from gen.loop.results.values import valued
 from gen.loop.running import Options, Runner, run
-from gen.loop.texts import Completion
-from gen.loop.values import valued
 from gen.models.base import Model
-from gen.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests import LogitsProcessor
+from gen.requests.images import ImageLike
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts
+from gen.requests.request import LogitsProcessor
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 

@@ -9,16 +9,16 @@ from gen.constraints.compiling import carry_out, compile, compiled_before
 from gen.constraints.constraint import Constraint
 from gen.constraints.output_types import read_plan
 from gen.errors import ArgumentError, BatchError, ConstraintError, show
-from gen.images import ImageLike, read_images
 from gen.isolation import isolated
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions
-from gen.loop.texts import Completion
-from gen.loop.values import valued
+from gen.loop.results.texts import Completion
+from gen.loop.results.values import valued
 from gen.models.base import Model, RecommendsSampler
-from gen.prompts import AnyPrompt, Prompt, Prompts, split_prompts
-from gen.reading import check_model, read_requests
-from gen.requests import LogitsProcessor, Request
+from gen.requests.images import ImageLike, read_images
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
+from gen.requests.reading import check_model, read_requests
+from gen.requests.request import LogitsProcessor, Request
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 

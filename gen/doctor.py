@@ -15,10 +15,10 @@ from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
 from gen.models.base import Model, ShowsWeights
-from gen.models.encoder import Encoder, load_encoder
-from gen.models.exllamav2 import from_exllamav2
-from gen.models.exllamav3 import from_exllamav3
-from gen.models.exported import from_exported
+from gen.models.encoders.encoder import Encoder, load_encoder
+from gen.models.exllama.exllamav2 import from_exllamav2
+from gen.models.exllama.exllamav3 import from_exllamav3
+from gen.models.exported.program import from_exported
 from gen.models.loading import load, load_tokenizer
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus

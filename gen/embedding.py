@@ -12,8 +12,8 @@ from gen.arguments import check_flag, check_text, read_whole
 from gen.devices import current, to_device
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
-from gen.models.encoder import Encoder
-from gen.models.sentence_folders import POOLINGS, Pooling, Recipe
+from gen.models.encoders.encoder import Encoder
+from gen.models.encoders.sentence_folders import POOLINGS, Pooling, Recipe
 
 
 @isolated

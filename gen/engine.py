@@ -9,17 +9,17 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls import OneArguments, PromptArguments, Result, read_call, read_submitted
 from gen.errors import ArgumentError
-from gen.loop.drawing import draws
 from gen.loop.engine import EngineLoop
 from gen.loop.jobs import Job
 from gen.loop.kinds import new_job
+from gen.loop.results.texts import Completion
 from gen.loop.running import Options, run
-from gen.loop.texts import Completion
+from gen.loop.searches.drawing import draws
 from gen.models.base import Model
 from gen.models.idle import Idle
-from gen.prompts import AnyPrompt, Prompt, Prompts
-from gen.reading import check_model
-from gen.requests import Request
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts
+from gen.requests.reading import check_model
+from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.streaming import EngineStream
 

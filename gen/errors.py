@@ -9,7 +9,7 @@ from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gen.loop.texts import Completion
+    from gen.loop.results.texts import Completion
 
 
 class GenError(Exception):

@@ -8,8 +8,8 @@ from gen.errors import GenError
 from gen.loop.engine import Feed
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions
-from gen.loop.texts import Completion
-from gen.loop.values import valued
+from gen.loop.results.texts import Completion
+from gen.loop.results.values import valued
 
 
 class Stream(Iterator[str], ABC):

@@ -16,10 +16,10 @@ from torch import Tensor
 import gen
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions, new_job
+from gen.loop.results.texts import Completion
 from gen.loop.running import Options, run
-from gen.loop.texts import Completion
-from gen.models.transformers import TransformersModel
-from gen.reading import read_requests
+from gen.models.transformers.model import TransformersModel
+from gen.requests.reading import read_requests
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model

@@ -13,11 +13,11 @@ import gen
 from gen import cli, doctor
 from gen.devices import Placement
 from gen.doctor import diagnose, examine
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
-from tests.programs import Everything, exported, program_of
-from tests.testing.test_transformers_on_virtual_gpus import split
+from tests.models.exported.programs import Everything, exported, program_of
+from tests.testing.whole_programs.test_transformers import split
 
 Capture = pytest.CaptureFixture[str]
 

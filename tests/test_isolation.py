@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gen
 from gen.isolation import isolated
-from gen.samplers import beam_search, greedy, multinomial, paths, torch_path
-from gen.samplers.race import running_sum
+from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers.backends import choosing, torch_backend
+from gen.samplers.backends.race import running_sum
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
-from tests.programs import exported
+from tests.models.exported.programs import exported
 
 
 @contextmanager
@@ -252,7 +253,7 @@ SAMPLERS = [
 def test_the_path_for_cuda_has_a_deterministic_kernel_for_every_step(
     made: Made, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "_path", lambda logits: torch_path)
+    monkeypatch.setattr(choosing, "_path", lambda logits: torch_backend)
     expected = texts(made.text, sampler, replay=False)  # steps of the other tests were recorded on the other path
     with SETTINGS["deterministic"](), OnlyDeterministic():  # type: ignore[no-untyped-call]
         result = texts(made.text, sampler, replay=False)

@@ -203,7 +203,7 @@ def convert_command(
     dtype: Annotated[str | None, typer.Option(help='As "float16"; default: the file\'s, float32 if quantised.')] = None,
 ) -> None:
     """Write a GGUF file as a folder in Hugging Face format, which loads faster."""
-    from gen.models.gguf import convert
+    from gen.models.gguf.reading import convert
 
     _keep_stderr_tidy()
     convert(file, folder, dtype=dtype)

@@ -142,7 +142,7 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
 
 def read_stops(stops: list[str] | None) -> list[str]:
     """The stop strings, their escapes resolved."""
-    from gen import stopping
+    from gen.loop.results import stopping
 
     return list(stopping.read_stops([unescape(text) for text in stops or ()]))
 

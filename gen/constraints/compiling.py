@@ -7,16 +7,16 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gen.constraints.automaton import Empty, TooLarge, Unsupported
-from gen.constraints.compiled import Compiled
+from gen.constraints.automata.automaton import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host import Grammar
 from gen.constraints.output_types import Plan, read_plan
-from gen.constraints.vocabulary import Vocabulary, vocabulary_of
+from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.isolation import isolated
 from gen.models.base import Model
-from gen.reading import check_model
+from gen.requests.reading import check_model
 from gen.tokenizers import Tokenizer
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first

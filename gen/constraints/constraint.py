@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from gen.errors import show
 
 if TYPE_CHECKING:
-    from gen.constraints.compiled import Compiled
     from gen.constraints.host import Grammar
-    from gen.constraints.vocabulary import Vocabulary
+    from gen.constraints.tables.compiled import Compiled
+    from gen.constraints.tables.vocabulary import Vocabulary
 
 EngineName = Literal["device", "host"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import _constants  # type: ignore[attr-defined]  # of the trees that `parsed` makes
 from typing import Any
 
-from gen.constraints.automaton import TooLarge, Unsupported
-from gen.constraints.parsing import parsed
+from gen.constraints.automata.automaton import TooLarge, Unsupported
+from gen.constraints.automata.parsing import parsed
 from gen.errors import ConstraintError, show
 
 _SEPARATORS = {"line": (", ", ": "), "compact": (",", ":")}

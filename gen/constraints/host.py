@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
-from gen.constraints.vocabulary import Vocabulary
+from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from gen.errors import ConstraintError, show
 
 FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
-"""The formats whose every text pydantic reads, as `gen.constraints.schema.formats` has them."""
+"""The formats whose every text pydantic reads, as `gen.constraints.schema.writing.formats` has them."""
 _ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
 _WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, show
-from gen.models.exllamav2 import Exllamav2Model, from_exllamav2
-from gen.models.exllamav2_rows import Exllamav2Rows
+from gen.models.exllama.exllamav2 import Exllamav2Model, from_exllamav2
+from gen.models.exllama.exllamav2_rows import Exllamav2Rows
 from gen.samplers import GreedySampler, MultinomialSampler
 
 _HEADROOM = 64  # new tokens that there is room for before a cache grows

@@ -9,9 +9,9 @@ from gen.arguments import as_lists, read_token_ids, read_whole
 from gen.constraints.constraint import Constraint
 from gen.devices import to_device
 from gen.errors import ArgumentError, show
-from gen.requests import Request
+from gen.requests.request import Request
 from gen.samplers import GreedySampler, MultinomialSampler, Sampler
-from gen.samplers.random import draw_seed, row_keys, sample_seed
+from gen.samplers.backends.random import draw_seed, row_keys, sample_seed
 from gen.stages.constraints import Constraints
 
 _AHEAD = 256  # tokens for which keys are made at once

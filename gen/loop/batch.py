@@ -14,9 +14,9 @@ from gen.errors import ResultError
 from gen.loop.jobs import Entry, Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.places import Places
-from gen.loop.ring import Ticket
+from gen.loop.replay.steps import Steps
+from gen.loop.results.ring import Ticket
 from gen.loop.row_set import RowSet
-from gen.loop.steps import Steps
 from gen.models.base import Model
 
 ADMIT_TOKENS = 4096
@@ -30,7 +30,7 @@ class Batch:
         width: how many rows a search has; 1 where every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
         admit_tokens: how many tokens of prompts are read at most before the next step of the rows that go on.
-        replay, cuda_graph: see `gen.loop.steps.Steps`.
+        replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
     """
 
     def __init__(

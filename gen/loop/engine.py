@@ -13,8 +13,8 @@ from weakref import WeakSet, finalize
 from gen.errors import EngineClosed, EngineFull
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
+from gen.loop.results.texts import Text
 from gen.loop.running import Options, Runner
-from gen.loop.texts import Text
 from gen.models.base import Model
 
 logger = logging.getLogger("gen")

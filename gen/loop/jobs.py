@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gen.requests import LogitsProcessor, Request
+from gen.requests.request import LogitsProcessor, Request
 
 _NEAR = 16  # prompts whose lengths differ by less are read together
 

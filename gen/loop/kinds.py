@@ -6,14 +6,14 @@ from functools import partial
 
 import torch
 
-from gen.loop.beams import Beams, BeamTexts
-from gen.loop.custom import Custom, CustomTexts
-from gen.loop.drawing import Drawing, draws
 from gen.loop.jobs import Job, Taker
-from gen.loop.search import Search
-from gen.loop.texts import Completion, Text
+from gen.loop.results.texts import Completion, Text
+from gen.loop.searches.beams import Beams, BeamTexts
+from gen.loop.searches.custom import Custom, CustomTexts
+from gen.loop.searches.drawing import Drawing, draws
+from gen.loop.searches.search import Search
 from gen.models.base import Model
-from gen.requests import Request
+from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
 

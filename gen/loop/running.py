@@ -19,7 +19,7 @@ from gen.loop.row_set import RowSet, Stage
 from gen.loop.streams import Streams
 from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.models.idle import Idle
-from gen.requests import LogitsProcessor
+from gen.requests.request import LogitsProcessor
 from gen.stages.constraints import Constraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import Penalties

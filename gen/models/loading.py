@@ -12,13 +12,13 @@ from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
-from gen.models.adapters import find_adapter
 from gen.models.checkpoints import DEMO, check_folder, find_path, find_source, is_exl3
 from gen.models.checks import check_model, check_tokenizer
-from gen.models.exllama_import import import_exllama
-from gen.models.probing import probe_model
-from gen.models.transformers import TransformersModel
-from gen.models.vision import VisionModel, reads_images
+from gen.models.exllama.importing import import_exllama
+from gen.models.transformers.adapters import find_adapter
+from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.probing import probe_model
+from gen.models.transformers.vision import VisionModel, reads_images
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -64,7 +64,7 @@ def load(
     A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
     onto its base model, which its config names; that needs peft. An EXL3 checkpoint needs exllamav3 and a CUDA device:
     `pip install 'gen-torch[exllamav3]'`. A GGUF file is dequantised, which needs
-    `pip install 'gen-torch[gguf]'`; see `gen.models.gguf.read_gguf`.
+    `pip install 'gen-torch[gguf]'`; see `gen.models.gguf.reading.read_gguf`.
 
     Args:
         path_or_hub_id: a directory, a GGUF file, a Hub id such as "organisation/name", or "demo", the small model of
@@ -92,7 +92,7 @@ def load(
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)
     if _means_file(path_or_hub_id):
-        from gen.models.gguf import read_gguf
+        from gen.models.gguf.reading import read_gguf
 
         if revision is not None or quantization_config is not None:
             raise ArgumentError(
@@ -184,7 +184,7 @@ def from_transformers(
         model: a decoder language model, or a vision-language model.
         tokenizer: the model's own; for a vision-language model its processor.
         probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
-            `gen.models.probing`); one with offloaded weights is not probed, and a line of the log says so.
+            `gen.models.transformers.probing`); one with offloaded weights is not probed, and a line of the log says so.
     Raises:
         ArgumentError: something else came as a model or tokenizer.
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, show
+from gen.samplers.backends.choosing import likeliest
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.logits import check_logits
-from gen.samplers.paths import likeliest
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable, read_number
 

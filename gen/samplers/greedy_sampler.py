@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gen.samplers.backends.choosing import most_likely
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.paths import most_likely
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from gen.arguments import read_whole
+from gen.samplers.backends.choosing import draw
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
-from gen.samplers.paths import draw
 from gen.samplers.processors import Processors
 from gen.samplers.settings import immutable
 
@@ -22,8 +22,8 @@ class MultinomialSampler(Processors):
     Order: temperature, top-k, top-p, min-p, each reading what the one before it left (as transformers has it). Ties:
     top-k keeps all at the k-th value; top-p takes the lower index first. Temperature 0 is greedy and reports the
     untempered log-probability. The weight grows by the token's log-probability under the distribution that was drawn
-    from. Device: that of the logits. Host sync: none on CUDA. Sources: see `gen.samplers.race` for the draw; Fan et
-    al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024,
+    from. Device: that of the logits. Host sync: none on CUDA. Sources: see `gen.samplers.backends.race` for the draw;
+    Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024,
     arXiv:2407.01082 (min-p).
 
     Args:

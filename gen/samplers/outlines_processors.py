@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, show
-from gen.samplers import torch_path
+from gen.samplers.backends import torch_backend
 from gen.samplers.logits import check_logits, native
 from gen.samplers.parameters import LARGEST, SMALLEST, Parameters
 
@@ -80,7 +80,7 @@ def warp(parameters: Parameters, logits: Tensor) -> Tensor:
     """
     check_logits(logits)
     temperature, *cuts = parameters.for_rows(logits)
-    kept = torch_path.keeps(logits, temperature, *cuts)
+    kept = torch_backend.keeps(logits, temperature, *cuts)
     values = native(logits).float()
     if temperature is not None:
         values = values.clamp(max=torch.finfo(torch.float32).max)

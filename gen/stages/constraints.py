@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.compiled import Compiled
-from gen.constraints.masks import allow, bias_table
-from gen.constraints.records import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Records
+from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.masks import allow, bias_table
+from gen.constraints.tables.records import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Records
 from gen.devices import to_device
-from gen.requests import LogitsProcessor, Request
+from gen.requests.request import LogitsProcessor, Request
 
 
 class Constraints:

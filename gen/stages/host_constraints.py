@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.masks import allow, bias_table
-from gen.requests import LogitsProcessor, Request
+from gen.constraints.tables.masks import allow, bias_table
+from gen.requests.request import LogitsProcessor, Request
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.requests import LogitsProcessor, Request
+from gen.requests.request import LogitsProcessor, Request
 from gen.samplers.processors import Processors
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token

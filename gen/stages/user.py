@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.errors import ResultError
-from gen.requests import LogitsProcessor, Request
+from gen.requests.request import LogitsProcessor, Request
 
 _MOST_KEPT = 16
 _Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by ids of functions; (count, 1) bool

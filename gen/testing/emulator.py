@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from gen.errors import ArgumentError
-from gen.testing import machine, races
-from gen.testing.cpu_sites import forget
-from gen.testing.native_functions import without_device_check
+from gen.testing import machine
+from gen.testing.rules.native_functions import without_device_check
+from gen.testing.streams import races
+from gen.testing.tensors.cpu_sites import forget
 from gen.testing.torch_parts import check_torch
 
 
@@ -40,11 +41,12 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
     _load_formulas()
-    from gen.testing import autocast, cuda_kernels
+    from gen.testing.calls import cuda_kernels
+    from gen.testing.calls.substitutes import put, substitutes
     from gen.testing.cuda import memory as usage
-    from gen.testing.cuda.debug_mode import set_sync_debug_mode
-    from gen.testing.generators import VirtualGenerator
-    from gen.testing.substitutes import put, substitutes
+    from gen.testing.cuda.generators import VirtualGenerator
+    from gen.testing.rules import autocast
+    from gen.testing.syncs.debug_mode import set_sync_debug_mode
 
     active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
     machine.start(active)

@@ -12,10 +12,10 @@ import torch
 
 import gen
 from gen import cli
-from gen.models.transformers import TransformersModel
-from tests.gguf_files import write_gguf
+from gen.models.transformers.model import TransformersModel
 from tests.helpers import ScriptedModel, ScriptedRows
-from tests.vision_helpers import picture, tiny_processor, tiny_vision_model
+from tests.models.gguf.files import write_gguf
+from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
 Capture = pytest.CaptureFixture[str]
 real_load = gen.load

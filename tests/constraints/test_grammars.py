@@ -9,7 +9,7 @@ import pytest
 
 from gen.constraints import grammars
 from gen.constraints.host import Grammar
-from gen.constraints.vocabulary import Vocabulary
+from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b"", b"ab", b'": ', b"true"])

@@ -5,8 +5,8 @@ from typing import Any
 from gen.calls import read_call
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions, new_job
+from gen.loop.results.texts import Completion
 from gen.loop.running import Options, run
-from gen.loop.texts import Completion
 from gen.samplers import greedy
 
 

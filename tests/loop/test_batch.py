@@ -17,7 +17,7 @@ from gen.loop.jobs import Job
 from gen.loop.kinds import completions
 from gen.loop.running import Options, Runner, run
 from gen.models.base import Inputs
-from gen.models.transformers_rows import TransformersRows
+from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model

@@ -10,7 +10,7 @@ import torch
 
 import gen
 from gen.loop import memory
-from gen.models.transformers_rows import TransformersRows
+from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model

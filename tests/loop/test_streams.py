@@ -10,11 +10,12 @@ import torch
 
 import gen
 from gen.loop import row_set
-from gen.loop.ring import Ring
+from gen.loop.results.ring import Ring
 from gen.loop.streams import Streams
-from gen.testing import virtual_gpus, virtual_tensor
+from gen.testing import virtual_gpus
+from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
-from tests.testing.test_transformers_on_virtual_gpus import split
+from tests.testing.whole_programs.test_transformers import split
 
 Launch = tuple[int, int, Any]  # on which GPU, which device was current, which was that GPU's current stream
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exllama.checkpoints import save
+from tests.models.exllama.checkpoints import save
 
 
 @pytest.fixture(scope="session")

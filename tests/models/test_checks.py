@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 
 import gen
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
-from tests.programs import exported
+from tests.models.exported.programs import exported
 
 MODEL, TOKENIZER = tiny_model(), byte_tokenizer()
 ENCODER, ENCODER_TOKENIZER = tiny_encoder(), encoder_tokenizer()

@@ -8,7 +8,7 @@ import pytest
 
 import gen
 from gen.models.checkpoints import DEMO
-from gen.models.demo.corpus import HELD_OUT_NAMES, SEEN_NAMES
+from training.demo.corpus import HELD_OUT_NAMES, SEEN_NAMES
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from torch import Tensor
 import gen
 from gen.models.peers import check_peers
 from gen.testing import virtual_gpus
-from gen.testing.virtual_tensor import VirtualTensor
+from gen.testing.tensors.virtual_tensor import VirtualTensor
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.testing.test_transformers_on_virtual_gpus import split
+from tests.testing.whole_programs.test_transformers import split
 
 DEVICE_MAP = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
 DEVICE_MAP |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, paths, torch_path
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+from gen.samplers.backends import choosing, cpu_backend, torch_backend
+from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
-from gen.samplers.random import row_keys
 from tests.samplers.float64_reference import hard_logits
 
 NUMBERS: dict[str, Any] = {"temperature": 1.3, "top_k": 20, "top_p": 0.9, "min_p": 0.05}
@@ -20,7 +21,7 @@ NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "mi
 DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
 SETS = [names for n in range(5) for names in combinations(NUMBERS, n)]
 each_set = pytest.mark.parametrize("names", SETS, ids=lambda names: "+".join(names) or "none")
-each_path = pytest.mark.parametrize("path", [cpu_path, torch_path], ids=lambda path: path.__name__.split(".")[-1])
+each_path = pytest.mark.parametrize("path", [cpu_backend, torch_backend], ids=lambda path: path.__name__.split(".")[-1])
 
 
 def tables(names: tuple[str, ...], rows: int, device: str = "cpu") -> dict[str, Any]:
@@ -82,7 +83,7 @@ def demo_logits(rows: int) -> Tensor:
 def test_greedy_takes_few_calls_on_small_logits(rows: int) -> None:
     logits = demo_logits(rows)
     with torch.inference_mode(), Calls() as calls:
-        cpu_path.most_likely(logits)
+        cpu_backend.most_likely(logits)
     assert len(calls.names) <= 15, calls.names
 
 
@@ -93,9 +94,9 @@ def test_a_draw_takes_few_calls_on_small_logits(rows: int, names: tuple[str, ...
     logits, keys = demo_logits(rows), row_keys(torch.arange(rows), 1)[0]
     given = tables(names, rows) if per_row else {name: NUMBERS[name] for name in names}
     parameters = Parameters(**given).for_rows(logits)
-    cpu_path.draw(logits, keys, *parameters)  # makes what is kept
+    cpu_backend.draw(logits, keys, *parameters)  # makes what is kept
     with torch.inference_mode(), Calls() as calls:
-        cpu_path.draw(logits, keys, *parameters)
+        cpu_backend.draw(logits, keys, *parameters)
     assert len(calls.names) <= 50, calls.names
 
 
@@ -109,7 +110,7 @@ def test_the_torch_path_takes_at_most_60_device_operations(
     keys = torch.empty(8, dtype=torch.int64, device="meta")
     given = tables(names, 8, "meta") if per_row else {name: NUMBERS[name] for name in names}
     with torch.inference_mode(), Operations() as operations:
-        torch_path.draw(logits, keys, *Parameters(**given).for_rows(logits))
+        torch_backend.draw(logits, keys, *Parameters(**given).for_rows(logits))
     assert len(operations.names) <= 60, operations.names
 
 
@@ -132,7 +133,7 @@ def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
     path: Any, rows: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row with some of the parameters, and the other ones neutral: bit for bit, in one batch with other kinds."""
-    monkeypatch.setattr(paths, "_path", lambda logits: path)
+    monkeypatch.setattr(choosing, "_path", lambda logits: path)
     logits = hard_logits(vocab, dtype).repeat(4, 1)[:rows]
     keys = row_keys(torch.arange(rows), 1)[0]
     start = torch.zeros(rows)
@@ -156,7 +157,7 @@ def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
 
 @each_path
 def test_a_row_is_the_same_alone(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "_path", lambda logits: path)
+    monkeypatch.setattr(choosing, "_path", lambda logits: path)
     logits = hard_logits(12_800, torch.float32)
     keys, start = row_keys(torch.arange(14), 1)[0], torch.zeros(14)
     for names in SETS:
@@ -203,6 +204,6 @@ def test_importing_the_paths_again_leaves_the_operations_as_they_are() -> None:
 
     logits = demo_logits(3)
     expected = GreedySampler().step(logits, torch.zeros(3), torch.arange(3))
-    importlib.reload(paths)
+    importlib.reload(choosing)
     for one, other in zip(GreedySampler().step(logits, torch.zeros(3), torch.arange(3)), expected, strict=True):
         assert torch.equal(one, other)

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import gen.samplers.paths
+import gen.samplers.backends.choosing
 from gen.errors import ArgumentError
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, cpu_path, torch_path
-from gen.samplers.random import row_keys
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.backends.random import row_keys
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 inf, nan = math.inf, math.nan
@@ -33,12 +34,12 @@ KINDS: dict[str, Any] = {
     "min_p": torch.float64,
 }
 NAMES = [*[(name,) for name in MEANINGS], *combinations(MEANINGS, 2)]
-each_path = pytest.mark.parametrize("path", [cpu_path, torch_path], ids=lambda path: path.__name__.split(".")[-1])
+each_path = pytest.mark.parametrize("path", [cpu_backend, torch_backend], ids=lambda path: path.__name__.split(".")[-1])
 
 
 @pytest.fixture(autouse=True)
 def chosen_path(path: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gen.samplers.paths, "_path", lambda logits: path)
+    monkeypatch.setattr(gen.samplers.backends.choosing, "_path", lambda logits: path)
 
 
 def step(logits: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:

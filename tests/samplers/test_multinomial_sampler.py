@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gen.errors import ArgumentError
 from gen.samplers import GreedySampler, MultinomialSampler
+from gen.samplers.backends.random import row_keys
 from gen.samplers.base import Sampled
-from gen.samplers.random import row_keys
 from tests.samplers.float64_reference import Ranked, hard_logits
 
 FloatArray = npt.NDArray[np.float64]

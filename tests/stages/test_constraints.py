@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.constraints.compiled import Compiled
+from gen.constraints.automata.regexes import regex_table
 from gen.constraints.constraint import Constraint
-from gen.constraints.regexes import regex_table
-from gen.constraints.vocabulary import Vocabulary
+from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
-from gen.requests import Request
+from gen.requests.request import Request
 from gen.samplers import greedy
 from gen.stages.constraints import Constraints
 from gen.testing import no_host_sync, virtual_gpus

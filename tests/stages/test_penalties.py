@@ -16,7 +16,7 @@ from transformers import (
 )
 
 import gen
-from gen.requests import Request
+from gen.requests.request import Request
 from gen.samplers import beam_search, greedy, multinomial
 from gen.stages.penalties import Penalties
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 import gen
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer
-from tests.programs import (
+from tests.models.exported.programs import (
     PROMPTS,
     Everything,
     devices_in_code,

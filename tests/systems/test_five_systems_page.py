@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vision_helpers import picture, tiny_processor, tiny_vision_model
+from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "five_systems.md"
 _BLOCK = re.compile(r"```(python|text)\n(.*?)```", re.DOTALL)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gen
 from gen.testing import no_host_sync
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.vision_helpers import (
+from tests.models.transformers.vision_helpers import (
     FAMILIES,
     PICTURES,
     prompts,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")

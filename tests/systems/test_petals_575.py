@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gen
 from gen.models.base import Rows
-from gen.models.transformers import TransformersModel
+from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 
 CPU, GPU1 = torch.device("cpu"), torch.device("cuda:1")

@@ -2,12 +2,12 @@
 
 from typing import Any, Literal
 
-from gen.constraints.automaton import Empty, Nfa, Table, TooLarge, Unsupported, deadline_in, determinise, table
+from gen.constraints.automata.automaton import Empty, Nfa, Table, TooLarge, Unsupported, deadline_in, determinise, table
+from gen.constraints.automata.texts import both, listed, utf8, write
 from gen.constraints.schema.closed import closed_schema
-from gen.constraints.schema.layout import LAYOUTS
-from gen.constraints.schema.strings import string_texts
-from gen.constraints.schema.writer import Place, Writer
-from gen.constraints.texts import both, listed, utf8, write
+from gen.constraints.schema.writing.layout import LAYOUTS
+from gen.constraints.schema.writing.strings import string_texts
+from gen.constraints.schema.writing.writer import Place, Writer
 
 __all__ = ["Whitespace", "closed_schema", "schema_table", "string_table"]
 

@@ -4,12 +4,12 @@ What is written for the first part may be closed, but is checked against the sec
 open, with formats as mere remarks. Where there is no proof the answer is no.
 """
 
-from gen.constraints.automaton import Unsupported
+from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Part
-from gen.constraints.schema.strings import perhaps_texts, string_texts
 from gen.constraints.schema.values import PartsOf, meets
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
-from gen.constraints.texts import both
+from gen.constraints.schema.writing.strings import perhaps_texts, string_texts
 
 _DEEP = 3  # levels of properties
 _FIRST_ITEMS = 4

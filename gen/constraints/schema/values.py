@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gen.constraints.automaton import Unsupported
+from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part, identity, kind
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
-from gen.constraints.texts import holds
 
 PartsOf = Callable[[Sequence[Any], str], Sequence[Part]]
 """The parts of all of some schemas; of a path."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gen.constraints.automaton import Sparse, Unsupported
-from gen.constraints.regexes import matched
+from gen.constraints.automata.automaton import Sparse, Unsupported
+from gen.constraints.automata.regexes import matched
+from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part
-from gen.constraints.texts import holds
 
 
 class Patterns:

@@ -1,1 +1,1 @@
-"""The embedded demo model: weights, tokenizer, and the scripts that made them."""
+"""The embedded demo model: weights and tokenizer. `training/demo` in the repository made them."""

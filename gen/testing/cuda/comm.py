@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gen.testing.calls.transfers import to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import DEVICES, machine
-from gen.testing.transfers import to
 
 
 def _device(device: Any) -> torch.device:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError
-from gen.testing import races
 from gen.testing.call_sites import call_site
 from gen.testing.machine import DEVICES, MAX_GPUS, active_machine
+from gen.testing.streams import races
 
 DEFAULT = 80 * 2**30
 _BLOCK, _SEGMENT = 512, 2 * 2**20

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gen.testing.machine import active_machine
-from gen.testing.plain_tensors import plain
-from gen.testing.virtual_tensor import VirtualTensor, on_gpu
+from gen.testing.tensors.plain_tensors import plain
+from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
 _for_the_process = ExitStack()
 

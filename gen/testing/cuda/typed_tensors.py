@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.testing.factories import report_reads
+from gen.testing.calls.factories import report_reads
+from gen.testing.calls.transfers import to
 from gen.testing.machine import DEVICES, machine
-from gen.testing.transfers import to
 
 DTYPES = {
     "BFloat16": torch.bfloat16, "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Double": torch.float64,

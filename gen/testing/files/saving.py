@@ -12,10 +12,10 @@ from torch.nn import Parameter
 
 from gen.errors import DeviceError
 from gen.testing.files.storages import marked, storage_place
-from gen.testing.host_syncs import report_sync
 from gen.testing.machine import CPU, active_machine
-from gen.testing.plain_tensors import as_plain, directly, plain
-from gen.testing.virtual_tensor import VirtualTensor, on_gpu
+from gen.testing.syncs.listeners import report_sync
+from gen.testing.tensors.plain_tensors import as_plain, directly, plain
+from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
 _BEFORE_TORCHS_OWN = 5  # torch registers the CPU at 10
 _plain_storage = Tensor.untyped_storage

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from gen.testing.calls import ENGINE, current_call
-from gen.testing.device_rule import place_of
+from gen.testing.calls.current_call import ENGINE, current_call
 from gen.testing.gradients.places import get_grad, placed, set_grad, validated
+from gen.testing.rules.same_device import place_of
 
 
 def run_backward(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gen.constraints.automaton import Unsupported
+from gen.constraints.automata.automaton import Unsupported
 from gen.constraints.schema import closed_schema
-
-from .random_schemas import random_schema, random_value
+from tests.constraints.schema.random_schemas import random_schema, random_value
 
 
 def test_objects_are_closed_wherever_they_list_properties() -> None:

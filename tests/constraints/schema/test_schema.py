@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
-from gen.constraints.automaton import Empty, Table, TooLarge, Unsupported
+from gen.constraints.automata.automaton import Empty, Table, TooLarge, Unsupported
 from gen.constraints.schema import Whitespace, schema_table, string_table
-
-from ..walks import random_texts
-from .random_schemas import random_schema, random_value
+from tests.constraints.schema.random_schemas import random_schema, random_value
+from tests.constraints.walks import random_texts
 
 SEPARATORS = {"line": (", ", ": ", None), "compact": (",", ":", None), "indent": (",", ": ", 2)}
 

@@ -1,0 +1,1 @@
+"""Automata: patterns and sets of texts over characters, and as bytes."""

@@ -1,0 +1,57 @@
+"""Patterns as Python's own parser reads them, after what ECMA 262 writes otherwise was written as Python has it."""
+
+import re
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+from gen.constraints.automata.automaton import TooLarge, Unsupported
+
+_LONGEST = 100_000  # characters of a pattern
+
+
+def parsed(pattern: str, flags: int = 0) -> Any:
+    """The parse tree of a pattern, of Python's private type: pairs of an operator and what it holds.
+
+    Raises:
+        Unsupported: it is no regular expression to Python.
+        TooLarge: it is too long, or nested too deeply.
+    """
+    if len(pattern) > _LONGEST:
+        raise TooLarge(f"a regex of {len(pattern)} characters")
+    try:
+        return parser.parse(_python_syntax(pattern), flags)
+    except (re.error, OverflowError, ValueError) as error:
+        raise Unsupported(f"the regex {pattern[:80]!r}: {error}") from None
+    except RecursionError:
+        raise TooLarge("a regex nested too deeply") from None
+
+
+def _python_syntax(pattern: str) -> str:
+    """ECMA 262's named groups as Python's; within brackets what Python warns of is escaped, its meaning the same."""
+    pieces = re.findall(r"\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
+    out: list[str] = []
+    at = 0
+    while at < len(pieces):
+        out.append(pieces[at])
+        at += 1
+        if out[-1] == "[":
+            at = _brackets(pieces, at, out)
+    return "".join(out)
+
+
+def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
+    """Copy what stands after a "[" up to its "]"; returns the place after it."""
+    begin = at + (pieces[at : at + 1] == ["^"])
+    out += pieces[at:begin]
+    at = begin
+    while at < len(pieces) and (pieces[at] != "]" or at == begin):
+        out.append(_escaped(pieces[at]))
+        at += 1
+        if pieces[at : at + 1] == ["-"] and pieces[at + 1 : at + 2] not in ([], ["]"]):
+            out += ["-", _escaped(pieces[at + 1])]
+            at += 2
+    return at
+
+
+def _escaped(piece: str) -> str:
+    return f"\\{piece}" if piece in "[]-&~|" else piece

@@ -1,0 +1,222 @@
+"""Regular expressions, parsed by Python's own parser, as automata over code points, and from there over bytes.
+
+What a pattern matches is what Python's `re` matches and JSON Schema's reading (ECMA 262) too, where the two differ:
+`\\d`, `\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. Nothing backtracks.
+Look-ahead is taken at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other look-around and references to groups
+are not regular, or not supported.
+"""
+
+import re
+from re import _constants as op  # type: ignore[attr-defined]
+from typing import Any
+
+from gen.constraints.automata import anchors
+from gen.constraints.automata.automaton import (
+    MAX_STATES,
+    Empty,
+    Nfa,
+    Sparse,
+    Table,
+    TooLarge,
+    Unsupported,
+    check_deadline,
+    deadline_in,
+    determinise,
+    table,
+)
+from gen.constraints.automata.characters import EVERY, Ranges, any_case, category, complement, dot, union
+from gen.constraints.automata.parsing import parsed
+from gen.constraints.automata.texts import both, listed, utf8, write
+
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: "d",
+    op.CATEGORY_NOT_DIGIT: "D",
+    op.CATEGORY_SPACE: "s",
+    op.CATEGORY_NOT_SPACE: "S",
+    op.CATEGORY_WORD: "w",
+    op.CATEGORY_NOT_WORD: "W",
+}
+
+
+def regex_table(pattern: str, flags: int = 0) -> Table:
+    """The texts that a pattern matches in full, in UTF-8.
+
+    Args:
+        pattern: in the syntax of Python's re.
+        flags: of Python's re.
+    Raises:
+        Unsupported, TooLarge, Empty: see gen.constraints.automata.automaton.
+    """
+    deadline = deadline_in()
+    texts = matched(pattern, deadline, flags=flags)
+    if texts is None:
+        raise Empty(f"no text matches the regex {pattern[:80]!r}")
+    return raw_table(texts, deadline)
+
+
+def choice_table(texts: list[str]) -> Table:
+    """These texts alone, in UTF-8. Raises TooLarge; Empty if there are none."""
+    found = listed(text.encode() for text in texts)
+    if found is None:
+        raise Empty("a choice of no texts")
+    return table(found)
+
+
+def raw_table(texts: Sparse, deadline: float) -> Table:
+    """Texts over code points as a table over the bytes of their UTF-8."""
+    nfa = Nfa()
+    start = nfa.state()
+    return table(determinise(nfa, start, write(nfa, texts, start, utf8), deadline=deadline))
+
+
+def matched(
+    pattern: str, deadline: float, *, flags: int = 0, search: bool = False, ecma: bool = False, certain: bool = True
+) -> Sparse | None:
+    """The texts, over code points, that a pattern matches in full, or None.
+
+    Args:
+        search: the texts in which it matches anywhere, as JSON Schema's `pattern` has it.
+        ecma: what JSON Schema's reading refuses is refused too.
+        certain: those that match in every reading; otherwise those that match in any.
+    Raises:
+        Unsupported: what is not regular, or not supported.
+        TooLarge: too many states, or too late.
+    """
+    tree = parsed(pattern, flags)
+    try:
+        return _Reader(tree.state.flags, search, ecma, certain, deadline).read(list(tree))
+    except RecursionError:
+        raise TooLarge("a regex nested too deeply") from None
+
+
+class _Reader:
+    """Makes the automaton of a parsed pattern."""
+
+    def __init__(self, flags: int, search: bool, ecma: bool, certain: bool, deadline: float) -> None:
+        self._flags, self._search, self._ecma, self._certain, self._deadline = flags, search, ecma, certain, deadline
+        self._steps = 0
+
+    def read(self, items: list[Any]) -> Sparse | None:
+        """The texts that the items match: those of the look-aheads at the beginning and of the rest at once."""
+        begin = 0
+        while begin < len(items) and _is_begin(items[begin], self._flags):
+            begin += 1
+        aheads = begin
+        while aheads < len(items) and _is_ahead(items[aheads]):
+            aheads += 1
+        if aheads == begin or (self._search and not begin):
+            return self._texts(items, before=self._search, after=self._search)
+        texts = self._texts(items[aheads:], before=False, after=self._search)
+        for kind, (_, ahead) in items[begin:aheads]:
+            wanted = kind is op.ASSERT
+            reader = _Reader(self._flags, self._search, self._ecma, self._certain is wanted, self._deadline)
+            begun = reader._texts(list(ahead), before=False, after=True)
+            texts = both(texts, begun, self._deadline, without=not wanted)
+        return texts
+
+    def _texts(self, items: list[Any], *, before: bool, after: bool) -> Sparse | None:
+        """The texts that the items match, with any text before or after."""
+        self._nfa = Nfa()
+        self._guards: dict[int, list[tuple[int, anchors.Guard]]] = {}
+        start = self._nfa.state()
+        here = start
+        if before:
+            self._nfa.edges[start] += [(*every, start) for every in EVERY]
+            here = self._nfa.after(start)
+        end = self._sequence(items, here, self._flags)
+        if after:
+            end = self._nfa.after(end)
+            self._nfa.edges[end] += [(*every, end) for every in EVERY]
+        nfa, start, end = anchors.without_guards(self._nfa, self._guards, start, end)
+        try:
+            return determinise(nfa, start, end, MAX_STATES, self._deadline)
+        except Empty:
+            return None
+
+    def _sequence(self, items: Any, state: int, flags: int) -> int:
+        for kind, value in items:
+            self._steps += 1
+            if self._steps % 1000 == 0:
+                check_deadline(self._deadline, "reading the regex")
+            state = self._item(kind, value, state, flags)
+        return state
+
+    def _item(self, kind: Any, value: Any, state: int, flags: int) -> int:
+        """Add an item of Python's parse tree after `state`; returns the state after it."""
+        nfa = self._nfa
+        if kind is op.LITERAL:
+            return nfa.reads(state, any_case(((value, value),), flags))
+        if kind is op.NOT_LITERAL:
+            return nfa.reads(state, complement(any_case(((value, value),), flags)))
+        if kind is op.ANY:
+            return nfa.reads(state, dot(flags, self._ecma, self._certain))
+        if kind is op.IN:
+            return nfa.reads(state, self._members(value, flags))
+        if kind is op.BRANCH:
+            end = nfa.state()
+            for alternative in value[1]:
+                nfa.silent[self._sequence(alternative, nfa.after(state), flags)].append(end)
+            return end
+        if kind is op.SUBPATTERN:
+            _, more, less, items = value
+            return self._sequence(items, state, (flags | more) & ~less)
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            least, most, items = value
+            return self._repeat(least, most, items, state, flags)
+        if kind is op.AT:
+            end = nfa.state()
+            self._guards.setdefault(state, []).append((end, self._guard(value, flags)))
+            return end
+        raise Unsupported(f"{str(kind).lower().replace('_', ' ')} in a regex is not regular, or not supported")
+
+    def _repeat(self, least: int, most: Any, items: Any, state: int, flags: int) -> int:
+        nfa = self._nfa
+        for _ in range(least):
+            state = self._sequence(items, nfa.after(state), flags)
+        if most is op.MAXREPEAT:
+            loop = nfa.after(state)
+            nfa.silent[self._sequence(items, nfa.after(loop), flags)].append(loop)
+            return nfa.after(loop)
+        end = nfa.state()
+        for _ in range(most - least):
+            nfa.silent[state].append(end)
+            state = self._sequence(items, nfa.after(state), flags)
+        nfa.silent[state].append(end)
+        return end
+
+    def _members(self, members: Any, flags: int) -> Ranges:
+        """The characters of a bracket expression."""
+        negated = members[0][0] is op.NEGATE
+        certain = self._certain is not negated
+        plain: list[tuple[int, int]] = []
+        categories: list[tuple[int, int]] = []
+        for kind, value in members[negated:]:
+            if kind is op.CATEGORY:
+                categories += category(_CATEGORIES[value], certain)
+            else:
+                plain.append(value if kind is op.RANGE else (value, value))
+        ranges = union([*any_case(union(plain), flags), *categories])
+        return complement(ranges) if negated else ranges
+
+    def _guard(self, at: Any, flags: int) -> anchors.Guard:
+        if at is op.AT_BEGINNING:
+            return anchors.caret(flags)
+        if at is op.AT_BEGINNING_STRING:
+            return anchors.at_begin()
+        if at is op.AT_END:
+            return anchors.dollar(flags, self._ecma, self._certain)
+        if at is op.AT_END_STRING:
+            return anchors.at_end()
+        return anchors.boundary(at is op.AT_NON_BOUNDARY, self._certain)
+
+
+def _is_begin(item: Any, flags: int) -> bool:
+    kind, value = item
+    return kind is op.AT and (
+        value is op.AT_BEGINNING_STRING or (value is op.AT_BEGINNING and not flags & re.MULTILINE)
+    )
+
+
+def _is_ahead(item: Any) -> bool:
+    kind, value = item
+    return kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1

@@ -1,0 +1,72 @@
+"""The formats of JSON Schema as regular expressions.
+
+Each is a part of what its RFC allows that every reader takes: no leap seconds, no year 0, names short enough that no
+part of them is too long. Formats that are none of these say nothing about a text, as the specification has it.
+"""
+
+from functools import cache
+
+from gen.constraints.automata.automaton import Sparse, deadline_in
+from gen.constraints.automata.regexes import matched
+from gen.constraints.automata.texts import ANY, of_length
+
+_LEAP = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_YEAR = r"(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
+_MONTH_AND_DAY = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
+_DATE = rf"({_YEAR}-{_MONTH_AND_DAY}|{_LEAP}-02-29)"
+_TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_TIME_OF_DURATION = r"T(\d{1,9}H(\d{1,9}M(\d{1,9}S)?)?|\d{1,9}M(\d{1,9}S)?|\d{1,9}S)"
+_DAYS_OF_DURATION = r"(\d{1,9}D|\d{1,9}M(\d{1,9}D)?|\d{1,9}Y(\d{1,9}M(\d{1,9}D)?)?)"
+_OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_MIDDLES = "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
+_IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){{1,7}}|::)"
+_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_PLAIN_LABEL = "[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*"  # two hyphens are special in names of other alphabets
+_EMAIL = rf"[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*@{_LABEL}(\.{_LABEL})+"
+_ESCAPED = r"%[0-9a-fA-F]{2}"
+_PATH = rf"([a-zA-Z0-9._~!$&'()*+,;=:@-]|{_ESCAPED})"
+_QUERY = rf"([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|{_ESCAPED})*"
+_AFTER_PATH = rf"(\?{_QUERY})?(#{_QUERY})?"
+_AUTHORITY = rf"//([a-zA-Z0-9._~-]+@)?{_LABEL}(\.{_LABEL})*(:[1-9]\d{{0,3}})?"
+_URI = rf"[a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}+)*/?){_AFTER_PATH}"
+_SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # a first one without a colon is no scheme
+_REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFTER_PATH})"
+_POINTER = r"(/([^/~]|~[01])*)*"
+_ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsSbB.\\/^$*+?()\[\]{}|-]|\.|\[\^?([a-zA-Z0-9 _.,:@]|a-z|A-Z|0-9)+\])"
+_ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?)*"
+_REGEX = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
+
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": rf"P(\d{{1,9}}W|{_DAYS_OF_DURATION}({_TIME_OF_DURATION})?|{_TIME_OF_DURATION})",
+    "ipv4": rf"{_OCTET}(\.{_OCTET}){{3}}",
+    "ipv6": _IPV6,
+    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "hostname": rf"{_LABEL}(\.{_LABEL})*",
+    "idn-hostname": rf"{_PLAIN_LABEL}(\.{_PLAIN_LABEL})*",
+    "email": _EMAIL,
+    "idn-email": _EMAIL,
+    "uri": _URI,
+    "iri": _URI,
+    "uri-reference": _REFERENCE,
+    "iri-reference": _REFERENCE,
+    "uri-template": _URI,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(0|[1-9]\d{{0,8}})(#|{_POINTER})",
+    "regex": _REGEX,
+}
+
+_LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
+
+
+def format_texts(name: str) -> Sparse | None:
+    """The texts of a format; any text for formats that are none."""
+    return _known(name) if name in _FORMATS else ANY
+
+
+@cache
+def _known(name: str) -> Sparse | None:
+    return of_length(matched(_FORMATS[name], deadline_in(60)), 0, _LONGEST.get(name))

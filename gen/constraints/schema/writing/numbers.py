@@ -1,0 +1,181 @@
+"""Numbers as texts: within bounds, whole or not, multiples of a whole number.
+
+Digits are compared with a bound's as they come. Example: at most 12.5; after "12" the whole digits are equal, after
+"12." too, after "12.4" the number is less for good, after "12.6" it is greater and there is no way on.
+"""
+
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+from typing import NamedTuple
+
+from gen.constraints.automata.automaton import Edge, Sparse, TooLarge, Unsupported, deadline_in, trimmed
+from gen.constraints.automata.regexes import matched
+from gen.constraints.schema.parts import Bound
+
+DIGITS = 19
+"""Most whole digits, unless a bound has more: small models do not end in digits."""
+
+_DECIMALS = 18
+_EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
+_WHOLE = r"-?[1-9][0-9]{0,18}|0"
+_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
+_MOST_STATES = 5000
+
+
+@lru_cache(1024)
+def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fraction, ...], whole: bool) -> Sparse | None:
+    """The numbers within the bounds that are multiples of all; without an exponent if there is a bound.
+
+    Raises Unsupported for multiples that are no whole numbers, TooLarge for multiples of large ones.
+    """
+    if any(one.denominator != 1 or one <= 0 for one in multiples):
+        raise Unsupported("multipleOf with a fraction")
+    whole = whole or bool(multiples)
+    multiple = lcm(*(int(one) for one in multiples))
+    if low is None and high is None and multiple == 1:
+        return matched(_WHOLE if whole else _NUMBER, deadline_in(60))
+    zero = (Fraction(0), whole)  # "-0" is no whole number
+    positive = negative = None
+    if high is None or high[0] >= 0:
+        positive = _Magnitudes(low, high, whole, multiple).texts()
+    if low is None or low[0] <= 0:
+        negative = _Magnitudes(max(_minus(high) or zero, zero), _minus(low), whole, multiple).texts()
+    return _signed(positive, negative)
+
+
+def _minus(bound: Bound | None) -> Bound | None:
+    return bound and (-bound[0], bound[1])
+
+
+def _signed(positive: Sparse | None, negative: Sparse | None) -> Sparse | None:
+    """Positive texts, and negative ones with a minus."""
+    if negative is None:
+        return positive
+    rows: list[list[Edge]] = [[]]
+    final = [False]
+    for texts, minus in ((positive, False), (negative, True)):
+        if texts is None:
+            continue
+        shift = len(rows)
+        moved = [[(low, high, target + shift) for low, high, target in row] for row in texts.edges]
+        rows[0] += [(45, 45, shift)] if minus else moved[0]
+        rows += moved
+        final += texts.final
+    rows[0].sort()
+    return trimmed(rows, final)
+
+
+class _State(NamedTuple):
+    whole: int  # digits before the point
+    decimals: int  # digits after it; -1: there is no point so far
+    least: int  # the digits so far compared with those of the least: -1, 0, 1
+    most: int
+    rest: int  # of a division by the multiple
+    zero: bool  # the text is "0" so far: no other digit may follow
+
+
+class _Magnitudes:
+    """Numbers without a sign from a least to a most."""
+
+    def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: int) -> None:
+        if least is None or least[0] < 0:
+            least = (Fraction(0), False)
+        self._whole, self._multiple = whole, multiple
+        self._least, self._least_excluded = _digits(least[0]), least[1]
+        self._most: tuple[str, str] | None = None if most is None else _digits(most[0])
+        self._most_excluded = most is not None and most[1]
+        bounds = [self._least, *([self._most] if self._most else [])]
+        self._digits = max(DIGITS, *(len(before) for before, _ in bounds))
+        self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
+        self._together = _EXACT if self._most_excluded and not whole else None
+        for bound in bounds:
+            if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
+                raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
+
+    def texts(self) -> Sparse | None:
+        first = _State(0, -1, 0, 0, 0, False)
+        number = {first: 0}
+        order = [first]
+        rows: list[list[Edge]] = []
+        for state in order:
+            row: list[Edge] = []
+            for code, after in self._steps(state):
+                if after not in number:
+                    number[after] = len(order)
+                    order.append(after)
+                row.append((code, code, number[after]))
+            rows.append(row)
+            if len(order) > _MOST_STATES:
+                raise TooLarge("more states than a number may have")
+        return trimmed(rows, [self._accepts(state) for state in order])
+
+    def _steps(self, state: _State) -> list[tuple[int, _State]]:
+        pointed = state.decimals >= 0
+        room = self._together is None or state.whole + max(state.decimals, 0) < self._together
+        out = []
+        if state.whole and not pointed and not self._whole and room:
+            out.append((46, self._pointed(state)))
+        if room and (state.decimals < self._decimals if pointed else state.whole < self._digits and not state.zero):
+            out += [(48 + digit, self._digit(state, digit)) for digit in range(10)]
+        return [(code, after) for code, after in out if after.decimals < 0 or self._goes_on(after)]
+
+    def _goes_on(self, state: _State) -> bool:
+        """Whether digits after the point may make a number within the bounds, also as a float."""
+        if state.least == 0 and self._least_excluded and self._least != ("0", ""):
+            return state.most <= 0 and len(self._least[0]) + state.decimals < _EXACT
+        return state.least >= 0 and state.most <= 0
+
+    def _digit(self, state: _State, digit: int) -> _State:
+        pointed = state.decimals >= 0
+        at = state.decimals if pointed else state.whole
+        least = _compared(state.least, self._least[pointed], at, digit)
+        most = _compared(state.most, self._most[pointed], at, digit) if self._most else -1
+        rest = (state.rest * 10 + digit) % self._multiple
+        if pointed:
+            return _State(state.whole, at + 1, least, most, rest, False)
+        return _State(at + 1, -1, least, most, rest, at == 0 and digit == 0)
+
+    def _pointed(self, state: _State) -> _State:
+        """After the point: a number of fewer whole digits is less."""
+        least, most = self._against(state)
+        return _State(1 if self._together is None else state.whole, 0, least, most, state.rest, False)
+
+    def _against(self, state: _State) -> tuple[int, int]:
+        """How the whole part compares with those of the bounds: more digits are more."""
+        least, most = (
+            -1 if bound is None else _sign(state.whole - len(bound[0])) or so_far
+            for bound, so_far in ((self._least, state.least), (self._most, state.most))
+        )
+        return least, most
+
+    def _accepts(self, state: _State) -> bool:
+        if not state.whole or state.decimals == 0 or state.rest:
+            return False
+        least, most = self._against(state) if state.decimals < 0 else (state.least, state.most)
+        done = max(state.decimals, 0)
+        if least == 0 and len(self._least[1]) > done:
+            least = -1
+        if most == 0 and self._most is not None and len(self._most[1]) > done:
+            most = -1
+        return least >= self._least_excluded and most <= -self._most_excluded
+
+
+def _compared(so_far: int, digits: str, at: int, digit: int) -> int:
+    """The comparison after one more digit; a bound goes on with zeros."""
+    return so_far or _sign(digit - int(digits[at : at + 1] or 0))
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
+
+
+def _digits(number: Fraction) -> tuple[str, str]:
+    """The digits before and after the point, without zeros at the end."""
+    decimals = 0
+    while (number * 10**decimals).denominator != 1:
+        decimals += 1
+        if decimals > 40:
+            raise Unsupported("a bound with more than 40 decimals")
+    text = str(int(number * 10**decimals)).rjust(decimals + 1, "0")
+    return text[: len(text) - decimals], text[len(text) - decimals :]

@@ -1,0 +1,172 @@
+"""Objects: the listed properties in their order, then others by the patterns that their names match.
+
+The states between properties are told apart by how many there were so far, as far as this matters: whether there was
+one (then a comma follows), or how many if there is a limit. The count stops at the largest that matters.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gen.constraints.automata.automaton import Sparse, Unsupported
+from gen.constraints.automata.texts import ANY, both, holds, listed
+from gen.constraints.schema.parts import Part
+from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
+from gen.constraints.schema.writing.strings import string_texts
+
+if TYPE_CHECKING:
+    from gen.constraints.schema.writing.writer import Place, Writer
+
+_MOST_PATTERNS = 3
+
+
+class _Others(NamedTuple):
+    """Names that are not listed, and the schemas that their values must meet."""
+
+    names: Sparse
+    schemas: tuple[Any, ...]
+
+
+def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
+    """Write any object of a part after `state`; returns the state after it, or None if there is no such object."""
+    if part.absent.intersection(part.required):
+        return None
+    allowed = _names(writer, part, place)
+    others = _others(writer, part, allowed, place)
+    listed_ones = [
+        (name, schemas)
+        for name in listed_names(part)
+        if (schemas := property_schemas(part, name, writer.patterns, place.path, closed=writer.closed)) is not None
+        and holds(allowed, name)
+    ]
+    if len({name for name, _ in listed_ones}.intersection(part.required)) < len(part.required):
+        return None
+    counts = _Counts(part, len(listed_ones), bool(others), place)
+    return _Object(writer, part, place, counts).write(state, listed_ones, others)
+
+
+class _Counts:
+    """Which numbers of properties are told apart."""
+
+    def __init__(self, part: Part, listed_ones: int, others: bool, place: "Place") -> None:
+        self.least, self.limit = part.min_properties, part.max_properties
+        if self.least <= len(part.required):
+            self.least = 0
+        if self.limit is not None and not others and self.limit >= listed_ones:
+            self.limit = None
+        if others and self.least > 1:  # two properties that are not listed may have one name
+            raise Unsupported(f"minProperties at {place.path} with properties that are not listed")
+        self.top = max(self.least, 1) if self.limit is None else max(self.limit, 1)
+
+    def after(self, count: int) -> int | None:
+        """The count after one more property; None if there may be none."""
+        if self.limit is not None and count >= self.limit:
+            return None
+        return min(count + 1, self.top)
+
+
+class _Object:
+    def __init__(self, writer: "Writer", part: Part, place: "Place", counts: _Counts) -> None:
+        self._writer, self._part, self._place, self._counts = writer, part, place, counts
+        self._opened, self._between, self._closing = writer.layout.around(place.level)
+
+    def write(self, state: int, listed_ones: list[tuple[str, tuple[Any, ...]]], others: list[_Others]) -> int | None:
+        writer, nfa = self._writer, self._writer.nfa
+        here: dict[int, int] = {0: writer.text(state, "{")}  # the state after so many properties
+        for name, schemas in listed_ones:
+            there = {} if name in self._part.required else {count: nfa.after(one) for count, one in here.items()}
+            for count, start in self._separated(here).items():
+                key = writer.text(start, writer.layout.dumps(name, 0).decode() + writer.layout.name)
+                end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
+                if end is not None:
+                    nfa.silent[end].append(there.setdefault(count, nfa.state()))
+            here = there
+        if others:
+            self._write_others(here, others)
+        ends = []
+        for count, one in here.items():
+            if count >= self._counts.least:
+                ends.append(writer.text(one, f"{self._closing}}}" if count else "}"))
+        if not ends:
+            return None
+        end = nfa.state()
+        for one in ends:
+            nfa.silent[one].append(end)
+        return end
+
+    def _separated(self, here: dict[int, int]) -> dict[int, int]:
+        """The states where one more property begins, after its separator, by the count with it."""
+        starts: dict[int, int] = {}
+        for count, one in here.items():
+            after = self._counts.after(count)
+            if after is not None:
+                start = starts.setdefault(after, self._writer.nfa.state())
+                self._writer.nfa.silent[self._writer.text(one, self._between if count else self._opened)].append(start)
+        return starts
+
+    def _write_others(self, here: dict[int, int], others: list[_Others]) -> None:
+        """Any number of properties that are not listed, at the states after those that are."""
+        nfa, limit = self._writer.nfa, self._counts.limit
+        if limit is None:  # any number more; one alone is counted
+            here.setdefault(1, nfa.state())
+        for count in range(limit or 1):
+            before = here if limit is None else {count: here[count]} if count in here else {}
+            for after, start in self._separated(before).items():
+                for end in self._properties(start, others):
+                    nfa.silent[end].append(here.setdefault(after, nfa.state()))
+
+    def _properties(self, state: int, others: list[_Others]) -> list[int]:
+        """One property that is not listed; the states after it."""
+        writer = self._writer
+        ends = []
+        for names, schemas in others:
+            key = writer.text(writer.string(state, names), writer.layout.name)
+            depth = self._place.depth if schemas else self._place.depth - 1
+            end = writer.value(schemas, key, self._place.within("additionalProperties", depth))
+            if end is not None:
+                ends.append(end)
+        return ends
+
+
+def _names(writer: "Writer", part: Part, place: "Place") -> Sparse | None:
+    """All names that `propertyNames` allows."""
+    texts: Sparse | None = ANY
+    for schema in part.names:
+        path = f"{place.path}/propertyNames"
+        parts = [one for one in writer.parts_of((schema,), path) if "string" in one.types]
+        if len(parts) > 1:
+            raise Unsupported(f"propertyNames at {place.path} with alternatives")
+        if not parts:
+            return None
+        [one] = parts
+        if one.refusal("string"):
+            raise Unsupported(f"propertyNames at {place.path}: {one.refusal('string')}")
+        allowed = string_texts(one, writer.patterns, path)
+        if one.values is not None:
+            allowed = both(allowed, listed(v for v in one.values if isinstance(v, str)), writer.deadline)
+        texts = both(texts, allowed, writer.deadline)
+    return texts
+
+
+def _others(writer: "Writer", part: Part, allowed: Sparse | None, place: "Place") -> list[_Others]:
+    """The names that are not listed, by which patterns they match."""
+    patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
+    if len(patterns) > _MOST_PATTERNS:
+        raise Unsupported(f"patternProperties at {place.path}: more than {_MOST_PATTERNS} patterns")
+    path = f"{place.path}/patternProperties"
+    taken = listed(sorted({*listed_names(part), *part.absent}))
+    rest = both(allowed, taken, writer.deadline, without=True)
+    out = []
+    for bits in range(1 << len(patterns)):
+        matching = [pattern for number, pattern in enumerate(patterns) if bits >> number & 1]
+        if not matching and writer.closed and is_closed(part):
+            continue
+        schemas: list[Any] = []
+        for one in part.properties:
+            mine = [one.matching[pattern] for pattern in matching if pattern in one.matching]
+            schemas += mine or ([] if one.additional is None else [one.additional])
+        names = rest
+        for pattern in patterns:
+            known = writer.patterns.texts(pattern, path, certain=pattern in matching)
+            names = both(names, known, writer.deadline, without=pattern not in matching)
+        if names is not None and simple(schemas) != (False,):
+            out.append(_Others(names, simple(schemas)))
+    return out

@@ -1,0 +1,152 @@
+"""Parts as an automaton over bytes: every value that a schema allows, as it is written."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gen.constraints.automata.automaton import Nfa, Sparse, TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.texts import json_content, listed, write
+from gen.constraints.schema.disjoint import Disjoint
+from gen.constraints.schema.merging import Merger
+from gen.constraints.schema.parts import ANYTHING, TYPES, Part
+from gen.constraints.schema.values import allowed_values
+from gen.constraints.schema.views import Patterns
+from gen.constraints.schema.writing.arrays import write_array
+from gen.constraints.schema.writing.layout import Layout
+from gen.constraints.schema.writing.numbers import number_texts
+from gen.constraints.schema.writing.objects import write_object
+from gen.constraints.schema.writing.strings import string_texts
+
+_LEVELS = 100
+
+
+class Place(NamedTuple):
+    """Where a value stands: its path in the schema, how deep values of any type may nest there, its level."""
+
+    path: str
+    depth: int
+    level: int
+
+    def within(self, step: str, depth: int) -> "Place":
+        """A place one level below."""
+        return Place(f"{self.path}/{step}", depth, self.level + 1)
+
+
+class _Copy(NamedTuple):
+    """States that were written for a value: the first, the one after the last, where the value begins and ends."""
+
+    first: int
+    beyond: int
+    start: int
+    end: int
+
+
+class Writer:
+    """Writes values into an automaton.
+
+    Attributes:
+        nfa: the automaton; a value's own states are reached from its start alone, so that they can be copied.
+        closed: objects have what they list alone.
+    """
+
+    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
+        self.nfa, self.closed, self.layout, self.deadline = Nfa(), closed, layout, deadline
+        self.patterns = Patterns(deadline)
+        self._merger = Merger(root, deadline, Disjoint(self.parts_of, self.patterns, closed))
+        self._open: set[tuple[int, ...]] = set()
+        self._copies: dict[tuple[tuple[int, ...], int, int], _Copy | None] = {}
+
+    def parts_of(self, schemas: Sequence[Any], path: str) -> Sequence[Part]:
+        """The parts of values that meet all of the schemas."""
+        return self._merger.all_of(schemas, path)
+
+    def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
+        """Write any value that meets all schemas after `state`; returns the state after it, None if there is no value.
+
+        Raises Unsupported, TooLarge.
+        """
+        indented = place.level if self.layout.indent is not None else 0
+        key = (tuple(map(id, schemas)), place.depth, indented)
+        if key in self._copies:
+            return self._copy(self._copies[key], state)
+        if key[0] and key[0] in self._open:
+            raise Unsupported(f"$ref at {place.path[:200]}: the schema refers to itself")
+        if place.level > _LEVELS:
+            raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
+        check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+        start = self.nfa.after(state)
+        self._open.add(key[0])
+        parts = self.parts_of(schemas, place.path)
+        ends = [end for part in parts for end in self._part(part, start, place) if end is not None]
+        self._open.discard(key[0])
+        if not ends:
+            self._copies[key] = None
+            return None
+        end = self.nfa.state()
+        for one in ends:
+            self.nfa.silent[one].append(end)
+        self._copies[key] = _Copy(start, end + 1, start, end)
+        return end
+
+    def text(self, state: int, text: str) -> int:
+        """Write a text as it is."""
+        for byte in text.encode():
+            state = self.nfa.reads(state, ((byte, byte),))
+        return state
+
+    def string(self, state: int, texts: Sparse) -> int:
+        """Write any of some texts as a JSON string."""
+        return self.text(write(self.nfa, texts, self.text(state, '"'), json_content), '"')
+
+    def _part(self, part: Part, state: int, place: Place) -> Iterator[int | None]:
+        """Write a part after `state`; where each of its alternatives ends."""
+        if part.values is not None:
+            values = allowed_values(part, self.parts_of, self.patterns, place.path)
+            texts = listed(self.layout.dumps(value, place.level) for value in values)
+            if texts is not None:
+                yield write(self.nfa, texts, self.nfa.after(state))
+            return
+        free = part is ANYTHING
+        for name in TYPES:
+            if name not in part.types or (name == "integer" and "number" in part.types):
+                continue
+            if refusal := part.refusal(name):
+                raise Unsupported(refusal)
+            if free and name in ("array", "object") and place.depth <= 0:
+                continue
+            yield self._typed(name, part, self.nfa.after(state), place)
+
+    def _typed(self, name: str, part: Part, state: int, place: Place) -> int | None:
+        if name == "null":
+            return self.text(state, "null")
+        if name == "boolean":
+            return write(self.nfa, _TRUTHS, state)
+        if name == "array":
+            return write_array(self, part, state, place)
+        if name == "object":
+            return write_object(self, part, state, place)
+        if name == "string":
+            strings = string_texts(part, self.patterns, place.path)
+            return None if strings is None else self.string(state, strings)
+        try:
+            numbers = number_texts(part.low, part.high, part.multiples, name == "integer")
+        except Unsupported as error:
+            raise Unsupported(f"{error} at {place.path}") from None
+        return None if numbers is None else write(self.nfa, numbers, state)
+
+    def _copy(self, copy: _Copy | None, state: int) -> int | None:
+        """Copy what was written before, to stand after `state`."""
+        if copy is None:
+            return None
+        nfa = self.nfa
+        shift = len(nfa.edges) - copy.first
+        for one in range(copy.first, copy.beyond):
+            new = nfa.state()
+            if one == copy.end:  # what leads on from there is no part of the value
+                continue
+            nfa.silent[new] = [target + shift for target in nfa.silent[one]]
+            nfa.edges[new] = [(low, high, target + shift) for low, high, target in nfa.edges[one]]
+        nfa.silent[state].append(copy.start + shift)
+        return copy.end + shift
+
+
+_TRUTHS = listed((b"true", b"false")) or Sparse([], [])

@@ -1,0 +1,187 @@
+"""The automata that the rows of a batch are held to, side by side in memory that stays where it is.
+
+A state is a record of whole numbers, and is told by where its record begins in the table:
+
+    0 1 2     the rows of allowed tokens: all, those that do not raise the tokens needed, those that lower it
+    3         how many tokens suffice to end a text
+    4         how many tokens suffice after any token of the first row
+    5         itself, where what is no byte leads
+    6 ...     the records after the bytes of each class
+
+The record at 0 is for rows that are held to nothing: all of it is 0, and row 0 allows all tokens.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gen.constraints.tables.compiled import KINDS, Compiled
+from gen.devices import to_device
+
+NEEDED, WORST, ITSELF, FIRST_CLASS = 3, 4, 5, 6
+ALL, NOTHING = 0, 1
+"""Rows that are always there: of all tokens, and of none."""
+
+_RECORDS, _ROWS = 2**14, 2**7  # whole numbers of the table, and rows, that there is room for at first
+
+
+@dataclass
+class _Place:
+    """Where an automaton is.
+
+    Attributes:
+        start, width, size: where the record of state 1 begins, how long each is, and all of them together.
+        rows: where its rows are.
+        filled: on a CPU the groups whose rows are there.
+        row_at: on a CPU where each of them is, by identity.
+    """
+
+    start: int
+    width: int
+    size: int
+    rows: list[int]
+    filled: set[int] = field(default_factory=set)
+    row_at: dict[int, int] = field(default_factory=dict)
+
+
+class Records:
+    """Room for automata; both tensors are replaced where more is needed, which `version` tells.
+
+    An automaton stays until its room is needed and no row is held to it.
+
+    Attributes:
+        table: (numbers,) int32.
+        rows: (rows, bytes) uint8: tokens that are allowed, the lowest bit first.
+        version: changes when one of them is replaced.
+    """
+
+    def __init__(self, row_bytes: int, device: torch.device) -> None:
+        self.device = device
+        self.table = torch.zeros(_RECORDS, dtype=torch.int32, device=device)
+        self.rows = torch.zeros((_ROWS, row_bytes), dtype=torch.uint8, device=device)
+        self.rows[ALL] = 255
+        self.version = 0
+        self._places: dict[Compiled, _Place] = {}
+        self._seen: set[int] = set()  # on a CPU records whose rows are known to be there
+        self._free = [*range(NOTHING + 1, _ROWS)]
+
+    def place(self, compiled: Compiled, held: Collection[Compiled | None]) -> int:
+        """Where the record of the start of an automaton is; it is copied there if it was nowhere.
+
+        Args:
+            held: automata that rows are held to: these stay.
+        """
+        place = self._places.get(compiled)
+        if place is None:
+            place = self._copy(compiled, held)
+        return place.start
+
+    def record(self, compiled: Compiled, state: int) -> int:
+        """Where the record of a state is, of an automaton that is there."""
+        place = self._places[compiled]
+        return place.start + (state - 1) * place.width if state else 0
+
+    def fill(self, compiled: Compiled, record: int, held: Collection[Compiled | None]) -> None:
+        """On a CPU: see to it that the rows of a state are there, and those of all states of its group."""
+        if record in self._seen:
+            return
+        self._seen.add(record)
+        place = self._places[compiled]
+        group = int(compiled.group_of[(record - place.start) // place.width + 1])
+        if group in place.filled:
+            return
+        rows, raised = compiled.rows(group)
+        at = []
+        for row in rows:
+            if not row.any():
+                at.append(NOTHING)
+                continue
+            if id(row) not in place.row_at:
+                place.row_at[id(row)] = where = self._take_rows(1, held)[0]
+                place.rows.append(where)
+                self.rows[where] = torch.from_numpy(row)
+            at.append(place.row_at[id(row)])
+        states = torch.from_numpy((compiled.group_of[1:] == group).nonzero()[0])
+        records = self._records(place)
+        records[states, :KINDS] = torch.tensor(at, dtype=torch.int32, device=self.device)
+        records[states, WORST] = records[states, NEEDED] + raised
+        place.filled.add(group)
+
+    def memory(self) -> int:
+        """How many bytes there is room for."""
+        return self.table.nbytes + self.rows.nbytes
+
+    def _copy(self, compiled: Compiled, held: Collection[Compiled | None]) -> _Place:
+        """Copy an automaton to where there is room."""
+        placed = compiled.place(self.device)
+        states, classes = placed.after.shape
+        width = FIRST_CLASS + classes
+        size = states * width
+        rows = self._take_rows(len(placed.rows), held)
+        place = _Place(self._find(size, held), width, size, rows)
+        self._places[compiled] = place
+        records = self._records(place)
+        starts = torch.arange(states, dtype=torch.int32, device=self.device) * width + place.start
+        after = placed.after
+        records[:, FIRST_CLASS:] = torch.where(after > 0, (after - 1) * width + place.start, 0)
+        records[:, ITSELF] = starts
+        records[:, NEEDED] = placed.needed
+        records[:, WORST] = placed.worst
+        if rows:
+            where = to_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
+            self.rows.index_copy_(0, where, placed.rows)
+            # a row of no tokens is told by its number
+            where = torch.where((placed.rows != 0).any(1), where, NOTHING)
+            records[:, :KINDS] = where.index_select(0, placed.row_of.view(-1)).view(states, KINDS)
+        else:
+            records[:, :KINDS] = ALL
+        return place
+
+    def _records(self, place: _Place) -> Tensor:
+        """(states, width), a view of the table."""
+        return self.table[place.start : place.start + place.size].view(-1, place.width)
+
+    def _find(self, size: int, held: Collection[Compiled | None]) -> int:
+        """Where so many numbers are free."""
+        start = self._gap(size)
+        if start + size > len(self.table):
+            self._drop(held)
+            start = self._gap(size)
+        if start + size > len(self.table):
+            wider = torch.zeros(1 << (start + size - 1).bit_length(), dtype=torch.int32, device=self.device)
+            wider[: len(self.table)] = self.table
+            self.table = wider
+            self.version += 1
+        return start
+
+    def _gap(self, size: int) -> int:
+        """The first place that is wide enough; the end of what is used otherwise."""
+        start = FIRST_CLASS + 256  # behind the record of rows that are held to nothing, whatever their classes
+        for place in sorted(self._places.values(), key=lambda place: place.start):
+            if place.start - start >= size:
+                break
+            start = place.start + place.size
+        return start
+
+    def _take_rows(self, count: int, held: Collection[Compiled | None]) -> list[int]:
+        """So many free rows."""
+        if count > len(self._free):
+            self._drop(held)
+        if count > len(self._free):
+            old = len(self.rows)
+            new = 1 << (old + count - len(self._free) - 1).bit_length()
+            wider = torch.zeros((new, self.rows.shape[1]), dtype=torch.uint8, device=self.device)
+            wider[:old] = self.rows
+            self.rows = wider
+            self._free += range(old, new)
+            self.version += 1
+        taken, self._free = self._free[:count], self._free[count:]
+        return taken
+
+    def _drop(self, held: Collection[Compiled | None]) -> None:
+        """Forget the automata that no row is held to."""
+        for compiled in [one for one in self._places if one not in held]:
+            self._free += self._places.pop(compiled).rows
+        self._seen.clear()

@@ -1,0 +1,88 @@
+"""CUDA graphs: a step's kernels, captured once and launched again by one call of the host.
+
+A step that can be replayed (see `gen.loop.replay.recording`) can be captured: it has no arguments, reads and writes
+tensors that stay where they are, and all that differs from step to step is counted on the device. A replay then costs the
+host a few microseconds instead of hundreds of launches. What leaves the device, the ring's slots, is copied outside of
+the graph, on another stream.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import RLock
+from typing import Any
+
+import torch
+
+from gen.loop.replay.recording import CannotReplay
+
+_ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
+
+
+class Graph:
+    """A captured step; calling it launches the step on the current stream. Host sync: none.
+
+    Args:
+        graph: it was captured in.
+        rests_on: what the graph reads and writes, which must not be freed before it.
+    """
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, rests_on: Sequence[object]) -> None:
+        self.graph, self._rests_on = graph, rests_on
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterable[object]) -> Graph:
+    """Capture a step on the current stream, which must not be the default one; it does not run.
+
+    The step must have run on this stream before, so that kernels are compiled and libraries have their workspaces.
+
+    Args:
+        step: takes no arguments, and was accepted by `gen.loop.replay.recording.record`.
+        rests_on: the tensors that `record` saw in it.
+        others: recordings of the same set of rows. Graphs among them share their memory with the new one, which is
+            safe since none runs beside another, and what a graph gives to the next step lies outside of it.
+    Raises:
+        CannotReplay: CUDA refused to capture it.
+        torch.OutOfMemoryError: there is no memory for what it computes in.
+    Host sync: none where memory does; `torch.cuda.graph` would wait, and give back all cached memory, each time.
+    """
+    pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
+    try:
+        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
+        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
+
+
+def _captured(step: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with _ONE_AT_A_TIME:
+            with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # others may do what they want
+            try:
+                step()
+            finally:
+                graph.capture_end()
+    except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
+        _give_up(pool)
+        reason = error.__context__ or error  # that of the step, not what ending a broken capture says
+        if isinstance(reason, torch.OutOfMemoryError):
+            raise reason from None
+        raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
+    return graph
+
+
+def _give_up(pool: Any) -> None:
+    """End what torch leaves open when CUDA refuses to end a capture: its allocator would give no memory back any more.
+
+    Source: CUDAGraph::capture_end, which raises before it tells the allocator.
+    """
+    end, release = (getattr(torch.cuda.memory, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
+    if end is not None and release is not None:
+        device = torch.cuda.current_device()
+        with suppress(RuntimeError):  # it was told
+            end(device, pool)
+            release(device, pool)

@@ -1,0 +1,108 @@
+"""Runs the steps of a set of rows: as they are, or as they were recorded on a CPU or captured on CUDA.
+
+Example: a step of 8 rows that look at 64 columns runs as it is fifteen times; the sixteenth time it is recorded, and
+from then on one call does what hundreds did, until the rows grow or something else takes part in a step.
+"""
+
+import logging
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from gen.loop.replay.graphs import capture
+from gen.loop.replay.recording import CannotReplay, Replay, record
+from gen.loop.row_set import RowSet
+
+logger = logging.getLogger("gen")
+
+_WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
+_MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
+
+
+class Steps:
+    """The steps of a set of rows, for one batch.
+
+    Args:
+        rows: the set; its recordings stay with it.
+        name: of the model, for what is logged.
+        replay: whether steps are recorded on a CPU.
+        cuda_graph: whether they are captured on CUDA.
+    """
+
+    def __init__(self, rows: RowSet, name: str, *, replay: bool, cuda_graph: bool) -> None:
+        self._rows, self._name = rows, name
+        wanted = {"cpu": replay, "cuda": cuda_graph}
+        self._captures = rows.device.type == "cuda"
+        self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
+
+    def run(self, count: int, view: int) -> None:
+        """A step of the first `count` rows, which look at the first `view` columns."""
+        rows = self._rows
+        rows.prepare(slice(0, count))
+        key, keeps = (count, view, *rows.step_kind()), self._keeps and rows.replayable
+        recording = rows.recordings.get(key) if keeps else None
+        if recording is not None:
+            recording()
+        elif keeps and self._is_worth_it(key):
+            self._run_and_keep(count, view, key)
+        else:
+            rows.step(count, view)()
+
+    def _is_worth_it(self, key: Hashable) -> bool:
+        """Whether a step of this kind has come so often that it will come again; since rows have grown, too."""
+        rows = self._rows
+        if len(rows.seen) >= _MOST_SHAPES:
+            rows.forget()
+        here = rows.length, key
+        rows.seen[here] = rows.seen.get(here, 0) + 1
+        return rows.seen[here] >= _WORTH[rows.device.type]
+
+    def _run_and_keep(self, count: int, view: int, key: Hashable) -> None:
+        """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.
+
+        What may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
+        """
+        rows, step = self._rows, self._rows.step(count, view)
+        before: list[tuple[Tensor, Tensor]] = []
+
+        def restore() -> None:
+            for tensor, value in before:
+                tensor.copy_(value)
+
+        try:
+            before += [(tensor, tensor.clone()) for tensor in rows.moving()]
+            recorded = self._recorded(step, restore)
+            if not self._captures:
+                rows.recordings[key] = recorded
+                return
+            restore()
+            if not rows.recordings and (count, view) != (rows.count, rows.length):
+                self._capture_largest(restore)
+            graph = capture(step, recorded.constants, rows.recordings.values())
+        except (CannotReplay, torch.OutOfMemoryError) as reason:
+            self._keeps = False
+            done = "captured" if self._captures else "replayed"
+            logger.info("steps of %s are not %s: %s", self._name, done, reason)
+            restore()
+            step()
+        else:
+            rows.recordings[key] = graph
+            graph()
+
+    def _recorded(self, step: Callable[[], None], restore: Callable[[], None]) -> Replay[None]:
+        """A step as it was recorded; what one does twice alike in one shape, it does so in others."""
+        kind, checked = self._rows.step_kind(), self._rows.checked
+        recorded = record(step, again=None if kind in checked else restore)
+        checked.add(kind)
+        return recorded
+
+    def _capture_largest(self, restore: Callable[[], None]) -> None:
+        """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
+        rows = self._rows
+        step = rows.step(rows.count, rows.length)
+        step()  # it may never have run: kernels are compiled now, and what is made once is made
+        restore()
+        recorded = self._recorded(step, restore)
+        restore()
+        rows.recordings[rows.count, rows.length, *rows.step_kind()] = capture(step, recorded.constants, ())

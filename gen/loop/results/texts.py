@@ -1,0 +1,211 @@
+"""What comes out: a text that grows token by token on the host, and the completion that it ends as.
+
+Here alone is decided whether a text has ended.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gen.constraints.constraint import Walker
+from gen.errors import GenError, SamplingError
+from gen.loop.results.stopping import StopStrings
+from gen.requests.request import Request
+from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
+
+FinishReason = Literal["stop", "eos", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopLogprobs:
+    """How likely a token and its rivals are to the model itself: by the softmax of its logits over all tokens that the
+    tokenizer has, before penalties, processors, temperature and cuts.
+
+    Attributes:
+        logprob: the natural log-probability of the token that was chosen; -inf where the model rules it out.
+        token_ids: the likeliest tokens, best first; any of those that are equally likely.
+        logprobs: their log-probabilities.
+    """
+
+    logprob: float
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A text and how it came about.
+
+    Attributes:
+        text: what was generated, without the stop string or eos that ended it.
+        value: what the text stands for; the text itself where no output type was asked for.
+        token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
+        logprobs: for each token its natural log-probability under the distribution that it was chosen from.
+        score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
+        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string) or "length"
+            (max_new_tokens, or the end of the context).
+        seed: gives this text again, alone or in any batch.
+        engine: what held the text to its output type, "device" or "host"; None where there was none.
+        top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
+    """
+
+    text: str
+    value: Any
+    token_ids: list[int]
+    logprobs: list[float]
+    score: float
+    finish_reason: FinishReason
+    seed: int
+    engine: Literal["device", "host"] | None = None
+    top_logprobs: list[TopLogprobs] | None = None
+
+
+def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:
+    """The error for a text, or all beams of a prompt, without a token to choose after so many new ones."""
+    return SamplingError(
+        f"{name}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, "
+        "or a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
+        + (f" {problem}" if problem else "")
+    )
+
+
+class Text:
+    """One text as it grows on the host.
+
+    It is decoded once, when it has ended, unless a stop string or a reader needs it earlier. Held to a constraint, it
+    also ends where nothing can follow, and says what its tokens spell.
+
+    Args:
+        sample: which of the request's texts it is.
+        streamed: whether somebody reads it while it grows.
+
+    Attributes:
+        finish_reason: None while it goes on.
+        error: what went wrong, in the place of a completion.
+        token_ids, logprobs, top_logprobs: see `Completion`.
+    """
+
+    def __init__(self, request: Request, sample: int, tokenizer: Tokenizer, *, streamed: bool = False) -> None:
+        self.request, self.seed = request, request.seeds[sample]
+        self._name = f"prompt {request.number}" + (f", sample {sample}" if sample else "")
+        self._vocab_size = tokenizer.vocab_size
+        self.finish_reason: FinishReason | None = None if request.limit else "length"
+        self.error: GenError | None = None
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
+        self._text = ""
+        self._unread = ""
+        self._eos = frozenset(request.ends)
+        self._early = streamed or bool(request.stops)
+        self._walker: Walker | None = None
+        self._detokenizer: Detokenizer | ByteDetokenizer
+        if request.constraint is None:
+            self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
+        else:
+            self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.tokens)
+            self._walker = request.constraint.walker()
+            if self._walker.complete:
+                self.finish_reason = "eos"
+        self._stops = StopStrings(request.stops)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None or self.error is not None
+
+    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+        """See `gen.loop.jobs.Taker.take`."""
+        top, most = None, self.request.top_logprobs
+        if most is not None:
+            own, token_ids, logprobs = (result[row] for result in results[-3:])
+            top = TopLogprobs(logprob=own, token_ids=token_ids[:most], logprobs=logprobs[:most])
+        self.push(results[0][row][0], results[1][row], top)
+
+    def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
+        """Take a token; none counts once the text has ended."""
+        if self.finish_reason is not None or self.error is not None:
+            return
+        if not logprob > -math.inf:  # NaN, from a sampler of the caller's, is no likelihood either
+            problem = self._walker.problem() if self._walker is not None else ""
+            self.error = nothing_left(self._name, len(self.token_ids), problem)
+            return
+        if not 0 <= token_id < self._vocab_size:
+            self.error = SamplingError(
+                f"{self._name}: the sampler chose the token {token_id}; the vocabulary is 0 to {self._vocab_size - 1}."
+            )
+            return
+        if token_id in self._eos:
+            self.finish_reason = "eos"
+        elif self._walker is not None and not self._walker.push(token_id):
+            self.error = SamplingError(
+                f"{self._name}: after {len(self.token_ids)} new tokens the sampler chose the token {token_id}, which "
+                "the output type does not allow there. A sampler must not choose a token whose logit is -inf."
+            )
+            return
+        else:
+            self.token_ids.append(token_id)
+            self.logprobs.append(logprob)
+            if self.top_logprobs is not None and top is not None:
+                self.top_logprobs.append(top)
+            if self._walker is not None and self._walker.complete:
+                self.finish_reason = "eos"
+            elif len(self.token_ids) >= self.request.limit:
+                self.finish_reason = "length"
+        if self._early:
+            self._decode_early(token_id)
+
+    def _decode_early(self, token_id: int) -> None:
+        """Decode the newest token, and look for stop strings."""
+        piece = hidden = ""
+        if token_id not in self._eos:
+            piece = self._detokenizer.push(token_id)
+            hidden = self.request.hidden.get(token_id, "")
+        if self.finish_reason or hidden:
+            piece += self._detokenizer.flush()
+        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True)
+        if self._stops.found:
+            self.finish_reason = "stop"
+        elif self.finish_reason:
+            piece += self._stops.flush()
+        self._text += piece
+        self._unread += piece
+
+    def read(self) -> str:
+        """The text that has become certain since the last call; for texts that are streamed."""
+        piece, self._unread = self._unread, ""
+        return piece
+
+    def fork(self, seed: int) -> "Text":
+        """Another text that has grown like this one, and goes on by itself."""
+        other = copy(self)
+        other.seed = seed
+        other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
+        other.top_logprobs = None if self.top_logprobs is None else list(self.top_logprobs)
+        other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
+        other._walker = None if self._walker is None else self._walker.copy()
+        return other
+
+    def completion(self, score: float | None = None) -> Completion:
+        """What has become of it; the score is the sum of logprobs unless a search has given it one.
+
+        Raises:
+            GenError: what went wrong with this text.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
+        if not self._early and self.token_ids:
+            self._text = self._detokenizer.decode(self.token_ids)
+        return Completion(
+            text=self._text,
+            value=self._text,
+            token_ids=self.token_ids,
+            logprobs=self.logprobs,
+            score=sum(self.logprobs) if score is None else score,
+            finish_reason=self.finish_reason,
+            seed=self.seed,
+            top_logprobs=self.top_logprobs,
+        )

@@ -1,0 +1,1 @@
+"""How the next token of each row is chosen: draws, beams, and samplers that are not gen's own."""

@@ -1,0 +1,213 @@
+"""Beam search in the loop: the running beams of each prompt and its finished hypotheses, on the device, in place.
+
+Example, two beams, one letter a token: "the" and "a" run; "the cat" and "the dog" are the best two of their
+continuations, so both rows go on from "the", and "the" followed by eos, if it is among the best, is finished with its
+score. What a hypothesis says is not kept: the host follows it back through the tokens and parents of every step.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.errors import GenError
+from gen.loop.results.texts import Completion, Text, nothing_left
+from gen.requests.request import Request
+from gen.samplers import BeamSearchSampler
+from gen.tokenizers import Tokenizer
+
+
+class Beams:
+    """The search of a beam search sampler; all requests have equal ones. Each has as many rows as beams, side by side.
+
+    What is finished is frozen: further steps change nothing. The texts and scores are those of transformers.
+    """
+
+    reorders = True
+
+    def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
+        self._sampler, self._beams, self._device = sampler, sampler.samples, device
+        self._count = count
+
+        def row(dtype: torch.dtype, value: float) -> Tensor:
+            return torch.full((count,), value, dtype=dtype, device=device)
+
+        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._weights = row(torch.float32, -math.inf)
+        self._parents = row(torch.int64, 0)
+        self._done = row(torch.bool, True)
+        self._scores, self._ends = (
+            row(torch.float64, -math.inf),
+            row(torch.float32, -math.inf),
+        )  # a penalty may make scores small
+        self._last_tokens, self._last_parents, self._steps = (row(torch.int64, 0) for _ in range(3))
+        self._limits = torch.ones((count, 1), dtype=torch.int64, device=device)
+        self._eos = torch.full((count, 1), -1, dtype=torch.int64, device=device)
+        self.results = (
+            self._token_ids,
+            self._weights,
+            self._parents,
+            self._done,
+            self._scores,
+            self._ends,
+            self._last_tokens,
+            self._last_parents,
+            self._steps,
+        )
+
+    def begin(self) -> None:
+        """See `gen.loop.searches.search.Search.begin`."""
+
+    def key(self) -> Hashable:
+        """See `gen.loop.searches.search.Search.key`."""
+        return self._eos.shape[1]
+
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.searches.search.Search.warm_up`: it has no kernels of its own."""
+
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
+        """See `gen.loop.searches.search.Search.admit`."""
+        widest = max(len(request.ends) for request in requests)
+        if widest > self._eos.shape[1]:
+            wider = 1 << (widest - 1).bit_length()
+            self._eos = torch.nn.functional.pad(self._eos, (0, wider - self._eos.shape[1]), value=-1)
+        eos = [[*ids, *[-1] * (self._eos.shape[1] - len(ids))] for ids in (one.ends for one in requests)]
+        for table, lines in ((self._eos, eos), (self._limits, [[request.limit] for request in requests])):
+            given = to_device(torch.tensor(lines, dtype=torch.int64, device="cpu"), self._device)
+            table[rows] = given.repeat_interleave(self._beams, 0)
+        self._done[rows] = False
+        for table in (self._weights, self._scores, self._ends):
+            table[rows] = -math.inf
+        # the beams of a prompt are equal at the start: one is continued
+        self._weights[rows.start : rows.stop : self._beams] = 0.0
+
+    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor:
+        """See `gen.loop.searches.search.Search.choose`."""
+        beams = self._beams
+        step = generated[::beams]  # (prompts, 1): how many tokens there are already
+        limits, eos = self._limits[here][::beams], self._eos[here][::beams]
+        count = (1 + eos.shape[1]) * beams
+        found, parents, weights = self._sampler.candidates(logits, self._weights[here], count)
+        ended = (found.unsqueeze(-1) == eos.unsqueeze(1)).any(-1) | (limits <= step + 1)
+        self._finish(here, step, ended, found, parents, weights)
+        best, kept = weights.masked_fill(ended, -math.inf).topk(beams)
+        token_ids, chosen = found.gather(1, kept), parents.gather(1, kept)
+        self._close(here, step, limits, best[:, :1])
+        self._token_ids[here] = token_ids.view(-1, 1)
+        self._weights[here] = best.view(-1)
+        self._parents[here] = chosen.view(-1)
+        first = torch.arange(0, len(logits), beams, device=logits.device).unsqueeze(1)
+        return (first + chosen).view(-1)
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.searches.search.Search.tensors`."""
+        return (*self.results, self._limits, self._eos)
+
+    def _finish(
+        self, here: slice, step: Tensor, ended: Tensor, found: Tensor, parents: Tensor, weights: Tensor
+    ) -> None:
+        """Merge the candidates that have ended into what is finished, and keep the best; each (prompts, candidates)."""
+        beams = self._beams
+        may_end = ended & ~self._done[here][::beams].unsqueeze(1)
+        may_end[:, beams:] = False  # the others are there to go on with
+        scores = torch.where(may_end, weights.double() / self._length_factor(step + 1), -math.inf)
+        new = (scores, weights, found, parents, step.expand_as(found))
+        pools = (self._scores, self._ends, self._last_tokens, self._last_parents, self._steps)
+        old = [pool[here].view(-1, beams) for pool in pools]
+        both = [torch.cat(pair, 1) for pair in zip(old, new, strict=True)]
+        best, kept = both[0].topk(beams)
+        old[0].copy_(best)
+        for pool, values in zip(old[1:], both[1:], strict=True):
+            pool.copy_(values.gather(1, kept))
+
+    def _close(self, here: slice, step: Tensor, limits: Tensor, best_running: Tensor) -> None:
+        """Mark the prompts that are done: no running beam can improve on what is finished.
+
+        Args:
+            best_running: (prompts, 1), the weight of the best beam that goes on.
+        """
+        early = self._sampler.early_stopping
+        scores = self._scores[here].view(-1, self._beams)
+        full = ~scores.isneginf().any(1, keepdim=True)
+        length = limits if early == "never" and self._sampler.length_penalty > 0 else step + 1
+        hopeless = best_running.double() / self._length_factor(length) <= scores.amin(1, keepdim=True)
+        over = full & hopeless | (limits <= step + 1) | best_running.isneginf()
+        if early is True:
+            over = over | full
+        done = self._done[here].view(-1, self._beams)
+        done.logical_or_(over)
+
+    def _length_factor(self, length: Tensor) -> Tensor:
+        """length ** length_penalty, float64."""
+        return length.double().pow(self._sampler.length_penalty)
+
+
+class BeamTexts:
+    """What one prompt's search finds, on the host: its steps, and the hypotheses that they end in."""
+
+    def __init__(self, request: Request, beams: int, tokenizer: Tokenizer) -> None:
+        self.error: GenError | None = None
+        self._request, self._beams, self._tokenizer = request, beams, tokenizer
+        self._steps: list[
+            tuple[Sequence[int], Sequence[int], Sequence[float]]
+        ] = []  # tokens, parents and weights of each
+        self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if self._text().ended else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the search is done."""
+        return self._hypotheses is not None
+
+    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+        """See `gen.loop.jobs.Taker.take`."""
+        if self.ended:
+            return
+        rows = slice(row, row + self._beams)
+        token_ids, weights, parents, done, *pools = (result[rows] for result in results)
+        self._steps.append(([token_id for [token_id] in token_ids], parents, weights))
+        if done[0]:
+            self._hypotheses = [pool for pool in zip(*pools, strict=True) if pool[0] > -math.inf]
+            if not self._hypotheses:
+                self.error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
+
+    def completions(self) -> list[Completion]:
+        """The finished hypotheses, best first; fewer than beams where fewer texts can be.
+
+        Held to a constraint, beams may spell one text in several ways: then the best of these is there alone.
+
+        Raises:
+            GenError: what went wrong.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self._hypotheses is not None  # the loop ends when it has; tells mypy
+        made = [self._trace(*hypothesis) for hypothesis in self._hypotheses]
+        if not self._steps:
+            made = [self._text().completion()] * self._beams
+        if self._request.constraint is None:
+            return made
+        best: dict[str, Completion] = {}
+        for completion in made:
+            best.setdefault(completion.text, completion)
+        return [*best.values()]
+
+    def _trace(self, score: float, weight: float, last_token: int, parent: int, step: int) -> Completion:
+        """Follow a hypothesis back from its last token to the prompt."""
+        token_ids, weights, beam = [last_token], [weight], parent
+        for tokens_at, parents_at, weights_at in reversed(self._steps[:step]):
+            token_ids.append(tokens_at[beam])
+            weights.append(weights_at[beam])
+            beam = parents_at[beam]
+        weights.append(0.0)
+        logprobs = [later - earlier for later, earlier in pairwise(weights)]
+        text = self._text()
+        for token_id, logprob in zip(token_ids[::-1], logprobs[::-1], strict=True):
+            text.push(token_id, logprob)
+        return text.completion(score)
+
+    def _text(self) -> Text:
+        return Text(self._request, 0, self._tokenizer)

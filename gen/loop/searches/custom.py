@@ -1,0 +1,91 @@
+"""Samplers that gen does not know: called as they are, with all rows of their batch, and followed where they lead."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.errors import ArgumentError, GenError
+from gen.loop.results.texts import Text
+from gen.requests.request import Request
+from gen.samplers.base import Sampler, check_sampled
+
+
+class Custom:
+    """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if it is a row of
+    the same request; else from itself, and the host raises when it sees that.
+    """
+
+    def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
+        self._sampler = sampler
+        self.reorders = sampler.samples > 1
+        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
+        self._ancestors = torch.zeros(count, dtype=torch.int64, device=device)
+        self._weights = torch.zeros(count, dtype=torch.float32, device=device)
+        self.results = (self._token_ids, self._logprobs, self._ancestors)
+
+    def begin(self) -> None:
+        """See `gen.loop.searches.search.Search.begin`."""
+
+    def key(self) -> Hashable:
+        """See `gen.loop.searches.search.Search.key`."""
+        return None
+
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.searches.search.Search.warm_up`: what the sampler needs is not known."""
+
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
+        """See `gen.loop.searches.search.Search.admit`."""
+        each = (rows.stop - rows.start) // len(requests)
+        begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
+        self._weights[rows] = to_device(begun, self._weights.device)
+
+    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
+        """See `gen.loop.searches.search.Search.choose`. Host sync: what the sampler does."""
+        before = self._weights[here]
+        sampled = self._sampler.step(logits, before, keys)
+        check_sampled(self._sampler, sampled, logits)
+        token_ids, ancestors, weights = sampled
+        rows = torch.arange(len(logits), device=logits.device)
+        texts = self._sampler.samples
+        followed = torch.where(ancestors // texts == rows // texts, ancestors, rows)
+        self._token_ids[here] = token_ids
+        self._ancestors[here] = ancestors - rows
+        self._logprobs[here] = weights - before.index_select(0, followed)
+        self._weights[here] = weights
+        return followed if self.reorders else None
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.searches.search.Search.tensors`."""
+        return (*self.results, self._weights)
+
+
+class CustomTexts:
+    """The texts of one request's rows, which may go on from one another."""
+
+    def __init__(self, texts: Sequence[Text]) -> None:
+        self.texts = list(texts)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all texts have ended."""
+        return all(text.ended for text in self.texts)
+
+    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+        """See `gen.loop.jobs.Taker.take`."""
+        rows = range(row, row + len(self.texts))
+        sources = [own + results[2][own] - row for own in rows]
+        if any(not 0 <= source < len(self.texts) for source in sources):
+            error: GenError = ArgumentError(
+                f"the sampler makes rows of a request go on from {sources}; it has rows 0 to {len(self.texts) - 1}."
+            )
+            for text in self.texts:
+                text.error = error
+            return
+        if sources != [*range(len(self.texts))]:
+            self.texts = [self.texts[source].fork(own.seed) for source, own in zip(sources, self.texts, strict=True)]
+        for text, own in zip(self.texts, rows, strict=True):
+            text.take(results, own)

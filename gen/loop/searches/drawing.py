@@ -1,0 +1,123 @@
+"""Draws: every row by itself, each with temperature, cuts and seed of its own; temperature 0 is greedy."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.requests.request import Request
+from gen.samplers import GreedySampler, MultinomialSampler
+from gen.samplers.backends.choosing import compiles, draw
+from gen.samplers.base import Sampler
+from gen.samplers.parameters import Parameters
+
+_DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
+_DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
+
+
+class Drawing:
+    """The search of greedy and multinomial samplers.
+
+    While all requests have equal parameters these are numbers, which is faster; as soon as one differs each row's
+    are in tables on the device, until `begin` is called. Tokens are the same either way.
+    """
+
+    reorders = False
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
+        self._zeros = torch.zeros(count, dtype=torch.float32, device=device)
+        self._tables = {
+            name: torch.full((count,), value, dtype=_DTYPES[name], device=device) for name, value in _DEFAULTS.items()
+        }
+        self.results = (self._token_ids, self._logprobs)
+        self._compiled: set[Hashable] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """All rows are free: what earlier requests asked for no longer counts."""
+        self._seen: dict[tuple[float | None, ...], Sampler] = {}
+        self._used: list[str] = []
+        self._views: dict[tuple[int, int], Parameters] = {}
+
+    def key(self) -> Hashable:
+        """See `gen.loop.searches.search.Search.key`."""
+        return tuple(self._seen) if len(self._seen) == 1 else tuple(self._used)
+
+    def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
+        """See `gen.loop.searches.search.Search.warm_up`."""
+        if not compiles(self._zeros):
+            return
+        asked = self._seen | {_numbers(request.sampler): request.sampler for request in requests}
+        places = [place for place, name in enumerate(_DEFAULTS) if any(numbers[place] is not None for numbers in asked)]
+        used = sorted({*self._used, *(list(_DEFAULTS)[place] for place in places)})
+        for like in logits:
+            kind = like.dtype, like.stride(), tuple(asked) if len(asked) == 1 else tuple(used)
+            if kind in self._compiled:
+                continue
+            self._compiled.add(kind)
+            device = self._zeros.device
+            made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device).zero_()
+            keys = torch.zeros(1, dtype=torch.int64, device=device)
+            if len(asked) == 1:
+                next(iter(asked.values())).step(made, self._zeros[:1], keys)
+            else:
+                tables: dict[str, Any] = {name: self._tables[name][:1] for name in used}
+                draw(made, keys, Parameters(**tables))
+
+    def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
+        """See `gen.loop.searches.search.Search.admit`."""
+        columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
+        for request in requests:
+            if len(self._seen) < 2:  # from then on it is tables, however many come
+                self._seen.setdefault(_numbers(request.sampler), request.sampler)
+        for place, (name, default) in enumerate(_DEFAULTS.items()):
+            table = self._tables[name]
+            if name not in self._used and any(numbers[place] is not None for numbers in columns):
+                table.fill_(default)  # of the rows that go on: they leave it alone
+                self._used.append(name)
+                self._views.clear()
+            if name in self._used:
+                values = [default if numbers[place] is None else numbers[place] for numbers in columns]
+                table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
+
+    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> None:
+        """See `gen.loop.searches.search.Search.choose`."""
+        if len(self._seen) == 1:
+            [sampler] = self._seen.values()
+            token_ids, _, logprobs = sampler.step(logits, self._zeros[here], keys)
+        else:
+            token_ids, logprobs = draw(logits, keys, self._parameters(here))
+        self._token_ids[here] = token_ids
+        self._logprobs[here] = logprobs
+
+    def _parameters(self, here: slice) -> Parameters:
+        """Each row's own: views of the tables, which change in place when rows are filled."""
+        where = here.start, here.stop
+        if where not in self._views:
+            tables: dict[str, Any] = {name: self._tables[name][here] for name in self._used}
+            self._views[where] = Parameters(**tables)
+        return self._views[where]
+
+    def tensors(self) -> Iterable[Tensor]:
+        """See `gen.loop.searches.search.Search.tensors`."""
+        return (self._token_ids, self._logprobs, *self._tables.values())
+
+
+def draws(sampler: Sampler) -> bool:
+    """Whether a sampler is one of gen's own whose rows are independent and whose parameters are numbers."""
+    if type(sampler) is GreedySampler:
+        return True
+    return type(sampler) is MultinomialSampler and not any(isinstance(one, Tensor) for one in _numbers(sampler))
+
+
+def _numbers(sampler: Sampler) -> tuple[float | None, ...]:
+    """The numbers of `_DEFAULTS`; None for what the sampler leaves alone."""
+    if isinstance(sampler, MultinomialSampler):
+        if not isinstance(sampler.temperature, Tensor) and sampler.temperature == 0:
+            return (0.0, None, None, None)
+        return tuple(getattr(sampler, name) for name in _DEFAULTS)
+    return (0.0, None, None, None)

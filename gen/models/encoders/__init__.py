@@ -1,0 +1,1 @@
+"""Encoder models, which make a vector of a text."""

@@ -1,0 +1,263 @@
+"""Encoder models of transformers, such as BERT: texts in, a vector for each token out, on one pinned device."""
+
+import copy
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from gen.arguments import check_flag
+from gen.devices import Placement, resolve_device, to_device
+from gen.errors import GenError, ModelError, show_path
+from gen.isolation import isolated
+from gen.models.checkpoints import check_folder, find_source
+from gen.models.checks import check_model, check_tokenizer
+from gen.models.encoders.sentence_folders import Recipe, read_recipe
+from gen.models.loading import one_at_a_time, read_dtype
+from gen.models.transformers.placing import embedding_rows
+from gen.models.transformers.probing import distance, tolerance_of, undisturbed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@one_at_a_time
+@isolated
+@torch.inference_mode(False)
+def load_encoder(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> "Encoder":
+    """Load an encoder model in Hugging Face format for `gen.embed`.
+
+    Of a sentence-transformers folder all is honoured that decides what a vector is: the longest text, pooling, layers
+    after it, normalising, prompts and lower case.
+
+    Args:
+        path_or_hub_id: a directory or a Hub id such as "organisation/name".
+        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
+            It is resolved here: later calls, from whatever thread, use it and no other.
+        dtype: of the weights, as "float16" or torch.float16; None is the checkpoint's.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: whether code that comes with the model may run.
+        attn_implementation: "sdpa" or "eager"; None is the model's own choice.
+    Raises:
+        DeviceError: the device does not exist.
+        ModelError: there is no such model, its files are not whole, it is no encoder (see
+            `from_transformers_encoder`), or its folder asks for what gen cannot do.
+        ArgumentError: an unknown dtype.
+    """
+    check_flag("trust_remote_code", trust_remote_code)
+    target = resolve_device(device)
+    weights_dtype = read_dtype(dtype)
+    source = find_source(path_or_hub_id, revision)
+    recipe = read_recipe(source)
+    if source.folder:
+        check_folder(source.folder / recipe.subfolder)
+
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+
+    options = {"trust_remote_code": trust_remote_code, "subfolder": recipe.subfolder, **source.options}
+    try:
+        # of an encoder with a decoder, as T5, the encoder alone
+        known = type(AutoConfig.from_pretrained(source.name, **options)) in MODEL_FOR_TEXT_ENCODING_MAPPING
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
+        model, report = (AutoModelForTextEncoding if known else AutoModel).from_pretrained(
+            source.name,
+            dtype=weights_dtype,
+            device_map={"": target},
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+            **options,
+        )
+    except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
+        raise ModelError(f"cannot load {show_path(path_or_hub_id)}: {error}") from error
+    # checkpoints of other heads lack BERT's pooler, whose result is not used
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
+        names = ", ".join(missing[:3])
+        raise ModelError(f"{show_path(path_or_hub_id)} lacks {len(missing)} weights of an encoder, such as {names}.")
+    return Encoder(model.eval(), tokenizer, recipe)
+
+
+@isolated
+def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "Encoder":
+    """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
+
+    Raises:
+        ArgumentError: something else came as a model or tokenizer.
+        ModelError: it is no encoder without a head, is in training mode, or is on several devices.
+    """
+    check_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
+    check_tokenizer("from_transformers_encoder", tokenizer)
+    return Encoder(model, tokenizer)
+
+
+class Encoder:
+    """A transformers encoder and its tokenizer, for `gen.embed`; threads may share it.
+
+    Attributes:
+        hf_model: the transformers model itself.
+        recipe: how the vectors of tokens become a text's.
+        placement: recorded at init; never asked for again.
+        hidden_size: the length of a token's vector.
+        context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
+        may_pad: whether texts of unequal lengths may share a batch: their padding leaves their vectors as they are.
+    """
+
+    def __init__(
+        self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", recipe: Recipe | None = None
+    ) -> None:
+        self.hf_model = model
+        self.recipe = recipe or Recipe()
+        name = type(model).__name__
+        self._parts = tuple(model.modules())
+        self._refuse_training()
+        if model.config.is_encoder_decoder:
+            raise ModelError(f"{name} is an encoder with a decoder; give its encoder alone, as T5EncoderModel.")
+        devices = list(dict.fromkeys(parameter.device for parameter in model.parameters()))
+        if len(devices) != 1 or devices[0].type == "meta":
+            raise ModelError(
+                f"{name} is on {', '.join(map(str, devices))}, expected one device with values; load it with "
+                "gen.load_encoder(path, device=...)."
+            )
+        known = embedding_rows(model)
+        highest = max(tokenizer.get_vocab().values(), default=-1)
+        if highest >= known:
+            raise ModelError(
+                f"the tokenizer has ids up to {highest}, the embedding of {name} only {known} rows: use the "
+                "model's own tokenizer."
+            )
+        self.placement = Placement(
+            input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
+        )
+        self._layers = self.recipe.layers.to(devices[0])
+        self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep how they truncate, and are not for threads
+        if self.recipe.lower_case:
+            _lower_case_(self._tokenizer)
+        self._lock = threading.Lock()
+        self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
+        longest = self.recipe.max_seq_length or tokenizer.model_max_length
+        self.context_length: int = min(_positions(model), longest, sys.maxsize)
+        self.hidden_size, self.may_pad = self._probe()
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[int]]:
+        """Each text's token ids with the special tokens that the tokenizer adds.
+
+        Args:
+            truncate: cut what is beyond context_length; special tokens at the end stay.
+        """
+        limit = self.context_length if truncate and self.context_length < sys.maxsize else None
+        with self._lock:
+            encoded = self._tokenizer(list(texts), truncation=limit is not None, max_length=limit, verbose=False)
+        return [[int(token_id) for token_id in token_ids] for token_ids in encoded["input_ids"]]
+
+    def prompt_length(self, prompt: str) -> int:
+        """How many tokens a prompt has before the text that follows it."""
+        [token_ids] = self.tokenize([prompt])
+        ended = bool(token_ids) and token_ids[-1] in self._tokenizer.all_special_ids
+        return len(token_ids) - ended
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """The recipe's layers on pooled vectors (rows, width), float32, on the input device."""
+        finished: Tensor = self._layers(vectors)
+        return finished
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids (rows, width) int64 and their mask (rows, width) bool, on the CPU, padded on the right."""
+        width = max(map(len, rows))
+        token_ids = torch.full((len(rows), width), self._pad_id, dtype=torch.int64, device="cpu")
+        mask = torch.zeros((len(rows), width), dtype=torch.bool, device="cpu")
+        for row, ids in enumerate(rows):
+            token_ids[row, : len(ids)] = torch.tensor(ids, device="cpu")
+            mask[row, : len(ids)] = True
+        return token_ids, mask
+
+    def encode(self, token_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """A vector for each token.
+
+        Args:
+            token_ids: (rows, width) int64, on the input device, padded on the right.
+            attention_mask: (rows, width) bool, on the input device: False at padding.
+        Returns:
+            (rows, width, hidden_size), of the weights' dtype, on the same device.
+        Raises:
+            ModelError: the model has been put back into training mode.
+        """
+        self._refuse_training()
+        output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
+        hidden: Tensor | None = getattr(output, "last_hidden_state", None)
+        if hidden is None:
+            raise ModelError(
+                f"{type(self.hf_model).__name__} gives no last_hidden_state: it has a head. Load the encoder without "
+                "it, with gen.load_encoder or AutoModel."
+            )
+        return hidden
+
+    def _refuse_training(self) -> None:
+        if any(part.training for part in self._parts):
+            name = type(self.hf_model).__name__
+            raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
+
+    def _probe(self) -> tuple[int, bool]:
+        """Run it on a few tokens: each must get a vector, which depends on those after it.
+
+        A text model whose folder says that it embeds is taken at its word.
+
+        Returns:
+            The length of a vector, and whether padding leaves the vectors as they are.
+        """
+        name = type(self.hf_model).__name__
+        device, longest = self.placement.input_device, min(7, self.context_length)
+        batches = [[[1] * 4], [[1, 1, 1, 2]], [[1] * 4, [1] * longest]]
+        try:
+            with undisturbed(self.hf_model, self.placement.devices):
+                hidden, other, in_batch = (
+                    self.encode(*(to_device(part, device) for part in self.pad(batch))) for batch in batches
+                )
+        except GenError:
+            raise
+        except Exception as error:  # the forwards of models fail with errors of every kind
+            raise ModelError(f"gen cannot run {name}: {type(error).__name__}: {error}") from error
+        if not self.recipe.declared and torch.equal(other[:, :-1], hidden[:, :-1]):
+            raise ModelError(
+                f"{name} is a text model: its vectors know nothing of the tokens after them. Generate with it, after "
+                "gen.load or gen.from_transformers; for embeddings load an encoder such as BERT."
+            )
+        tolerance, _ = tolerance_of(self.hf_model)
+        kept = distance(in_batch[0, :4].cpu(), hidden[0].cpu()) <= tolerance
+        return hidden.shape[-1], kept and not _cuts_the_batch(self.hf_model.config)
+
+
+def _cuts_the_batch(config: Any) -> bool:
+    """Whether attention is within parts of a long batch's width: Reformer's chunks, BigBird's blocks."""
+    return hasattr(config, "lsh_attn_chunk_length") or getattr(config, "attention_type", "") == "block_sparse"
+
+
+def _positions(model: "PreTrainedModel") -> int:
+    """How many tokens the model's positions are for."""
+    limit: int = getattr(model.config, "max_position_embeddings", None) or 0
+    limit = limit if limit > 0 else sys.maxsize  # some say -1 for none
+    table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
+    offset = getattr(table, "padding_idx", None)  # RoBERTa and its kin count from the id after the padding's
+    return limit if offset is None else limit - offset - 1
+
+
+def _lower_case_(tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Make a fast tokenizer put texts into lower case first, if it does not."""
+    from tokenizers import normalizers
+
+    backend = tokenizer.backend_tokenizer
+    now = backend.normalizer
+    steps = list(cast(Any, now)) if isinstance(now, normalizers.Sequence) else [now] if now else []
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])

@@ -1,0 +1,1 @@
+"""exllamav2 and exllamav3: quantised checkpoints on their own kernels."""

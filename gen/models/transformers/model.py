@@ -1,0 +1,189 @@
+"""Hugging Face transformers models: placement, prefill and decode steps over a static cache."""
+
+import inspect
+import sys
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gen.devices import Placement
+from gen.errors import ModelError
+from gen.models.exllama import turns
+from gen.models.idle import Idle
+from gen.models.recommended import recommended_sampler
+from gen.models.transformers.placing import embedding_rows, place
+from gen.models.transformers.wrapping import innermost
+from gen.samplers import Sampler
+from gen.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+
+    from gen.models.base import Rows
+
+    Mask = Tensor | dict[str, Tensor | None] | None
+
+# model types whose windows, or distances between tokens, are counted back from the last column of the cache
+_COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
+
+
+class TransformersModel:
+    """A transformers causal language model behind `gen.models.base.Model`, which says what its attributes are.
+
+    Attributes:
+        hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
+        pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
+    """
+
+    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+        self.hf_model = model
+        self._parts = tuple(model.modules())
+        self._shares_buffers = any(type(part).__module__.startswith("exllamav3.") for part in self._parts)
+        model = self._inner = innermost(model)
+        self._forward_arguments = _arguments(model)
+        self.pads_left = model.config.model_type in _COUNT_FROM_THE_END
+        self.tokenizer = Tokenizer(tokenizer)
+        self._check_usable()
+        self.placement: Placement = place(model)
+        self.idle: Idle[object] = Idle()
+        config = self.decoder_config = model.config.get_text_config(decoder=True)
+        # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
+        self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
+        self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
+        limit = getattr(config, "max_position_embeddings", None) or 0
+        self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
+        eos = model.generation_config.eos_token_id if model.generation_config else None
+        self.eos_token_ids: tuple[int, ...] = (eos,) if isinstance(eos, int) else tuple(eos or ())
+
+    @cached_property
+    def recommended_sampler(self) -> Sampler:
+        """See `gen.models.recommended.recommended_sampler`; the generation config is read at the first use."""
+        vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
+        return recommended_sampler(self._inner.generation_config, vocab_size, self.eos_token_ids)
+
+    def takes(self, argument: str) -> bool:
+        """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
+        return argument in self._forward_arguments
+
+    def release(self) -> None:
+        """Give back the memory that the model keeps from call to call."""
+        self.idle.clear()
+
+    def check(self) -> Hashable:
+        """See `gen.models.base.Checked.check`."""
+        self._refuse_training()
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
+        if hooked or self.placement.offloaded or self._shares_buffers:  # a recorded step would take no turn
+            return None
+        return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
+
+    def new_rows(self, count: int, length: int) -> "Rows":
+        """See `gen.models.base.Model.new_rows`."""
+        from gen.models.transformers.aligned_rows import AlignedRows
+        from gen.models.transformers.rows import TransformersRows
+
+        return (AlignedRows if self.pads_left else TransformersRows)(self, count, length)
+
+    def prompt_inputs(
+        self, token_ids: Tensor, start: int, inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The positions of prompts, and further inputs of the model's forward, where they belong.
+
+        Args:
+            token_ids: (rows, width), int64, on the CPU.
+            start: the position of the first of them.
+            inputs: what goes with the images of the one prompt, if it has any.
+        Returns:
+            (rows, width), or (axes, rows, width) where a position has several axes; int64, on the CPU.
+        """
+        rows, width = token_ids.shape
+        return torch.arange(start, start + width, device="cpu").expand(rows, -1), {}
+
+    def forward(self, token_ids: Tensor, positions: Tensor, mask: "Mask", cache: "Cache") -> Tensor:
+        """The logits (rows, vocab_size) after the last of token_ids (rows, n)."""
+        return self.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=1)[:, -1]
+
+    def forward_all(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        mask: "Mask",
+        cache: "Cache",
+        inputs: Mapping[str, Tensor],
+        logits_to_keep: int | Tensor,
+    ) -> Tensor:
+        """The logits (rows, places, vocab_size) after some places of token_ids (rows, n), or after all."""
+        optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
+        with self.turn():
+            output = self.hf_model(
+                input_ids=token_ids,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+                **{name: value for name, value in optional.items() if self.takes(name)},
+            )
+        logits: Tensor = output.logits
+        if self._shares_buffers:
+            logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
+        return logits
+
+    def turn(self) -> AbstractContextManager[None]:
+        """While the model's forward runs; one thread at a time where it has exllamav3's layers, which share buffers."""
+        if not self._shares_buffers:
+            return nullcontext()
+        return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
+
+    def _refuse_training(self) -> None:
+        if any(part.training for part in self._parts):
+            name = type(self._inner).__name__
+            raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
+
+    def _check_usable(self) -> None:
+        """Refuse what would fail or mislead later."""
+        from transformers.cache_utils import StaticCache, StaticLayer
+
+        model, config = self._inner, self._inner.config
+        name = type(model).__name__
+        if config.is_encoder_decoder or not model.can_generate():
+            raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
+        self._refuse_training()
+        attention = str(config._attn_implementation)
+        if "flash" in attention or "flex" in attention:
+            raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
+        try:
+            layers = StaticCache(config=config, max_cache_len=1).layers
+        except Exception as error:  # configs of kinds that transformers has no static cache for
+            raise ModelError(
+                f"gen cannot run {name}: it has no static cache ({type(error).__name__}: {error})."
+            ) from error
+        if not any(isinstance(layer, StaticLayer) for layer in layers):
+            raise ModelError(f"{name} has no attention cache; models of recurrent layers alone are not supported.")
+        known = embedding_rows(model)
+        if self.tokenizer.vocab_size > known:
+            raise ModelError(
+                f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "
+                "rows: use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))."
+            )
+
+
+def _identity(tensor: Tensor) -> Hashable:
+    """Which tensor it is, and where its numbers are: `.half()` and `.data =` keep the one and change the other."""
+    try:
+        return id(tensor), tensor.dtype, tensor.data_ptr()
+    except RuntimeError:  # of a class that keeps its numbers elsewhere
+        return id(tensor), tensor.dtype
+
+
+def _arguments(model: "PreTrainedModel") -> frozenset[str]:
+    """What a forward takes by name; of those that it hands on to its decoder, the positions."""
+    parameters = inspect.signature(model.forward).parameters
+    hands_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    decoder = model.get_decoder() if hands_on and hasattr(model, "get_decoder") else None
+    inner = inspect.signature(decoder.forward).parameters if isinstance(decoder, torch.nn.Module) else {}
+    return frozenset(parameters) | ({"position_ids"} & inner.keys())

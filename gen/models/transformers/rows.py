@@ -1,0 +1,207 @@
+"""The sequences of a batch in a transformers model: prompts are read into rows, and steps go on from them."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.models.base import Inputs
+from gen.models.transformers.cache import LayerState, Place, check_layers, prompt_cache, step_cache
+from gen.models.transformers.masks import Masks
+from gen.models.transformers.wrapping import innermost
+
+if TYPE_CHECKING:
+    from transformers import Cache
+
+    from gen.models.transformers.model import TransformersModel
+
+_LOGITS = 2**25  # how many numbers the logits of prompts that are read together may have
+
+
+class TransformersRows:
+    """Rows of a static cache, each with a column of its own; see `gen.models.base.Rows`.
+
+    State, changed in place: each layer's keys and values, where the layer is; `columns`, (count,) int64 on every device
+    that has a layer: where each row's next token is written; `positions`, (count, 1) int64 on the embedding's device:
+    the next token's position, which images can put apart from its column.
+    """
+
+    refillable = True
+
+    def __init__(self, model: "TransformersModel", count: int, length: int) -> None:
+        from transformers.cache_utils import LinearAttentionCacheLayerMixin, StaticCache
+
+        self._model = model
+        self.count, self.length = count, length
+        self._layers = StaticCache(config=model.decoder_config, max_cache_len=1).layers
+        check_layers(self._layers, type(model.hf_model).__name__)
+        self._states = [LayerState(count, length) for _ in self._layers]
+        self.whole_prompts = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self._layers)
+        device = model.placement.input_device
+        placed = model.placement.layer_devices
+        self._devices = placed if len(placed) == len(self._layers) else (device,) * len(self._layers)
+        self._row, self._column = (
+            {on: make(count, dtype=torch.int64, device=on) for on in dict.fromkeys((device, *self._devices))}
+            for make in (torch.arange, torch.zeros)
+        )
+        self._position = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._all_columns = torch.arange(length, device=device)
+        self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
+        self._caches: dict[tuple[int, int], Cache] = {}
+        device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
+        self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
+        self.replayable = not self._spread  # a graph is of one device
+
+    def fill(
+        self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
+    ) -> Tensor:
+        """See `gen.models.base.Rows.fill`."""
+        targets = range(self.count)[rows]
+        inputs = inputs or [{}] * len(prompts)
+        logits = [
+            self._read(_slice(targets[run]), prompts[run], start, inputs[run.start])
+            for run in self._runs(prompts, inputs)
+        ]
+        return torch.cat(logits) if len(logits) > 1 else logits[0]
+
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        """See `gen.models.base.Rows.step`."""
+        count = len(token_ids)
+        device = self._position.device
+        column, position = self._column[device][:count], self._position[:count]
+        mask = self._masks.of(column.unsqueeze(1), self._all_columns[:view])
+        token_ids = token_ids.to(device, non_blocking=True)
+        logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
+        for own in self._column.values():
+            own[:count].add_(1).clamp_(max=self.length - 1)
+        position.add_(1).clamp_(max=self._model.context_length - 1)
+        return logits
+
+    def reorder(self, ancestors: Tensor, view: int) -> None:
+        """See `gen.models.base.Rows.reorder`."""
+        count = len(ancestors)
+        on = {ancestors.device: ancestors}  # one copy a device
+        for tensor in self._tensors(view):
+            if tensor.device not in on:
+                on[tensor.device] = ancestors.to(tensor.device, non_blocking=True)
+            tensor[:count].copy_(tensor.index_select(0, on[tensor.device]))
+
+    def copy(self, source: int, targets: slice, view: int) -> None:
+        """See `gen.models.base.Rows.copy`."""
+        for state in self._states:
+            state.copy(source, targets, view)
+        for tensor in (*self._column.values(), self._position):
+            tensor[targets] = tensor[source]
+
+    def grow(self, length: int) -> None:
+        """See `gen.models.base.Rows.grow`."""
+        for state in self._states:
+            state.grow(length)
+        self.length = length
+        self._all_columns = torch.arange(length, device=self._position.device)
+        self._caches.clear()
+
+    def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
+        """See `gen.models.base.Rows.parts`."""
+        for number, (state, device) in enumerate(zip(self._states, self._devices, strict=True)):
+            for name, columns in state.columns.items():
+                yield f"the cache's {name} of layer {number}", columns, device
+            for (kind, _), summary in state.summaries.items():
+                yield f"the {kind} state of layer {number}", summary, device
+        for device, columns in self._column.items():
+            yield "the columns", columns, device
+        yield "the positions", self._position, self._model.placement.input_device
+
+    def moving(self) -> Iterator[Tensor]:
+        """See `gen.models.base.Rows.moving`."""
+        for state in self._states:
+            yield from state.summaries.values()
+        yield from self._column.values()
+        yield self._position
+
+    def _tensors(self, view: int) -> Iterator[Tensor]:
+        """All that belongs to rows."""
+        for state in self._states:
+            yield from state.tensors(view)
+        yield from self._column.values()
+        yield self._position
+
+    def _runs(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs]) -> Iterator[slice]:
+        """Which neighbours are read together: with images none, with recurrent layers those of one length."""
+        first = 0
+        while first < len(prompts):
+            last = first + 1
+            lengths = {len(prompts[first])}
+            while last < len(prompts) and not inputs[first] and not inputs[last]:
+                lengths.add(len(prompts[last]))
+                places = len(self._kept(lengths)) if self._model.takes("logits_to_keep") else max(lengths)
+                too_many = (last + 1 - first) * places * self._model.vocab_size > _LOGITS
+                if too_many or (self.whole_prompts and len(lengths) > 1):
+                    break
+                last += 1
+            yield slice(first, last)
+            first = last
+
+    def _read(self, rows: slice, prompts: Sequence[Sequence[int]], start: int, inputs: Inputs) -> Tensor:
+        """Read prompts, padded on the right, into rows; the logits (n, vocab_size) after each.
+
+        Causal attention does not see what comes later, and a row's own tokens overwrite the padding before its mask
+        shows those columns.
+        """
+        model, device = self._model, self._position.device
+        lengths = [len(prompt) for prompt in prompts]
+        width = max(lengths)
+        token_ids = torch.tensor(
+            [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts], dtype=torch.int64, device="cpu"
+        )  # padded with a token of its own: no other one's NaN gets into its row
+        positions, placed = model.prompt_inputs(token_ids, start, inputs)
+        mask = None
+        if start:
+            queries = torch.arange(start, start + width, device=device).expand(len(prompts), -1)
+            mask = self._masks.of(queries, self._all_columns[: start + width])
+        kept = self._kept(lengths)
+        keep: int | Tensor = len(kept)
+        if len(kept) > 1 and not self._spread:
+            keep = to_device(torch.tensor(kept, device="cpu") - 1, device)
+        cache = prompt_cache(self._layers, self._states, rows, start)
+        every = model.forward_all(
+            to_device(token_ids, device), to_device(positions, device), mask, cache, placed, logits_to_keep=keep
+        )
+        cut = every.shape[1] == len(kept)
+        places = torch.tensor([kept.index(n) if cut else n - 1 for n in lengths], device="cpu")
+        logits = every.gather(1, to_device(places, every.device).view(-1, 1, 1).expand(-1, 1, every.shape[2])).squeeze(
+            1
+        )
+        for layer, state in zip(cache.layers, self._states, strict=True):
+            if getattr(layer, "conv_states", None) is not None:
+                state.write_summaries(rows, layer)
+        filled = torch.tensor(lengths, device="cpu") + start
+        for own in self._column.values():
+            own[rows] = to_device(filled, own.device)
+        highest = (
+            positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else filled.unsqueeze(1)
+        )
+        self._position[rows] = to_device(highest.clamp(max=model.context_length - 1), device)
+        return logits
+
+    def _kept(self, lengths: Collection[int]) -> Sequence[int]:
+        """The tokens, counted from 1, after which logits are made for prompts of these lengths.
+
+        A model that is spread is told how many of the last ones, not which: it may need that tensor anywhere.
+        """
+        return range(min(lengths), max(lengths) + 1) if self._spread else sorted(set(lengths))
+
+    def _cache(self, count: int, view: int) -> "Cache":
+        """The cache of a step; made once for each shape."""
+        cache = self._caches.get((count, view))
+        if cache is None:
+            places = {on: Place(self._row[on][:count], self._column[on][:count], view) for on in self._column}
+            cache = step_cache(self._layers, self._states, [places[on] for on in self._devices], count)
+            self._caches[count, view] = cache
+        return cache
+
+
+def _slice(rows: range) -> slice:
+    return slice(rows.start, rows.stop, rows.step)

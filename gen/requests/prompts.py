@@ -1,0 +1,184 @@
+"""Reads prompts: texts, token ids, arrays and conversations as token ids, with their images."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
+from gen.errors import ArgumentError, show
+from gen.models.base import ImageReader, Inputs, Model
+from gen.requests.images import take_images
+from gen.tokenizers import Message
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Prompt = str | Sequence[int] | Sequence[Message] | Array
+AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)
+Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # no Sequence, which a str would be too
+
+
+def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+    """Each prompt of a call, and whether they came as a list; a list of token ids or of messages is one prompt.
+
+    Arrays and tensors become lists here: (length,) is one prompt, (prompts, length) is a list of them. Host sync: one
+    for each that is on a device.
+
+    Raises:
+        ArgumentError: it is no prompt at all, or an empty list.
+    """
+    given = as_lists(prompt)
+    if isinstance(given, str):
+        return [given], False
+    if not _is_list(given):
+        raise _no_prompt(given)
+    if not given:
+        raise ArgumentError("the list of prompts is empty; give at least one prompt.")
+    if isinstance(given[0], Mapping) or is_whole(given[0]):
+        return [given], False
+    return [as_lists(one) for one in given], True
+
+
+def messages_of(prompt: Prompt) -> list[Message]:
+    """The messages of a conversation; none where the prompt is something else."""
+    if not _is_list(prompt):
+        return []
+    messages = [part for part in prompt if isinstance(part, Mapping)]
+    return messages if len(messages) == len(prompt) else []
+
+
+def read_prompt(
+    model: Model, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
+) -> list[int]:
+    """The token ids of one prompt.
+
+    Raises:
+        ArgumentError: an empty prompt without a bos token, a chat without a template, or an id outside the vocabulary.
+    """
+    tokenizer = model.tokenizer
+    if isinstance(prompt, str) and chat:
+        prompt = [{"role": "user", "content": prompt}]
+    if messages := messages_of(prompt):
+        return tokenizer.encode_chat(messages, template_kwargs)
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
+        raise _no_prompt(prompt)
+    return read_token_ids("the prompt", prompt, vocabulary(model))
+
+
+def vocabulary(model: Model) -> int:
+    """How many ids are tokens: logits beyond the tokenizer's ids are masked."""
+    return min(model.vocab_size, model.tokenizer.vocab_size)
+
+
+def _check_texts(prompt: Prompt) -> None:
+    """Raise an ArgumentError for a lone surrogate in a prompt's text, or in one of its messages."""
+    if isinstance(prompt, str):
+        check_text("the text", prompt)
+    for number, message in enumerate(messages_of(prompt)):
+        for text in _texts(message):
+            check_text(f"message {number}", text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts of a message: its content, or those of the content's parts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
+
+
+def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes | bytearray | memoryview)
+
+
+def _no_prompt(given: object) -> ArgumentError:
+    """The error for what is no prompt, with what to do about it."""
+    hint = ""
+    if given is None:
+        hint = '; give "" to start from the bos token'
+    elif isinstance(given, bytes | bytearray | memoryview):
+        hint = "; decode bytes first, as prompt.decode()"
+    elif isinstance(given, Mapping):
+        hint = '; give its "input_ids"' if "input_ids" in given else "; put a single message into a list: [message]"
+    elif isinstance(given, PathLike):
+        hint = "; read a file first, as path.read_text()"
+    elif hasattr(given, "dtype"):
+        hint = "; an array or tensor has whole numbers, and one or two dimensions"
+    elif isinstance(given, Iterable) and not isinstance(given, Sequence):
+        hint = "; make a list of it, as list(prompts)"
+    return ArgumentError(
+        f"a prompt is a text, a list of messages or of token ids, or a list of those; got {show(given)}{hint}."
+    )
+
+
+def read_illustrated(
+    model: ImageReader,
+    prompt: Prompt,
+    images: Sequence["Image"],
+    *,
+    chat: bool,
+    template_kwargs: Mapping[str, object] | None = None,
+) -> tuple[list[int], Inputs]:
+    """The token ids of a prompt that may have images, and what goes with them.
+
+    In a chat that is given as a text, the images come before the text.
+
+    Raises:
+        ArgumentError: as of `read_prompt`, token ids with images, or another number of places than of images.
+    """
+    if isinstance(prompt, str) and chat:
+        content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
+        prompt = [{"role": "user", "content": content}]
+    if messages := messages_of(prompt):
+        return model.encode(model.tokenizer.chat_text(messages, template_kwargs), images, add_special_tokens=False)
+    if isinstance(prompt, str):
+        return model.encode(prompt, images)
+    if images:
+        raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
+    return read_prompt(model, prompt, chat=chat), {}
+
+
+def read_one_prompt(
+    model: Model,
+    number: int,
+    prompt: Prompt,
+    images: Sequence["Image"],
+    *,
+    chat: bool,
+    template_kwargs: Mapping[str, object] | None,
+) -> tuple[list[int], Inputs]:
+    """One prompt's token ids, and what goes with its images."""
+    _check_template_kwargs(number, prompt, chat, template_kwargs)
+    prompt, images = _place_images(number, prompt, images)
+    _check_texts(prompt)
+    if isinstance(model, ImageReader):
+        return read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
+    if images:
+        raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
+    return read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs), {}
+
+
+def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
+    """Refuse arguments for a chat template where there is no chat."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(
+            f'chat_template_kwargs must be a mapping of names, as {{"enable_thinking": False}}, got {show(given)}'
+        )
+    if given and not messages_of(prompt) and not (chat and isinstance(prompt, str)):
+        raise ArgumentError(
+            f"prompt {number} is no chat, which chat_template_kwargs are for; give chat=True with a text, or give the "
+            "prompt as a list of messages."
+        )
+
+
+def _place_images(number: int, prompt: Prompt, images: Sequence["Image"]) -> tuple[Prompt, Sequence["Image"]]:
+    """A prompt with bare places for images, and its images, which came beside it or in its messages."""
+    messages, found = take_images(messages_of(prompt))
+    if found and images:
+        raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")
+    return (messages, found) if found else (prompt, images)

@@ -1,0 +1,159 @@
+"""Reads a call's arguments into requests: a sampler, a limit, a seed for each prompt; every one checked."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
+from gen.errors import ArgumentError, show
+from gen.isolation import isolated
+from gen.loop.results.stopping import read_stops
+from gen.models.base import Checked, Model
+from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
+from gen.requests.request import LogitsProcessor, Request
+from gen.samplers import BeamSearchSampler, Sampler
+from gen.samplers.backends.random import draw_seed, sample_seed
+from gen.samplers.processors import Processors
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@isolated
+def read_requests(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    samplers: Sequence[Sampler],
+    max_new_tokens: int | Sequence[int],
+    images: Sequence[Sequence["Image"]],
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    template_kwargs: Mapping[str, object] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
+) -> list[Request]:
+    """Check every argument; there is a sampler and a list of images for each prompt.
+
+    Raises:
+        ArgumentError: any of the arguments cannot be used; nothing has run yet.
+        ModelError: the model can no longer be run as it was taken.
+    """
+    check_model(model)
+    check_flag("chat", chat)
+    limits = _read_limits(max_new_tokens, len(prompts))
+    # a model may name ids that are no tokens of its tokenizer
+    eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
+    if eos_token_id is not None:
+        eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
+    stops = read_stops(stop)
+    hidden = model.tokenizer.hidden_in(stops)
+    processors = _read_processors(logits_processors)
+    if top_logprobs is not None:
+        top_logprobs = _read_top_logprobs(top_logprobs, samplers, vocabulary(model))
+    bad_words = {id(sampler): _read_bad_words(model, sampler.processors) for sampler in samplers}
+    requests = []
+    given = zip(prompts, images, samplers, limits, _read_seeds(seed, len(prompts)), strict=True)
+    for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
+        try:
+            token_ids, inputs = read_one_prompt(
+                model, number, prompt, pictures, chat=chat, template_kwargs=template_kwargs
+            )
+        except ArgumentError as error:
+            raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
+        room = model.context_length - len(token_ids)
+        if room < min(1, most):
+            raise ArgumentError(
+                f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
+                "room for a new one. Shorten the prompt."
+            )
+        texts = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
+        request = Request(
+            prompt_ids=token_ids,
+            sampler=sampler,
+            seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(texts)),
+            limit=min(most, room),
+            stops=stops,
+            eos_token_ids=eos_token_ids,
+            bad_words=bad_words[id(sampler)],
+            inputs=inputs,
+            logits_processors=processors,
+            top_logprobs=top_logprobs,
+            hidden=hidden,
+            number=number,
+        )
+        requests.append(request)
+    return requests
+
+
+def check_model(model: Model) -> None:
+    """Raise unless this is a loaded model that can still be run as it was taken."""
+    needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
+    if not all(hasattr(model, name) for name in needed):
+        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
+        if hasattr(model, "config"):
+            hint = "; give gen.from_transformers(model, tokenizer)"
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
+    if isinstance(model, Checked):
+        model.check()
+
+
+def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:
+    """One limit a prompt."""
+    given = as_lists(max_new_tokens)
+    if not isinstance(given, list | tuple):
+        return [read_whole("max_new_tokens", given)] * prompts
+    if len(given) != prompts:
+        raise ArgumentError(
+            f"max_new_tokens must be one whole number or one for each of {prompts} prompts, got {len(given)}"
+        )
+    return [read_whole("max_new_tokens", limit) for limit in given]
+
+
+def _read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsProcessor, ...]:
+    """The user's own processors."""
+    if given is None:
+        return ()
+    if not isinstance(given, list | tuple) or not all(map(callable, given)):
+        raise ArgumentError(
+            "logits_processors must be a list of functions (token_ids, lengths, logits) -> logits, got " + show(given)
+        )
+    return tuple(given)
+
+
+def _read_top_logprobs(given: int, samplers: Sequence[Sampler], known: int) -> int:
+    """How many of the likeliest tokens are told."""
+    if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
+        raise ArgumentError(
+            "top_logprobs are of texts that grow token by token, and a beam search chooses among whole texts; leave "
+            "top_logprobs out, or take gen.samplers.greedy or multinomial."
+        )
+    return read_whole("top_logprobs", given, maximum=known)
+
+
+def _read_bad_words(model: Model, processors: Processors | None) -> tuple[tuple[int, ...], ...]:
+    """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
+    if processors is None:
+        return ()
+    # a sampler knows no vocabulary, so that ids are checked here
+    read_token_ids("logit_bias", list(processors.logit_bias or ()), vocabulary(model))
+    sequences: list[list[int]] = []
+    for word in processors.bad_words or ():
+        if isinstance(word, str):
+            sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
+        else:
+            sequences.append(read_token_ids("bad_words", word, vocabulary(model)))
+    return tuple(dict.fromkeys(map(tuple, sequences)))
+
+
+def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
+    """One seed a prompt."""
+    if seed is None:
+        return [draw_seed() for _ in range(prompts)]
+    given = as_lists(seed)
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        return [read_whole("seed", given)] * prompts
+    if len(given) != prompts:
+        raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(given)}")
+    return [read_whole("seed", value) for value in given]

@@ -1,0 +1,103 @@
+"""Which implementation a tensor is sampled with: all have one meaning and, on equal logits, one result.
+
+The fast path on the CPU, whose host branches cost nothing there, and Triton's kernels on CUDA devices are operations of
+torch's, so that whatever records or captures a step sees one call. All else takes the torch path, which has no host
+syncs, call by call.
+"""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.devices import native_cuda
+from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.logits import check_logits
+from gen.samplers.parameters import Parameters
+
+_OPERATIONS = {
+    "most_likely": "(Tensor logits) -> (Tensor, Tensor)",
+    "likeliest": "(Tensor logits, int n) -> (Tensor, Tensor)",
+    "draw": "(Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p)"
+    " -> (Tensor, Tensor)",
+}
+_NAMES = torch.ops.gen
+for _name, _schema in _OPERATIONS.items():
+    if not hasattr(_NAMES, _name):  # torch keeps it where gen is imported again
+        torch.library.define(f"gen::{_name}", _schema)
+        torch.library.impl(f"gen::{_name}", "CPU", getattr(cpu_backend, _name))
+
+
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's most likely token, the lowest index among equals, and its log-probability.
+
+    Args:
+        logits: (rows, vocab), floating, any device.
+    Returns:
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
+    Raises:
+        ArgumentError: these are no logits (rows, vocab).
+    """
+    token_ids, logprobs = _path(logits).most_likely(logits)
+    return token_ids, logprobs
+
+
+def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Each row's n most likely tokens, best first; any of those that are equally likely.
+
+    Args:
+        logits: (rows, vocab), floating, any device.
+        n: at most vocab.
+    Returns:
+        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
+        where the log-probability is -inf. Host sync: none on CUDA.
+    Raises:
+        ArgumentError: as of `most_likely`.
+    """
+    logprobs, token_ids = _path(logits).likeliest(logits, n)
+    return logprobs, token_ids
+
+
+def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:
+    """Draw each row's token, and its log-probability under the distribution that was drawn from.
+
+    Args:
+        logits: (rows, vocab), floating, any device.
+        keys: (rows,), int64, on the same device.
+        parameters: their tensors on the same device; temperature 0 is greedy.
+    Returns:
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
+    Raises:
+        ArgumentError: these are no logits (rows, vocab), or a parameter's tensor has another number of rows.
+        DeviceError: a parameter's tensor is on another device.
+    """
+    path = _path(logits)
+    if parameters.greedy:
+        token_ids, logprobs = path.most_likely(logits)
+    else:
+        token_ids, logprobs = path.draw(logits, keys, *parameters.for_rows(logits))
+    return token_ids, logprobs
+
+
+def compiles(tensor: Tensor) -> bool:
+    """Whether logits on this tensor's device are sampled by kernels that are compiled at their first use: Triton's."""
+    return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
+
+
+def _path(logits: Tensor) -> Any:
+    """A module of `most_likely`, `likeliest` and `draw`, or their operations.
+
+    With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices. They are tested under Triton's interpreter
+    and compiled to machine code, but have not run on a GPU yet, which is why they are asked for.
+    """
+    check_logits(logits)
+    if len(logits) == 0:
+        return torch_backend  # its shapes depend on nothing in the tensors
+    if logits.device.type == "cpu":
+        return _NAMES
+    if compiles(logits):
+        from gen.samplers.backends import triton_backend  # needs triton
+
+        return triton_backend.operations()
+    return torch_backend

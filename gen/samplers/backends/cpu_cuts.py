@@ -1,0 +1,190 @@
+"""Where rows are cut on the CPU, where the host may look: among the largest few values, and seldom further down."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.samplers.backends.cpu_settings import Settings
+from gen.samplers.backends.race import running_sum
+
+_SLICES, _DEPTH = 4096, 46  # a wide nucleus is found to the slice first; the slices reach this deep in bits
+_HEAD, _SHORT = 128, 32  # how many of the largest logits are looked at first for top-p, and for min-p alone
+_LOWEST = -torch.finfo(torch.float32).max
+_PAIR = torch.tensor([0, 1], device="cpu")
+_OF_LAST = torch.tensor([1, 1, 0, 0], device="cpu")  # which of `Settings.edges` are counted from the last one
+
+
+def rank(values: Tensor, settings: Settings, *, wide: bool) -> tuple[Tensor, Tensor | None]:
+    """The largest values (rows, n) in falling order, as many as `cut_` needs, and where they are.
+
+    Args:
+        values: (rows, vocab), float32.
+        wide: whether top-p is known to keep many tokens.
+    Returns:
+        Both (rows, n); the values as they are and None where it needs no order.
+    """
+    depth = settings.deepest
+    if settings.top_p is not None and not wide:  # which keeps nothing that top-k has dropped
+        depth = depth + 1 if depth and settings.no_top_k is None else max(depth, _HEAD)
+    if not depth:
+        return values, None
+    head, index = values.topk(min(depth, values.shape[1]))
+    return head, index
+
+
+def cut_(
+    mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool, alive: bool
+) -> None:
+    """Leave no mass to what is cut.
+
+    Args:
+        mass, values: (rows, vocab), float32, -inf for what is no token.
+        ranked: what `rank` gives.
+        wide: whether top-p is known to keep many tokens.
+        alive: whether every row has a token.
+    """
+    at_once = alive and not wide and settings.edges is not None
+    if not (at_once and _cut_at_once_(mass, values, ranked, settings)):
+        _cut_in_turn_(mass, values, ranked, settings, wide=wide)
+    if settings.min_p is not None:
+        mass.mul_(mass >= settings.min_p)
+
+
+def _cut_at_once_(mass: Tensor, values: Tensor, ranked: tuple[Tensor, Any], settings: Settings) -> bool:
+    """Top-k and top-p where all rows have both; False, with nothing cut, where equal values lie around a cut."""
+    head, index = ranked
+    edges: Any = settings.edges
+    top_p: Any = settings.top_p
+    reached = running_sum(mass.gather(1, index))
+    place = settings.place
+    total = reached.gather(1, place) if isinstance(place, Tensor) else reached[:, place : place + 1]
+    last = torch.searchsorted(reached, total * top_p)
+    around = head.gather(1, torch.addcmul(edges, last, _OF_LAST))  # a row's last one, the next, and both of top-k
+    if any(beyond == inside for pairs in around.tolist() for inside, beyond in (pairs[:2], pairs[2:])):
+        return False
+    mass.mul_(values >= around[:, :1])
+    return True
+
+
+def _cut_in_turn_(
+    mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool
+) -> None:
+    """Top-k, then top-p."""
+    head, index = ranked
+    if settings.deepest:
+        mass.mul_(values >= _kth_value(head, settings))
+    if settings.top_p is not None:
+        goal = mass.sum(-1, keepdim=True, dtype=torch.float64) * settings.top_p
+        rows = list(range(len(mass)))
+        if index is not None and not wide:
+            _, threshold, rows = _nucleus(head, mass.gather(1, index), goal, settings, ordered=False)
+            for row in rows:
+                threshold[row] = -math.inf
+            mass.mul_(values >= threshold)
+        for row in rows:
+            scale = settings.scale[row] if isinstance(settings.scale, Tensor) else settings.scale
+            mass[row].mul_(_in_wide_nucleus(values[row], mass[row], scale, goal[row]))
+
+
+def cut_head_(
+    mass: Tensor, head: Tensor, settings: Settings, *, half: bool, all_mass: Callable[[], Tensor]
+) -> list[int]:
+    """Leave no mass to what is cut of the largest values; all rows are of one kind.
+
+    Args:
+        mass, head: (rows, n), float32: as many of the largest values as `depth_of` says, in falling order.
+        half: whether the logits are in half precision, and equal ones in the order of their tokens.
+        all_mass: gives the mass of all blocks (rows, blocks).
+    Returns:
+        The rows of which more may be kept, or something else. That depends on the row alone, and not on n.
+    """
+    wide: list[int] = []
+    if settings.deepest:
+        hits = head >= _kth_value(head, settings).clamp(min=_LOWEST)
+        mass.mul_(hits)
+        beyond = hits.sum(-1, keepdim=True) > _most(settings.place + 1, half)
+    if settings.top_p is not None:
+        total = mass if settings.deepest else all_mass()
+        goal = total.sum(-1, keepdim=True).double() * settings.top_p
+        last, _, wide = _nucleus(head, mass, goal, settings, ordered=half)
+        mass.mul_(torch.arange(head.shape[1], device="cpu") <= last)
+    if settings.min_p is not None:
+        mass.mul_(mass >= settings.min_p)
+    if not settings.deepest:
+        beyond = mass[:, -1:] > 0
+    return [row for row, [more] in enumerate(beyond.tolist()) if more or row in wide]
+
+
+def depth_of(settings: Settings, vocab: int, *, half: bool) -> int:
+    """How many of the largest values of large logits are looked at."""
+    if settings.deepest:
+        return min(int(_most(settings.deepest, half)) + 1, vocab)
+    return _SHORT if settings.top_p is None else _HEAD
+
+
+def _most(k: Any, half: bool) -> Any:
+    """How many tokens top-k may keep before a row is worked on whole: in half precision many are equal."""
+    return 2 * k + _HEAD // 2 if half else k
+
+
+def _kth_value(head: Tensor, settings: Settings) -> Tensor:
+    """The k-th largest value of each row, (rows, 1); -inf in rows that top-k leaves alone."""
+    place = settings.place
+    kth = head.gather(1, place) if isinstance(place, Tensor) else head[:, place : place + 1]
+    return kth if settings.no_top_k is None else kth.masked_fill(settings.no_top_k, -math.inf)
+
+
+def _nucleus(
+    head: Tensor, share: Tensor, goal: Tensor, settings: Settings, *, ordered: bool
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Where the mass of the largest values reaches a goal.
+
+    Args:
+        head, share: (rows, n), float32: these values in falling order, and their masses.
+        goal: (rows, 1), float64.
+        ordered: whether equal values are in the order of their tokens.
+    Returns:
+        The place of the last value that is needed, (rows, 1) int64, n where top-p is 1; this value, (rows, 1) float32,
+        -inf where top-p is 1; and the rows where this is wrong: their goal is not reached, or not all are there that
+        equal the last one. In no order, none may follow that does.
+    """
+    length = head.shape[1]
+    last = torch.searchsorted(running_sum(share), goal)
+    pair = (last + _PAIR).clamp_(max=length - 1)
+    if ordered:
+        pair[:, 1] = length - 1
+    pair = head.gather(1, pair)
+    wide = [row for row, (one, other) in enumerate(pair.tolist()) if not other < one]
+    threshold = pair[:, :1]
+    if settings.no_top_p is not None:
+        free = settings.no_top_p.squeeze(1).tolist()
+        wide = [row for row in wide if not free[row]]
+        last = last.masked_fill(settings.no_top_p, length)
+        threshold.masked_fill_(settings.no_top_p, -math.inf)
+    return last, threshold, wide
+
+
+def _in_wide_nucleus(values: Tensor, mass: Tensor, scale: float | Tensor, goal: Tensor) -> Tensor:
+    """Top-p of one row with many likely tokens: the mass of slices of likelihood, then a sort of the last slice.
+
+    Args:
+        values, mass: (vocab,), float32.
+        scale: see `race.mass_of`.
+        goal: (1,), float64.
+    Returns:
+        (vocab,), bool: what is kept, among equals the lower indices.
+    """
+    depth = (values - values.amax()).mul_(scale).mul_(-_SLICES / _DEPTH)
+    slices = depth.nan_to_num_(0).clamp_(max=_SLICES - 1).short()
+    shares = torch.zeros(_SLICES, dtype=torch.float64, device="cpu").scatter_add_(0, slices.long(), mass.double())
+    reached = shares.cumsum(0)
+    last = (reached < goal).sum().clamp_(max=int(slices.amax()))
+    inside = (slices == last).nonzero().squeeze(1)
+    inside = inside[values[inside].sort(descending=True, stable=True).indices]
+    before = running_sum(mass[inside].unsqueeze(0)) + (reached[last] - shares[last])
+    kept = slices < last
+    kept[inside[: int((before < goal).sum()) + 1]] = True
+    return kept

@@ -1,0 +1,142 @@
+"""Sampling in torch operations without a host sync or a shape that depends on data: for any device.
+
+On a small device tensor an operation costs the same whatever it does, so they are few, and a cut is found by a sort.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gen.samplers.backends.blocks import BLOCK, whole_blocks
+from gen.samplers.backends.race import LOG2_E, counters, log_probability, mass_of, running_sum, winner
+from gen.samplers.backends.random import log_uniform
+from gen.samplers.logits import native
+from gen.samplers.parameters import LARGEST, SMALLEST, Column
+
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's most likely token, the lowest index among equals, and its log-probability.
+
+    Args:
+        logits: (rows, vocab), floating.
+    Returns:
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
+    """
+    values = _numbers(logits)
+    token_ids = values.argmax(-1, keepdim=True)
+    mass = mass_of(values, values.gather(1, token_ids), LOG2_E)
+    return token_ids, log_probability(mass.gather(1, token_ids), _total(_by_block(mass)))
+
+
+def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Each row's n most likely tokens, best first; any of those that are equally likely.
+
+    Args:
+        logits: (rows, vocab), floating.
+        n: at most vocab.
+    Returns:
+        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
+        where the log-probability is -inf. Host sync: none.
+    """
+    values = _numbers(logits)
+    best, token_ids = values.topk(n)
+    top = best[:, :1]
+    logprobs = best - top - _total(_by_block(mass_of(values, top, LOG2_E))).log()
+    return logprobs.float().nan_to_num_(nan=-math.inf, neginf=-math.inf), token_ids.clamp_(max=logits.shape[1] - 1)
+
+
+def draw(
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
+    """Draw each row's token, and its log-probability under the distribution that was drawn from.
+
+    Args:
+        logits: (rows, vocab), floating.
+        keys: (rows,), int64, on the same device.
+        temperature, top_k, top_p, min_p: see `gen.samplers.parameters.Parameters.for_rows`.
+    Returns:
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
+    """
+    values, mass, cold = _weigh(logits, temperature)
+    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    if kept is not None:
+        mass.mul_(kept)
+    blocks = _by_block(mass)
+    places, distances = counters(blocks.shape[1], logits.device)
+    noise = log_uniform(keys.unsqueeze(1), distances)
+    token_ids = torch.add(places, winner(noise[:, BLOCK:], blocks), alpha=BLOCK)  # of the block
+    token_ids = token_ids.gather(1, winner(noise[:, :BLOCK], mass.gather(1, token_ids)))
+    if cold is not None:
+        token_ids = torch.where(cold, values.argmax(-1, keepdim=True), token_ids)
+    return token_ids, log_probability(mass.gather(1, token_ids), _total(blocks))
+
+
+def keeps(logits: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column) -> Tensor:
+    """Which tokens `draw` chooses from: (rows, vocab), bool; never one of -inf or NaN. Arguments: as for `draw`.
+
+    Host sync: none.
+    """
+    values, mass, cold = _weigh(logits, temperature)
+    alive = values.isfinite() & ~mass.isnan()
+    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    if kept is not None:
+        alive &= kept
+    if cold is not None:
+        places = torch.arange(values.shape[1], device=values.device)
+        alive &= ~cold | (places == values.argmax(-1, keepdim=True))
+    return alive[:, : logits.shape[1]]
+
+
+def _weigh(logits: Tensor, temperature: Column) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logits as `_numbers` has them; their masses; and which rows (rows, 1) have a temperature of 0."""
+    values, scale, cold = _numbers(logits), LOG2_E, None
+    if temperature is not None:
+        heat = temperature.view(-1, 1)
+        if temperature.dim():  # a number is in range
+            cold = heat <= 0
+            heat = heat.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
+        scale = LOG2_E / heat
+    return values, mass_of(values, values.amax(-1, keepdim=True), scale), cold
+
+
+def _kept(
+    values: Tensor, mass: Tensor, cold: Tensor | None, top_k: Column, top_p: Column, min_p: Column
+) -> Tensor | None:
+    """What top-k, top-p and min-p keep, bool; None for everything."""
+    kept = None
+    if top_k is not None or top_p is not None:  # of the sorted row each keeps the first few
+        ranked, order = values.sort(dim=-1, descending=True, stable=True)
+        first = None
+        if top_k is not None:
+            place = (top_k.view(-1, 1).clamp(1, values.shape[1]) - 1).expand(len(values), 1)
+            first = ranked >= ranked.gather(1, place)
+        if top_p is not None:
+            share = mass.gather(1, order)
+            if first is not None:
+                share.mul_(first)
+            reached = running_sum(share)
+            # what top-k has dropped comes after all of the mass
+            first = reached - share < reached[:, -1:] * top_p.view(-1, 1).clamp(min=SMALLEST)
+        assert first is not None  # one of them is given; tells mypy
+        kept = torch.empty_like(first).scatter_(1, order, first)
+    if min_p is not None:
+        likely = mass >= min_p.view(-1, 1).clamp(max=1)
+        kept = likely if kept is None else kept.logical_and_(likely)
+    return kept if kept is None or cold is None else kept.logical_or_(cold)
+
+
+def _numbers(logits: Tensor) -> Tensor:
+    """A copy in whole blocks (rows, blocks * 128), float32: -inf for NaN and past the end, and a number for +inf."""
+    return whole_blocks(native(logits)).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
+
+
+def _by_block(mass: Tensor) -> Tensor:
+    """The mass of each block (rows, blocks)."""
+    return torch.unflatten(mass, 1, (-1, BLOCK)).sum(-1)
+
+
+def _total(blocks: Tensor) -> Tensor:
+    return blocks.sum(-1, keepdim=True, dtype=torch.float64)

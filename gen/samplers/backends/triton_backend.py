@@ -1,0 +1,172 @@
+"""Sampling with Triton kernels on a CUDA device: the logits are read once, and again only where they are cut."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from gen.samplers.backends import torch_backend, triton_cuts, triton_kernels
+from gen.samplers.backends.blocks import count_blocks
+from gen.samplers.logits import native
+from gen.samplers.parameters import LARGEST, SMALLEST, Column
+
+likeliest = torch_backend.likeliest
+
+_SURVEYED, _SEARCHED = 8, 32  # blocks that a program works on at a time
+_OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch
+
+
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """As `torch_path.most_likely`. Two kernels; host sync: none."""
+    logits = _rows(logits)
+    rows, vocab = logits.shape
+    with _on(logits):
+        maxima, masses = _survey(logits, _column(None, 1, torch.float32, logits))
+        token_ids, logprobs = _results(logits)
+        triton_kernels.most_likely[(rows,)](
+            logits,
+            logits.stride(0),
+            maxima,
+            masses,
+            token_ids,
+            logprobs,
+            vocab,
+            maxima.shape[1],
+            WIDTH=_width(maxima),
+            **_OPTIONS,
+        )
+    return token_ids, logprobs
+
+
+def draw(
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
+    """As `torch_path.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
+    logits, keys = _rows(logits), keys.contiguous()
+    rows, vocab = logits.shape
+    has = {"HAS_TOP_K": top_k is not None, "HAS_TOP_P": top_p is not None, "HAS_MIN_P": min_p is not None}
+    cold = None if temperature is None or not temperature.dim() else temperature <= 0  # a number is in range
+    broken = [value.isnan() for value in (temperature, top_p, min_p) if value is not None and value.dim()]
+    with _on(logits):
+        if cold is not None and temperature is not None:
+            temperature = temperature.masked_fill(cold, 1).clamp(SMALLEST, LARGEST)
+        temperature = _column(temperature, 1, torch.float32, logits)
+        maxima, masses = _survey(logits, temperature)
+        blocks = maxima.shape[1]
+        token_ids, logprobs = _results(logits)
+        floors, thresholds = torch.empty((2, rows), dtype=torch.float32, device=logits.device)
+        quotas = torch.empty(rows, dtype=torch.int64, device=logits.device)
+        listed = torch.empty((rows, blocks), dtype=torch.int32, device=logits.device)
+        counts = torch.empty(rows, dtype=torch.int32, device=logits.device)
+        if any(has.values()):
+            settings = (
+                temperature,
+                _column(top_k, vocab, torch.int64, logits).clamp(1, vocab),
+                _column(top_p, 1, torch.float64, logits).clamp(SMALLEST, 1),
+                _column(min_p, 0, torch.float64, logits).clamp(0, 1),
+            )
+            triton_cuts.list_blocks[(rows,)](
+                maxima,
+                masses,
+                *settings,
+                listed,
+                counts,
+                floors,
+                blocks,
+                HAS_TOP_K=has["HAS_TOP_K"],
+                HAS_TOP_P=has["HAS_TOP_P"],
+                WIDTH=_width(maxima),
+                **_OPTIONS,
+            )
+            triton_cuts.find_cut[(rows,)](
+                logits,
+                logits.stride(0),
+                maxima,
+                masses,
+                *settings,
+                listed,
+                counts,
+                floors,
+                thresholds,
+                quotas,
+                vocab,
+                blocks,
+                **has,
+                WIDTH=_width(maxima),
+                GROUP=_SEARCHED,
+                **_OPTIONS,
+            )
+        triton_kernels.draw[(rows,)](
+            logits,
+            logits.stride(0),
+            keys,
+            maxima,
+            masses,
+            temperature,
+            listed,
+            counts,
+            thresholds,
+            quotas,
+            token_ids,
+            logprobs,
+            vocab,
+            blocks,
+            HAS_CUT=any(has.values()),
+            WIDTH=_width(maxima),
+            GROUP=_SEARCHED,
+            **_OPTIONS,
+        )
+    if cold is not None:
+        best, best_logprobs = most_likely(logits)
+        token_ids = torch.where(cold.unsqueeze(1), best, token_ids)
+        logprobs = torch.where(cold, best_logprobs, logprobs)
+    for nan in broken:
+        token_ids, logprobs = token_ids.masked_fill(nan.unsqueeze(1), 0), logprobs.masked_fill(nan, -torch.inf)
+    return token_ids, logprobs
+
+
+@lru_cache
+def operations() -> Any:
+    """Register the functions of this module as what torch's operations do on CUDA, and return those."""
+    for name, function in (("most_likely", most_likely), ("likeliest", likeliest), ("draw", draw)):
+        torch.library.impl(f"gen::{name}", "CUDA", function)
+    return torch.ops.gen
+
+
+def _rows(logits: Tensor) -> Tensor:
+    """Logits whose rows are contiguous, which is all that the kernels ask."""
+    logits = native(logits)
+    return logits if logits.stride(1) == 1 else logits.contiguous()
+
+
+def _on(logits: Tensor) -> torch.cuda.device:
+    """Triton launches on the current device, which need not be the tensor's; -1, for a CPU tensor, changes nothing."""
+    return torch.cuda.device(logits.device.index if logits.is_cuda else -1)
+
+
+def _survey(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    rows, vocab = logits.shape
+    blocks = count_blocks(vocab)
+    maxima, masses = torch.empty((2, rows, blocks), dtype=torch.float32, device=logits.device)
+    triton_kernels.survey[(rows, triton.cdiv(blocks, _SURVEYED))](
+        logits, logits.stride(0), temperature, maxima, masses, vocab, blocks, GROUP=_SURVEYED, enable_fp_fusion=False
+    )
+    return maxima, masses
+
+
+def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
+    token_ids = torch.empty((len(logits), 1), dtype=torch.int64, device=logits.device)
+    return token_ids, torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+
+
+def _column(value: Column, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
+    """A parameter as (rows,), contiguous."""
+    if value is None:
+        return torch.full((len(logits),), neutral, dtype=dtype, device=logits.device)
+    return value.to(dtype).expand(len(logits)).contiguous()
+
+
+def _width(maxima: Tensor) -> int:
+    return int(triton.next_power_of_2(maxima.shape[1]))

@@ -1,0 +1,56 @@
+"""Operators whose kernels users wrote in Python: they run on the virtual tensors themselves, so that all is seen."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
+
+from gen.testing.calls.current_call import current_call
+from gen.testing.machine import CPU
+from gen.testing.rules.operators import OpRule
+from gen.testing.rules.same_device import place_of
+
+_EVERYWHERE = "CompositeExplicitAutograd"
+
+
+def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run the kernel for CUDA, or the one for all devices.
+
+    Raises:
+        NotImplementedError: there is one for the CPU alone, and a tensor on a GPU.
+    """
+    on_gpu = any(place_of(tensor) != CPU for _, _, tensor in rule.tensors(args, kwargs))
+    kernel = _kernel(rule.func, "cuda" if on_gpu else "cpu")
+    outer = current_call.home, current_call.scalars
+    current_call.home, current_call.scalars = CPU, ()  # nothing in a user's kernel was made by torch
+    try:
+        return kernel(*args, **kwargs)
+    finally:
+        current_call.home, current_call.scalars = outer
+
+
+def _kernel(func: OpOverload, device_type: str) -> Callable[..., Any]:
+    definition: Any = OPDEFS.get(f"{func.namespace}::{func._schema.name.split('::')[1]}")
+    if definition is not None:
+        kernels = definition._backend_fns
+        found = kernels.get(device_type, kernels.get(None))
+        if found is not None:
+            return partial(_with_torch_functions, found)
+    name = func._schema.name + (f".{func._schema.overload_name}" if func._schema.overload_name else "")
+    for key in (device_type.upper(), _EVERYWHERE):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            return partial(func._op_dk, getattr(DispatchKey, key))
+    raise NotImplementedError(
+        f"Could not run '{name}' with arguments from the '{device_type.upper()}' backend: it has no kernel for it. "
+        f"Register one with device_types='{device_type}'."
+    )
+
+
+def _with_torch_functions(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a kernel as any other code of the user: what it calls asks the class of its tensors."""
+    with torch._C._EnableTorchFunction():
+        return kernel(*args, **kwargs)

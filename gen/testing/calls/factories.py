@@ -1,0 +1,235 @@
+"""What makes tensors, taught to make them on virtual GPUs: torch.zeros and its kin, `new_*`, `*_like`."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._device import DeviceContext
+
+from gen.testing.calls.transfers import to
+from gen.testing.cuda import memory
+from gen.testing.cuda.generators import VirtualGenerator, drawing_from, refuse_generator
+from gen.testing.machine import CPU, DEVICES, issued, machine
+from gen.testing.rules.same_device import place_of
+from gen.testing.syncs.listeners import report_sync
+from gen.testing.tensors.cpu_sites import remember
+from gen.testing.tensors.plain_tensors import as_plain, directly, plain
+from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
+
+FILLED = (
+    "arange", "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
+    "hamming_window", "hann_window", "kaiser_window", "linspace", "logspace", "ones", "range", "scalar_tensor",
+    "tril_indices", "triu_indices", "zeros",
+)  # fmt: skip
+DRAWN = ("normal", "rand", "randint", "randn", "randperm")
+LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+COPIED = ("as_tensor", "asarray", "tensor")
+
+Factory = Callable[..., Any]
+
+
+def filled(original: Factory) -> Factory:
+    """A factory of the kind of torch.zeros."""
+
+    @wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        target, pin = _take_place(kwargs)
+        with directly():  # a size or value may be on a GPU and is read; the result is where it was asked for
+            if target is None:
+                return _finish_on_cpu(original(*args, **kwargs), pin)
+            if type(kwargs.get("out")) is VirtualTensor:
+                return original(*args, **kwargs)
+            issued[target] += 1
+            _check_memory(original, args, kwargs, target)
+            return on_gpu(original(*args, **kwargs, device="cpu"), target)
+
+    return factory
+
+
+def _check_memory(original: Factory, args: tuple[Any, ...], kwargs: dict[str, Any], target: int) -> None:
+    """If the sizes among the arguments are large, raise OutOfMemoryError before the host takes the memory."""
+    sizes = args[0] if args and isinstance(args[0], list | tuple) else args
+    elements = 1
+    for size in sizes:
+        elements *= size if isinstance(size, int) and size > 0 else 1
+    if elements > 2**20:
+        known = {name: value for name, value in kwargs.items() if name != "generator"}
+        memory.check(original(*args, **known, device="meta").nbytes, target)
+
+
+def drawn(original: Factory) -> Factory:
+    """A factory of random numbers, of the kind of torch.rand."""
+
+    @wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        if original is _normal and any(type(value) is VirtualTensor for value in (*args, *kwargs.values())):
+            return original(*args, **kwargs)  # with tensors it is an operator
+        target, pin = _take_place(kwargs)
+        check_generator(kwargs.get("generator"), target)
+        if target is None:
+            return _finish_on_cpu(original(*args, **kwargs), pin)
+        issued[target] += 1
+        _check_memory(original, args, kwargs, target)
+        if kwargs.get("generator") is None:
+            with drawing_from(target, True) as own:
+                return on_gpu(original(*args, **(kwargs | own), device="cpu"), target)
+        return on_gpu(original(*args, **kwargs, device="cpu"), target)
+
+    return factory
+
+
+def like(original: Factory) -> Factory:
+    """A factory that takes after a tensor, of the kind of torch.zeros_like and Tensor.new_zeros."""
+
+    @wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        model = args[0] if args else kwargs.get("input")
+        place = place_of(model) if isinstance(model, Tensor) else CPU
+        device = kwargs.get("device")
+        target = place if device is None else machine().index(device)
+        if target is None and device is not None and torch.device(device).type == "cpu":
+            target = CPU
+        if target is None or (target == place == CPU and not kwargs.get("pin_memory")):
+            return original(*args, **kwargs)
+        kwargs.pop("device", None)
+        pin = kwargs.pop("pin_memory", False)
+        if target == place != CPU:
+            return original(*args, **kwargs)
+        issued[target] += 1
+        with as_plain():
+            made = original(*args, **kwargs, device="cpu")
+        if target == CPU:
+            return _finish_on_cpu(made, pin)
+        return on_gpu(made, target)
+
+    return factory
+
+
+def copied(original: Factory) -> Factory:
+    """A factory that copies what it is given, of the kind of torch.tensor. Host sync: numbers go to a GPU blocking."""
+
+    @wraps(original)
+    def factory(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(data, Tensor) and original is not _tensor:  # as_tensor and asarray copy only if they must
+            device = kwargs.pop("device", None)
+            device = _ambient_device() if device is None else device
+            target = None if device is None else machine().index(device)
+            if target is None and place_of(data) == CPU:
+                return original(data, *args, **kwargs, **({} if device is None else {"device": device}))
+            return to(data, device=device, dtype=kwargs.get("dtype"), copy=bool(kwargs.get("copy", False)))
+        source = place_of(data) if isinstance(data, Tensor) else CPU
+        if isinstance(data, Tensor) and kwargs.get("device") is None:
+            return original(data, *args, **kwargs)
+        report_reads(data)
+        target, pin = _take_place(kwargs)
+        if target is None:
+            if source != CPU:
+                data = to(data, "cpu")
+            return _finish_on_cpu(original(data, *args, **kwargs), pin)
+        if source != CPU:
+            made = to(data.detach(), DEVICES[target], kwargs.get("dtype"), copy=True)
+            return made.requires_grad_(kwargs.get("requires_grad", False))
+        made = original(data, *args, **kwargs, device="cpu")
+        issued[target] += 1
+        if made.numel():
+            report_sync(f"{original.__name__}: copy of numbers from the host to {DEVICES[target]}")
+        return on_gpu(made if original is _tensor else made.clone(), target)  # a NumPy array keeps its own memory
+
+    return factory
+
+
+def report_reads(data: Any) -> None:
+    """Report a host sync for each number in nested lists that is a tensor on a GPU: it is read with item()."""
+    if isinstance(data, list | tuple):
+        for item in data:
+            if type(item) is VirtualTensor:
+                for _ in range(item.numel()):
+                    report_sync("item of a tensor in a list")
+            else:
+                report_reads(item)
+
+
+def from_dlpack(original: Factory) -> Factory:
+    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory."""
+
+    @wraps(original)
+    def factory(ext_tensor: Any, **kwargs: Any) -> Any:
+        if type(ext_tensor) is not VirtualTensor:
+            return original(ext_tensor, **kwargs)
+        shared = on_gpu(plain(ext_tensor.detach()), place_of(ext_tensor))
+        return to(shared, kwargs.get("device") or shared.device, copy=bool(kwargs.get("copy")))
+
+    return factory
+
+
+def new_tensor(tensor: Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+    """`Tensor.new_tensor`: on the tensor's own device if none is given."""
+    dtype = kwargs.pop("dtype", None) or tensor.dtype
+    made: Tensor = torch.tensor(data, dtype=dtype, device=tensor.device if device is None else device, **kwargs)
+    return made
+
+
+def check_generator(generator: torch.Generator | None, target: int | None) -> None:
+    """Raise as torch does if a generator is of another kind than the device that draws.
+
+    Args:
+        target: a GPU, or None for the CPU.
+    """
+    if generator is None:
+        return
+    expected = "cpu" if target is None or target == CPU else "cuda"
+    found = generator.device.type if isinstance(generator, VirtualGenerator) else "cpu"
+    if found != expected:
+        refuse_generator(expected, found)
+
+
+def with_generator_check(original: Factory) -> Factory:
+    """An operator that takes a generator: on CPU tensors it refuses a GPU's."""
+
+    @wraps(original)
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("generator") is not None and not any(type(value) is VirtualTensor for value in args):
+            check_generator(kwargs["generator"], None)
+        return original(*args, **kwargs)
+
+    return draw
+
+
+_tensor = torch.tensor
+_normal = torch.normal
+
+
+def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:
+    """Read the device of a factory's arguments; if it is a virtual GPU, take it out. Memory is pinned afterwards."""
+    device = kwargs.get("device")
+    pin = bool(kwargs.pop("pin_memory", False))
+    if device is None:
+        device = _ambient_device()
+        if device is None:
+            return None, pin
+    target = machine().index(device)
+    if target is not None:
+        kwargs.pop("device", None)
+    return target, pin
+
+
+def _ambient_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)`, or of torch.set_default_device."""
+    for depth in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(depth)
+        if isinstance(mode, DeviceContext):
+            device: torch.device = mode.device
+            return device
+    return None
+
+
+def _finish_on_cpu(made: Tensor, pin: bool) -> Tensor:
+    """Note where a CPU tensor was made, for errors about it; pin it if that was asked for."""
+    if pin and made.device.type == "cpu":
+        return pinned(made)
+    if type(made) is Tensor and made.device.type == "cpu":
+        remember(made)
+    return made

@@ -1,0 +1,92 @@
+"""`torch._foreach_*` and optimizers over tensors of several devices: as CUDA's slow path, one tensor at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gen.testing.errors import DeviceMismatchError
+from gen.testing.rules.operators import OpRule
+from gen.testing.rules.same_device import device_of, place_of
+
+_ONE: dict[str, Callable[..., Any]] = {
+    "norm": lambda self, ord=2, dtype=None: torch.linalg.vector_norm(self, ord, dtype=dtype),
+    "powsum": lambda self, ord=2, dtype=None: self.abs().pow(ord).sum(dtype=dtype),
+    "maximum.Scalar": torch.clamp_min,
+    "minimum.Scalar": torch.clamp_max,
+    "maximum.ScalarList": torch.clamp_min,
+    "minimum.ScalarList": torch.clamp_max,
+    "maximum_.Scalar": torch.clamp_min_,
+    "minimum_.Scalar": torch.clamp_max_,
+    "maximum_.ScalarList": torch.clamp_min_,
+    "minimum_.ScalarList": torch.clamp_max_,
+    "maximum_.List": lambda self, other: self.copy_(torch.maximum(self, other)),
+    "minimum_.List": lambda self, other: self.copy_(torch.minimum(self, other)),
+    "addcmul": lambda self, first, second, value=1: torch.addcmul(self, first, second, value=_number(value)),
+    "addcdiv": lambda self, first, second, value=1: torch.addcdiv(self, first, second, value=_number(value)),
+    "addcmul_": lambda self, first, second, value=1: self.addcmul_(first, second, value=_number(value)),
+    "addcdiv_": lambda self, first, second, value=1: self.addcdiv_(first, second, value=_number(value)),
+    "copy": lambda self, src, non_blocking=False: self.clone().copy_(src, non_blocking),
+}
+
+
+def on_one_device(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether all tensors in the lists of a call are in the same place."""
+    lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list | tuple)]
+    return len({place_of(item) for values in lists for item in values if isinstance(item, Tensor)}) <= 1
+
+
+def one_by_one(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a `_foreach_` operator as the operator of its name on each tensor in turn, which is checked by itself."""
+    name = rule.name.removeprefix("_foreach_")
+    base = name.split(".")[0]
+    run = _ONE.get(name) or _ONE.get(base) or getattr(torch.ops.aten, base)
+    count = max(len(value) for value in (*args, *kwargs.values()) if isinstance(value, list | tuple))
+
+    def at(value: Any, index: int) -> Any:
+        packed = isinstance(value, Tensor) and value.dim() == 1  # one number for each tensor, on the CPU
+        return value[index] if packed or isinstance(value, list | tuple) else value
+
+    results = [
+        run(*(at(value, index) for value in args), **{key: at(value, index) for key, value in kwargs.items()})
+        for index in range(count)
+    ]
+    return None if rule.written else results
+
+
+def group_by_device_and_dtype(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch._C._group_tensors_by_device_and_dtype, which optimizers and clip_grad_norm_ ask."""
+
+    @wraps(original)
+    def group(lists: Sequence[Sequence[Tensor | None]], with_indices: bool = False) -> Any:
+        if all(place_of(item) < 0 for items in lists for item in items if item is not None):
+            return original(lists, with_indices)
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]] = {}
+        for index, first in enumerate(lists[0]):
+            assert first is not None  # as torch demands
+            key = device_of(first), first.dtype
+            members, indices = groups.setdefault(key, ([[] for _ in lists], []))
+            for kept, items in zip(members, lists, strict=True):
+                item = items[index] if items else None
+                if item is not None and device_of(item) != key[0] and not _is_step(item):
+                    raise DeviceMismatchError(
+                        "Tensors of the same index must be on the same device and the same dtype except `step` tensors "
+                        f"that can be CPU and float32/64 notwithstanding: got {key[0]} and {device_of(item)}"
+                    )
+                if items:
+                    kept.append(item)
+            if with_indices:
+                indices.append(index)
+        return groups
+
+    return group
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _is_step(tensor: Tensor) -> bool:
+    return place_of(tensor) < 0 and tensor.numel() == 1 and tensor.dtype in (torch.float32, torch.float64)

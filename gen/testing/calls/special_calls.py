@@ -1,0 +1,119 @@
+"""Functions of torch that need more than to be run on the CPU, where they are given a virtual tensor."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gen.testing.call_sites import call_site, describe
+from gen.testing.calls.current_call import ENGINE, current_call
+from gen.testing.calls.transfers import to
+from gen.testing.errors import DeviceMismatchError
+from gen.testing.machine import CPU
+from gen.testing.rules.missing_on_cpu import half_fft
+from gen.testing.rules.same_device import place_of
+from gen.testing.syncs.listeners import not_reported, report_sync
+from gen.testing.syncs.waiting_operators import sync_test
+from gen.testing.tensors.plain_tensors import directly
+from gen.testing.tensors.virtual_tensor import SPECIAL, Special, call_plainly
+
+
+def unchecked(name: str) -> Special:
+    """A function whose checks would read values on the CPU, and do not on CUDA."""
+
+    def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        waits = sync_test(name)
+        if waits is not None and waits({**dict(zip(("self", "num_classes"), args, strict=False)), **kwargs}):
+            report_sync(name)
+        with not_reported():
+            return call_plainly(func, args, kwargs)
+
+    return call
+
+
+def copy_(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`Tensor.copy_` from another device, whose gradient goes back there."""
+    target, source, *rest = args
+    if _needs_way_back(target, source):
+        non_blocking = bool(rest[0] if rest else kwargs.get("non_blocking", False))
+        return call_plainly(func, (target, to(source, target.device, non_blocking=non_blocking), *rest), kwargs)
+    return call_plainly(func, args, kwargs)
+
+
+def setitem(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`Tensor.__setitem__` with a value of another device, whose gradient goes back there."""
+    target, index, value = args
+    if _needs_way_back(target, value) and not _advanced(index):
+        return call_plainly(func, (target, index, to(value, target.device)), kwargs)
+    return call_plainly(func, args, kwargs)
+
+
+def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`ctc_loss`: lengths are the host's. Host syncs: lengths on a GPU are copied to the host, and averaging copies
+    those of the targets back. Source: aten/src/ATen/native/LossCTC.cpp.
+
+    Raises:
+        DeviceMismatchError: the targets are on another device, and not as cuDNN takes them from the CPU.
+    """
+    names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    scores, targets = named["log_probs"], named["targets"]
+    for_cudnn = targets.dim() == 1 and targets.dtype == torch.int32 and named.get("blank", 0) == 0
+    if place_of(scores) != place_of(targets) and not (for_cudnn and place_of(targets) == CPU):
+        raise DeviceMismatchError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {scores.device} and "
+            f"{targets.device}! (in ctc_loss at {describe(call_site())}) Move `targets` with .to('{scores.device}')."
+        )
+    for name in ("input_lengths", "target_lengths"):
+        if isinstance(named[name], Tensor):
+            named[name] = to(named[name], "cpu")
+    if named.get("reduction", "mean") in ("mean", 1):
+        report_sync("ctc_loss: copy of the target lengths to the device")
+    outer = current_call.home, current_call.scalars
+    current_call.home, current_call.scalars = ENGINE, ()
+    try:
+        with directly():
+            return func(**named)
+    finally:
+        current_call.home, current_call.scalars = outer
+
+
+def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A function of torch.fft, which on CUDA takes half precision too."""
+    if args and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.complex32):
+        return half_fft(func, args, kwargs)
+    return call_plainly(func, args, kwargs)
+
+
+def _needs_way_back(target: Any, source: Any) -> bool:
+    return (
+        isinstance(target, Tensor)
+        and isinstance(source, Tensor)
+        and source.requires_grad
+        and torch.is_grad_enabled()
+        and place_of(target) != place_of(source)
+    )
+
+
+def _advanced(index: Any) -> bool:
+    """Whether an index is more than slices and numbers, so that the value must be on the right device already."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, Tensor | list | bool) for part in parts)
+
+
+SPECIAL.update(
+    {
+        functional.one_hot: unchecked("one_hot"),
+        torch.quantile: unchecked("quantile"),
+        torch.nanquantile: unchecked("nanquantile"),
+        Tensor.quantile: unchecked("quantile"),
+        Tensor.nanquantile: unchecked("nanquantile"),
+        functional.ctc_loss: ctc_loss,
+        torch.ctc_loss: ctc_loss,
+        **dict.fromkeys((getattr(torch.fft, name) for name in torch.fft.__all__ if "fft" in name), fft),
+        Tensor.copy_: copy_,
+        Tensor.__setitem__: setitem,
+    }
+)

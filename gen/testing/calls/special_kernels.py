@@ -1,0 +1,73 @@
+"""Operators that need more than to be run on the CPU: those that move single numbers, take lists, or are Python's.
+
+Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp (_index_put_impl_), TensorCompare.cpp (where_self_out),
+TensorShape.cpp (slice_scatter and its kin), ForeachUtils.h (can_use_fast_route).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gen.testing.calls import custom_ops, foreach
+from gen.testing.machine import CPU
+from gen.testing.rules.operators import Kind, OpRule
+from gen.testing.rules.same_device import place_of
+from gen.testing.syncs.waiting_copies import report_transfer
+from gen.testing.tensors.plain_tensors import on_the_cpu, plain
+from gen.testing.tensors.virtual_tensor import BY_KIND, BY_NAME, on_gpu, run_kernel
+
+
+def _moved(tensor: Tensor, place: int) -> Tensor:
+    """A tensor in another place, of the same memory: it is only read there."""
+    report_transfer(tensor, place, False, False)
+    return plain(tensor) if place == CPU else on_gpu(plain(tensor), place)
+
+
+def _with_value_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """index_put: a single number is moved to the tensor that it is put into; a CPU's number is left to the checks."""
+    named = rule.named(args, kwargs)
+    target, value = place_of(named["self"]), named["values"]
+    if value.dim() == 0 and place_of(value) not in (CPU, target):
+        named["values"] = _moved(value, target)
+        if target == CPU and all(place_of(index) == CPU for index in named["indices"] if index is not None):
+            with on_the_cpu():
+                return rule.run(**named)
+    return run_kernel(rule, (), named)
+
+
+def _with_numbers_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """where: single numbers of other GPUs are moved to the first GPU among the operands."""
+    named = rule.named(args, kwargs)
+    operands = ("condition", "self", "other")
+    home = next(place for place in (place_of(named[name]) for name in operands) if place != CPU)
+    for name in operands:
+        if named[name].dim() == 0 and place_of(named[name]) not in (CPU, home):
+            named[name] = _moved(named[name], home)
+    return run_kernel(rule, (), named)
+
+
+def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """slice_scatter and its kin copy `src` into a copy of `self`, wherever it is."""
+    named = rule.named(args, kwargs)
+    home = place_of(named["self"])
+    if place_of(named["src"]) != home:
+        named["src"] = _moved(named["src"], home)
+    if home == CPU:
+        with on_the_cpu():
+            return rule.run(**named)
+    return run_kernel(rule, (), named)
+
+
+def _foreach(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    if foreach.on_one_device(rule, args, kwargs):
+        return run_kernel(rule, args, kwargs)
+    return foreach.one_by_one(rule, args, kwargs)
+
+
+BY_KIND.update({Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
+BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
+BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
+BY_NAME.update(
+    dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"], _with_source_copied)
+)

@@ -1,0 +1,119 @@
+"""What stands in the place of torch's own functions and methods while there are virtual GPUs."""
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.nn.attention import flex_attention
+from torch.utils._device import _device_constructors
+
+from gen.testing.calls import compiling, direct_ops, factories, foreach, lazy_modules, modules, transfers
+from gen.testing.calls import special_calls as special_calls  # fill the tables of them
+from gen.testing.calls import special_kernels as special_kernels
+from gen.testing.cuda import cuda_api, processes, typed_tensors
+from gen.testing.cuda.device_names import Device, index_is_cuda
+from gen.testing.cuda.generators import VirtualGenerator
+from gen.testing.files import saving, storages
+from gen.testing.gradients import passes
+from gen.testing.machine import active_machine
+from gen.testing.tensors import transforms
+
+_group_tensors = torch._C._group_tensors_by_device_and_dtype
+
+
+def substitutes() -> list[tuple[object, str, object]]:
+    """What to put in the place of what: (module or class, name, value)."""
+    _device_constructors()  # remembers torch's own functions, as long as they are in their places
+    wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
+        (torch, factories.FILLED, factories.filled),
+        (torch, factories.DRAWN, factories.drawn),
+        (torch, factories.LIKE, factories.like),
+        (torch, factories.COPIED, factories.copied),
+        (Tensor, factories.NEW, factories.like),
+        (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
+        (Tensor, _DRAWING_METHODS, factories.with_generator_check),
+    ]
+    wrapped = [
+        (owner, name, wrap(getattr(owner, name)))
+        for owner, names, wrap in wraps
+        for name in names
+        if hasattr(owner, name)
+    ]
+    wrapped += [
+        (module, name, value)
+        for owner, name, value in wrapped
+        if owner is torch and name in factories.COPIED
+        for module in _importers(name)
+    ]
+    methods: list[tuple[object, str, object]] = [
+        *((Tensor, name, method) for name, method in transfers.METHODS.items()),
+        (Tensor, "device", property(transforms.device)),
+        (Tensor, "new_tensor", factories.new_tensor),
+        (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
+        (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
+        (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
+        (torch, "Generator", VirtualGenerator),
+        (torch, "compile", compiling.not_compiled),
+        (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),
+        (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
+        (torch._C, "_group_tensors_by_device_and_dtype", foreach.group_by_device_and_dtype(_group_tensors)),
+        (torch.export, "export", compiling.no_export),
+        (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
+        (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
+    ]
+    if not index_is_cuda():
+        methods.append((torch, "device", Device))
+    return [
+        *wrapped,
+        *methods,
+        *passes.substitutes(),
+        *modules.substitutes(),
+        *lazy_modules.substitutes(),
+        *typed_tensors.substitutes(),
+        *processes.substitutes(),
+        *storages.substitutes(),
+        *saving.substitutes(),
+        *cuda_api.substitutes(),
+    ]
+
+
+def _importers(name: str) -> list[object]:
+    """The modules that imported a function from torch by its name: those that copy ask no kernel that is ours."""
+    original = getattr(torch, name)
+    return [
+        module
+        for module in list(sys.modules.values())
+        if module is not torch and getattr(module, "__dict__", {}).get(name) is original
+    ]
+
+
+_DRAWING_METHODS = (
+    "bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "normal_",
+    "random_", "uniform_",
+)  # fmt: skip
+
+
+def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
+    """Set an attribute; return what sets it back, or takes it away if it was inherited.
+
+    What is imported in the block may keep a function for good, so that it must do as before when the block has ended.
+    """
+    inherited = name not in vars(owner)
+    before = vars(owner).get(name)
+    if isinstance(value, FunctionType):
+        value = _while_active(value, getattr(owner, name, value))
+    setattr(owner, name, value)
+    return (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, before))
+
+
+def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def substitute(*args: Any, **kwargs: Any) -> Any:
+        return (original if active_machine() is None else function)(*args, **kwargs)
+
+    return substitute

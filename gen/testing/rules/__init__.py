@@ -1,0 +1,1 @@
+"""What CUDA allows, computes and refuses, with the source of each rule."""

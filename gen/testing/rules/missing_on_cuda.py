@@ -1,0 +1,124 @@
+"""What CUDA has no kernel for, and the CPU has; and what it cannot compute deterministically.
+
+Sources: the dtypes and dtypesIfCUDA of torch/testing/_internal/common_methods_invocations.py, which
+tests/testing/rules/test_missing_on_cuda.py compares with this table where that file can be imported; and the
+documentation of torch.use_deterministic_algorithms.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Check = Callable[[dict[str, Any]], None]
+
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_LONG = frozenset({torch.int64})
+_BYTE = frozenset({torch.uint8})
+_NAMES = {
+    torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int", torch.int64: "Long",
+    torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double",
+}  # fmt: skip
+
+# Operator: the dtypes that CUDA refuses, and the name of its kernel in the message.
+LACKING: dict[str, tuple[frozenset[torch.dtype], str]] = {
+    **dict.fromkeys(["mm", "addmm", "linear", "matmul", "_addmm_activation"], (_INTEGERS, "addmm_cuda")),
+    **dict.fromkeys(["mv", "addmv"], (_INTEGERS, "addmv_impl_cuda")),
+    **dict.fromkeys(["bmm", "baddbmm", "addbmm"], (_INTEGERS, "baddbmm_cuda")),
+    "dot": (_INTEGERS, "dot"),
+    "vdot": (_INTEGERS, "vdot"),
+    **dict.fromkeys(
+        ["convolution", "_convolution", "conv1d", "conv2d", "conv3d", "slow_conv3d_forward"],
+        (_LONG, "slow_conv2d_cuda"),
+    ),
+    **dict.fromkeys(["max_pool2d", "max_pool2d_with_indices"], (_INTEGERS, "max_pool2d_with_indices_out_cuda_frame")),
+    "max_pool3d_with_indices": (_INTEGERS, "max_pool3d_with_indices_out_frame"),
+    "avg_pool2d": (_LONG, "avg_pool2d_out_cuda_frame"),
+    "avg_pool3d": (_LONG, "avg_pool3d_out_cuda"),
+    **dict.fromkeys(["upsample_bilinear2d", "_upsample_bilinear2d_aa"], (_BYTE, "upsample_bilinear2d_out_frame")),
+    **dict.fromkeys(["upsample_bicubic2d", "_upsample_bicubic2d_aa"], (_BYTE, "upsample_bicubic2d_out_frame")),
+    **dict.fromkeys(["igamma", "igamma_"], (_HALVES, "igamma_cuda")),
+    **dict.fromkeys(["igammac", "igammac_"], (_HALVES, "igammac_cuda")),
+    "angle": (_HALVES, "angle_cuda"),
+    "histc": (_HALVES, "histc"),
+}  # fmt: skip
+
+# Operators that have no kernel for CUDA at all.
+ABSENT = frozenset({"histogram.bins_tensor", "histogram.bin_ct", "_histogramdd_from_bin_cts"})
+
+# Operator: what it is called where torch.use_deterministic_algorithms(True) refuses it, and for which arguments.
+_WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "kthvalue": ("kthvalue CUDA", lambda named: True),
+    "bincount": ("_bincount_cuda", lambda named: named.get("weights") is not None),
+    "histc": ("_histc_cuda with floating point input", lambda named: named["self"].is_floating_point()),
+    "median.dim": ("median CUDA with indices output", lambda named: True),
+    "put_": ("put_", lambda named: not named.get("accumulate", False)),
+    "nll_loss2d_forward": ("nll_loss2d_forward_out_cuda_template", lambda named: True),
+    "_ctc_loss_backward": ("ctc_loss_backward_gpu", lambda named: True),
+    "_ctc_loss_backward.Tensor": ("ctc_loss_backward_gpu", lambda named: True),
+    "max_unpool2d": ("max_unpooling2d_forward_out", lambda named: True),
+    "max_unpool3d": ("max_unpooling3d_forward_out", lambda named: True),
+    "adaptive_max_pool2d_backward": ("adaptive_max_pool2d_backward_cuda", lambda named: True),
+    "_adaptive_avg_pool2d_backward": ("adaptive_avg_pool2d_backward_cuda", lambda named: True),
+    "_adaptive_avg_pool3d_backward": ("adaptive_avg_pool3d_backward_cuda", lambda named: True),
+    "avg_pool3d_backward": ("avg_pool3d_backward_cuda", lambda named: True),
+    "fractional_max_pool2d_backward": ("fractional_max_pool2d_backward_cuda", lambda named: True),
+    "fractional_max_pool3d_backward": ("fractional_max_pool3d_backward_cuda", lambda named: True),
+    "max_pool3d_with_indices_backward": ("max_pool3d_with_indices_backward_cuda", lambda named: True),
+    "reflection_pad1d_backward": ("reflection_pad1d_backward_out_cuda", lambda named: True),
+    "reflection_pad2d_backward": ("reflection_pad2d_backward_cuda", lambda named: True),
+    "reflection_pad3d_backward": ("reflection_pad3d_backward_out_cuda", lambda named: True),
+    "replication_pad1d_backward": ("replication_pad1d_backward_cuda", lambda named: True),
+    "replication_pad3d_backward": ("replication_pad3d_backward_cuda", lambda named: True),
+    "upsample_linear1d_backward": ("upsample_linear1d_backward_out_cuda", lambda named: True),
+    "upsample_bicubic2d_backward": ("upsample_bicubic2d_backward_out_cuda", lambda named: True),
+    "upsample_trilinear3d_backward": ("upsample_trilinear3d_backward_out_cuda", lambda named: True),
+    "grid_sampler_2d_backward": ("grid_sampler_2d_backward_cuda", lambda named: True),
+    "grid_sampler_3d_backward": ("grid_sampler_3d_backward_cuda", lambda named: True),
+}
+
+
+def check_of(name: str) -> Check | None:
+    """What raises for the arguments of an operator that CUDA does not take; None if it takes what the CPU takes."""
+    lacking = LACKING.get(name.split(".")[0])
+    without_order = _WITHOUT_ORDER.get(name)
+    if name in ABSENT:
+        return _absent(name)
+    if lacking is None and without_order is None:
+        return None
+
+    def check(named: dict[str, Any]) -> None:
+        if lacking is not None:
+            _refuse_dtypes(named, *lacking)
+        if without_order is not None and torch.are_deterministic_algorithms_enabled() and without_order[1](named):
+            _refuse_without_order(without_order[0])
+
+    return check
+
+
+def _absent(name: str) -> Check:
+    def check(named: dict[str, Any]) -> None:
+        raise NotImplementedError(f"Could not run 'aten::{name}' with arguments from the 'CUDA' backend.")
+
+    return check
+
+
+def _refuse_dtypes(named: dict[str, Any], dtypes: frozenset[torch.dtype], kernel: str) -> None:
+    tensors = [value for value in named.values() if isinstance(value, Tensor)]
+    if tensors[0].dtype in dtypes and all(tensor.numel() for tensor in tensors):
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensors[0].dtype]}'")
+
+
+def _refuse_without_order(caller: str) -> None:
+    message = (
+        f"{caller} does not have a deterministic implementation, but you set "
+        "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation, or you can "
+        "use the 'warn_only=True' option, if that's acceptable for your application."
+    )
+    if torch.is_deterministic_algorithms_warn_only_enabled():
+        warnings.warn(message, UserWarning, stacklevel=3)
+    else:
+        raise RuntimeError(message)

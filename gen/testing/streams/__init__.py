@@ -1,0 +1,1 @@
+"""Streams, events and CUDA graphs of virtual GPUs, and races between streams."""

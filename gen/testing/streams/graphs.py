@@ -1,0 +1,219 @@
+"""CUDA graphs of virtual GPUs: the calls of a capture, kept, and made again on the same memory at each replay.
+
+As on CUDA, nothing happens while a capture lasts: what its calls write is put back at its end. What CUDA refuses there
+is refused: the default stream, and whatever makes the host wait.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gen.errors import DeviceError
+from gen.testing.call_sites import CallSite
+from gen.testing.machine import machine
+from gen.testing.rules.operators import rule_of
+from gen.testing.streams.streams import StreamContext, VirtualStream, current_stream
+from gen.testing.syncs.listeners import SyncReport, listening, report_sync
+from gen.testing.tensors.plain_tensors import as_plain, plain
+from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
+
+Handle = tuple[int, int]
+_numbers = count(1)
+
+
+class _Pool:
+    """Memory of graphs; it is there for as long as one of them is."""
+
+
+_pools: WeakValueDictionary[Handle, _Pool] = WeakValueDictionary()
+_used: set[Handle] = set()  # handles of pools that are there, or were
+
+
+def graph_pool_handle() -> Handle:
+    """torch.cuda.graph_pool_handle: names a pool that does not exist yet."""
+    return (0, next(_numbers))
+
+
+def is_capturing() -> bool:
+    """torch.cuda.is_current_stream_capturing."""
+    return machine().captured is not None
+
+
+class VirtualGraph:
+    """torch.cuda.CUDAGraph on a virtual GPU.
+
+    A replay makes the capture's calls again, and writes into the tensors that they gave then. Random numbers are not
+    drawn in captures here.
+    """
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] | None = None
+        self._pool: _Pool | None = None
+
+    def capture_begin(
+        self, pool: Handle | None = None, capture_error_mode: str = "global", check_input_liveness: bool = False
+    ) -> None:
+        """Keep the calls of this thread from now on; its current stream must not be the default one."""
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(f"Unknown capture error mode: {capture_error_mode}")
+        if current_stream().is_default:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them "
+                "on the default stream.)"
+            )
+        machine().refuse_capture("another capture")
+        handle = pool or graph_pool_handle()
+        if handle in _used and handle not in _pools:
+            raise RuntimeError("the graphs of this memory pool are gone, and it with them: take a new handle.")
+        _used.add(handle)
+        self._pool = _pools.setdefault(handle, _Pool())
+        self._handle = handle
+        self._capture = _Capture()
+        self._capture.begin()
+        machine().captured = self
+
+    def capture_end(self) -> None:
+        """What was kept is the graph; the tensors that it writes are what they were before."""
+        if machine().captured is not self:
+            raise RuntimeError("capture_end was called without capture_begin in this thread.")
+        machine().captured = None
+        self._inference = torch.is_inference_mode_enabled()
+        self._capture.end()
+        self._calls = self._capture.calls
+
+    def replay(self) -> None:
+        """Make the calls again."""
+        if self._calls is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        with torch.inference_mode(self._inference), torch.no_grad():
+            for function, args, kwargs, made in self._calls:
+                _write(made, function(*args, **kwargs))
+
+    def reset(self) -> None:
+        """Drop what was captured."""
+        self._calls = self._pool = None
+
+    def pool(self) -> Handle:
+        """The handle of its pool, for other graphs that may share it."""
+        if self._pool is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._handle
+
+
+class GraphContext:
+    """torch.cuda.graph: captures the block. Host sync: one at its start."""
+
+    def __init__(
+        self,
+        cuda_graph: VirtualGraph,
+        pool: Handle | None = None,
+        stream: VirtualStream | None = None,
+        capture_error_mode: str = "global",
+        **options: object,
+    ) -> None:
+        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
+        self._stream = StreamContext(stream or VirtualStream())
+
+    def __enter__(self) -> None:
+        report_sync("torch.cuda.graph")
+        self._stream.__enter__()
+        self._graph.capture_begin(self._pool, self._mode)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._graph.capture_end()
+        self._stream.__exit__(*exception)
+
+
+class _Capture:
+    """Between the begin and the end of a capture: keeps calls and what they write over."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self._writes = _Writes()
+        self._contexts: tuple[Any, ...] = (listening(_Refusal(counting=True)), self._writes, _Functions(self.calls))
+
+    def begin(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def end(self) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(None, None, None)
+        self._writes.undo()
+
+
+class _Refusal(SyncReport):
+    """Hears of host syncs, and refuses those of the thread that captures."""
+
+    def add(self, what: str, site: CallSite | None) -> None:
+        machine().refuse_capture(what)
+
+
+class _Functions(TorchFunctionMode):
+    """Keeps every call of a torch function."""
+
+    def __init__(self, calls: list[tuple[Callable[..., Any], Any, Any, Any]]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if made is None or any(True for _ in _tensors(made)):  # not a question of shape
+            self._calls.append((func, _memory(args), _memory(kwargs or {}), made))
+        return made
+
+
+class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps what operators write over."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule = rule_of(func)
+        if rule.seeded and rule.name != "dropout":
+            raise DeviceError(f"virtual GPUs draw no random numbers in the capture of a graph: {rule.name}")
+        for name, _, tensor in rule.tensors(args, kwargs or {}):
+            if name in rule.written:
+                storage = plain(tensor).untyped_storage()
+                if storage.data_ptr() not in self._before:
+                    self._before[storage.data_ptr()] = storage, storage.clone()  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+    def undo(self) -> None:
+        """Put back what was there before the first write."""
+        for storage, before in self._before.values():
+            storage.copy_(before)
+
+
+def _memory(value: Any) -> Any:
+    """A call's arguments with tensors that stand for the memory that is theirs now, whatever `.data =` does later."""
+    if type(value) is VirtualTensor:
+        return on_gpu(plain(value).detach(), value._gpu)
+    if type(value) is dict:
+        return {name: _memory(item) for name, item in value.items()}
+    return type(value)(map(_memory, value)) if type(value) in (list, tuple) else value
+
+
+def _write(made: object, again: object) -> None:
+    """Put what a call gave now into the tensors that it gave in the capture, unless it is the same memory."""
+    for old, new in zip(_tensors(made), _tensors(again), strict=True):
+        with as_plain():
+            old, new = plain(old), plain(new)
+            if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                old.copy_(new)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,63 @@
+"""How the host reads a virtual tensor: as numbers, text, NumPy arrays and files. Each waits for the device."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gen.testing.streams import stream_work
+from gen.testing.syncs.listeners import not_reported, report_sync
+from gen.testing.tensors.plain_tensors import as_plain, plain
+
+
+class HostAccess(Tensor):
+    """The methods of a virtual tensor that give its values to the host."""
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        if dtype is not None:
+            return Tensor.type(self, dtype, non_blocking, **kwargs)
+        return plain(self).type().replace("torch.", "torch.cuda.", 1)
+
+    def tolist(self) -> Any:
+        report_sync("tolist")
+        stream_work.waited_for(self)
+        return self.host_copy().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. "
+                "Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        report_sync("numpy")
+        stream_work.waited_for(self)
+        return self.host_copy().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy()
+
+    def host_copy(self) -> Tensor:
+        """Its values as an ordinary CPU tensor of its own memory; not reported as a host sync."""
+        with torch.no_grad(), as_plain():
+            return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        report_sync("printing a tensor")
+        stream_work.waited_for(self)
+        with not_reported():
+            shown = self.host_copy()
+            if self.requires_grad and self.is_leaf:
+                shown.requires_grad_()
+            text = f"{shown!r}"
+        kind = "Parameter containing:\n" if isinstance(self, Parameter) else ""
+        return f"{kind}{text[:-1]}, device='{self.device}')"
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
+
+    def __dlpack_device__(self) -> Any:
+        return torch.utils.dlpack.DLDeviceType.kDLCUDA, self.get_device()
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return plain(self).__dlpack__()

@@ -1,0 +1,31 @@
+"""Copies between devices: which of them the host waits for."""
+
+from torch import Tensor
+
+from gen.testing.machine import CPU, DEVICES, issued
+from gen.testing.rules.same_device import place_of
+from gen.testing.syncs.listeners import report_sync
+
+ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait
+
+
+def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned: bool) -> None:
+    """Report a copy of `source` to a place if the host would wait for it.
+
+    Copies between GPUs, and of nothing, never wait; blocking ones between host and device always do. A non-blocking one
+    is free with pinned memory. Without, a copy to the host waits, and one to the device waits above 64 KiB.
+    """
+    place = place_of(source)
+    if not source.numel():
+        return
+    issued[place] += 1
+    issued[target] += 1
+    if (place == CPU) == (target == CPU):
+        return
+    if place != CPU:
+        if not (non_blocking and into_pinned):
+            how = "into pageable memory " if non_blocking else ""
+            report_sync(f"copy {how}from {DEVICES[place]} to the host")
+    elif not (non_blocking and (source.is_pinned() or source.nbytes <= ASYNC_BYTES)):
+        how = "of pageable memory " if non_blocking else ""
+        report_sync(f"copy {how}from the host to {DEVICES[target]}")

@@ -1,0 +1,161 @@
+"""Regular expressions. Oracle: Python's re, with and without re.ASCII, on random patterns and random texts."""
+
+import random
+import re
+
+import pytest
+
+from gen.constraints.automata.automaton import Empty, Table, TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.regexes import choice_table, matched, raw_table, regex_table
+from gen.constraints.automata.texts import holds
+from tests.constraints.walks import random_texts
+
+pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # of Python's own reading of "[["
+
+PLAIN = ["a", "b", "c", "é", "☃", "😀", "ß", "[ab]", "[^a]", "[a-cé-ü]", "[^é☃]", ".", "\\n", "[[a]", "[]a]", "[a-]"]
+PLAIN += ["[+--]", "[a-z&&[b]", "\\.", " ", "(?i:k)", "(?i:ß)", "(?i:[a-k])", "(?i:[^é])", "(?i:Σ)", "(?s:.)"]
+CATEGORIES = ["\\d", "\\w", "\\s", "\\D", "\\W", "\\S", "[\\w-]", "[^\\w]", "[^\\s\\d]"]
+ANCHORS = ["^", "$", "\\A", "\\Z", "(?m:^)", "(?m:$)"]
+REPEATS = ["*", "+", "?", "{2}", "{1,3}", "{0,2}", "*?", "+?", "{2,}"]
+LETTERS = "aabbccék☃😀ßKk\u017fK\n\n[-+.] AÉΣς&"
+MORE_LETTERS = LETTERS + "1٣ \x1c_z\r\t"
+
+
+def random_pattern(chance: random.Random, depth: int, atoms: list[str]) -> str:
+    kind = chance.random()
+    if depth == 0 or kind < 0.35:
+        return chance.choice(ANCHORS if chance.random() < 0.08 else atoms)
+    inner = random_pattern(chance, depth - 1, atoms)
+    if kind < 0.8:
+        other = random_pattern(chance, depth - 1, atoms)
+        return inner + other if kind < 0.65 else f"({inner}|{other})"
+    return f"(?:{inner}){chance.choice(REPEATS)}"
+
+
+def table_of(pattern: str, flags: int = 0) -> Table | None:
+    try:
+        return regex_table(pattern, flags)
+    except Empty:
+        return None
+
+
+def accepts(table: Table | None, text: str) -> bool:
+    return table is not None and table.accepts(text.encode())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_regex_accepts_what_fullmatch_does(seed: int) -> None:
+    chance = random.Random(seed)
+    matches = 0
+    for _ in range(80):
+        pattern = random_pattern(chance, 4, PLAIN)
+        if chance.random() < 0.2:
+            pattern = f"{chance.choice(['(?=', '(?!'])}{random_pattern(chance, 2, PLAIN)}){pattern}"
+        found = table_of(pattern)
+        for _ in range(40):
+            text = "".join(chance.choices(LETTERS, k=chance.randint(0, 6)))
+            expected = re.fullmatch(pattern, text) is not None
+            assert accepts(found, text) == expected, (pattern, text)
+            matches += expected
+    assert matches > 100
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_categories_hold_in_python_and_in_ecma(seed: int) -> None:
+    """What is accepted matches with and without re.ASCII; what both readings match and is ASCII, is accepted."""
+    chance = random.Random(seed)
+    for _ in range(50):
+        pattern = random_pattern(chance, 3, PLAIN + CATEGORIES * 3)
+        found = table_of(pattern)
+        for _ in range(40):
+            text = "".join(chance.choices(MORE_LETTERS, k=chance.randint(0, 6)))
+            unicode, ascii_only = (re.fullmatch(pattern, text, flags) is not None for flags in (0, re.ASCII))
+            if accepts(found, text):
+                assert unicode and ascii_only, (pattern, text)
+            elif text.isascii() and "(?i" not in pattern:
+                assert not (unicode and ascii_only), (pattern, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\bab\b.*", r".*\bé.*", r"\w+\b \b\w+", r".*a\B.*", r"(\b|x)a+(\b|x)", r"(?m:^a\b.$)", r"\b\b"],
+)
+def test_word_boundaries_hold_in_both_readings(pattern: str) -> None:
+    chance = random.Random(3)
+    found = table_of(pattern)
+    for _ in range(3000):
+        text = "".join(chance.choices("ab é_x.\n", k=chance.randint(0, 6)))
+        unicode, ascii_only = (re.fullmatch(pattern, text, flags) is not None for flags in (0, re.ASCII))
+        assert accepts(found, text) == (unicode and ascii_only) or (not text.isascii() and not accepts(found, text))
+
+
+def test_every_text_of_a_regex_matches_it() -> None:
+    for number, pattern in enumerate([r"\S+@\S+", r"\W{3}", r"[^\d]+", r"(?i)straße\s\D*", r"\w+(?s:.)\w+$"]):
+        for text in random_texts(regex_table(pattern), 60, seed=number):
+            assert re.fullmatch(pattern, text), text
+            assert "(?i" in pattern or re.fullmatch(pattern, text, re.ASCII), text
+
+
+def test_search_is_that_of_json_schema() -> None:
+    for pattern in ("^a|b$", "a", "^[ab]+$", "^$", "", "(^a$|^b)", "a.b", "^(?!.*bb)a", "^(?=.*b)(?=.*a)"):
+        texts = matched(pattern, deadline_in(), search=True, ecma=True)
+        for length in range(5):
+            for number in range(4**length):
+                text = "".join("ab\nc"[number // 4**place % 4] for place in range(length))
+                strict = re.search(pattern.replace("$", r"\Z"), text) is not None  # ECMA's $ is the end alone
+                assert holds(texts, text) == strict, (pattern, text)
+
+
+def test_a_pattern_is_narrow_in_every_reading_and_wide_in_any() -> None:
+    for pattern, text in ((r"^\w$", "é"), (r"^\d$", "٣"), (r"^\s$", "\x1c"), (r"^.$", "\r"), (r"^a$", "a\n")):
+        narrow, wide = (matched(pattern, deadline_in(), search=True, ecma=True, certain=one) for one in (True, False))
+        assert not holds(narrow, text) and holds(wide, text), pattern
+        assert re.search(pattern, text)  # Python's reading
+
+
+def test_flags_given_and_written_are_the_same() -> None:
+    for flags, written in ((re.IGNORECASE, "(?i)"), (re.DOTALL, "(?s)"), (re.VERBOSE, "(?x)"), (re.MULTILINE, "(?m)")):
+        found, inline = regex_table("^a .b$", flags), regex_table(f"{written}^a .b$")
+        for text in ("a xb", "A XB", "a \nb", "axb", "a xb\n", "ax b"):
+            expected = re.fullmatch("^a .b$", text, flags) is not None
+            assert accepts(found, text) == accepts(inline, text) == expected
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(a)\1", r"a(?=b)b", r"(?<=a)b", r"(?:(?!x).)*", r"a++", r"(?>a)", r"(", r"a{5,2}", r"\p{L}"],
+)
+def test_what_is_not_regular_is_unsupported_and_named(pattern: str) -> None:
+    with pytest.raises(Unsupported, match="regex"):
+        regex_table(pattern)
+
+
+def test_a_regex_without_texts_is_empty() -> None:
+    for pattern in (r"a\bb", "$a", "a^b", "(?!a)a", r"[^\s\S]"):
+        with pytest.raises(Empty):
+            regex_table(pattern)
+
+
+def test_a_choice_is_its_options_and_nothing_else() -> None:
+    options = ["", "yes", "no", "nobody", "é", "日本", "no way"]
+    found = choice_table(options)
+    for text in [*options, "y", "n", "nob", "日", "yesno", " no"]:
+        assert found.accepts(text.encode()) == (text in options)
+    with pytest.raises(Empty):
+        choice_table([])
+
+
+def test_bytes_that_are_no_utf8_are_never_accepted() -> None:
+    texts = matched("[\\s\\S]{1,2}", deadline_in())
+    assert texts is not None
+    found = raw_table(texts, deadline_in())
+    for data in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xe2\x98", b"a\x80"):
+        assert not found.accepts(data)
+    for code in (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF):
+        assert found.accepts(chr(code).encode())
+
+
+def test_a_long_or_deep_pattern_is_too_large() -> None:
+    for pattern in ("(" * 5000 + ")" * 5000, "a" * 200_000):
+        with pytest.raises(TooLarge):
+            regex_table(pattern)

@@ -1,0 +1,136 @@
+"""Texts of numbers. Oracle: fractions, and what floats make of the texts."""
+
+import random
+import re
+from fractions import Fraction
+
+import pytest
+
+from gen.constraints.automata.automaton import Sparse, TooLarge, Unsupported
+from gen.constraints.automata.texts import holds
+from gen.constraints.schema.parts import Bound
+from gen.constraints.schema.writing.numbers import number_texts
+
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,18})(\.\d{1,18})?\Z")
+WHOLE = re.compile(r"(-?[1-9]\d{0,18}|0)\Z")
+BOUNDS = [
+    0,
+    1,
+    -1,
+    5,
+    9,
+    10,
+    12,
+    90,
+    99,
+    100,
+    105,
+    -10,
+    -90,
+    -128,
+    127,
+    1000,
+    0.5,
+    0.1,
+    -0.25,
+    2.75,
+    12.5,
+    -12.5,
+    99.99,
+]
+
+
+def random_text(chance: random.Random) -> str:
+    near = chance.choice(BOUNDS) if chance.random() < 0.7 else round(chance.uniform(-200, 200), chance.randint(0, 9))
+    text = str(near) + (chance.choice(["0", "1", "9", "00", ".0", ".5", ".9", "001"]) if chance.random() < 0.5 else "")
+    text = text.replace(".", "") if chance.random() < 0.2 else text
+    return f"-{text}" if chance.random() < 0.2 else text
+
+
+def within(value: Fraction, low: Bound | None, high: Bound | None) -> bool:
+    above = low is None or value > low[0] or (value == low[0] and not low[1])
+    return above and (high is None or value < high[0] or (value == high[0] and not high[1]))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_numbers_are_those_within_the_bounds(seed: int) -> None:
+    chance = random.Random(seed)
+    accepted = 0
+    for _ in range(150):
+        low, high = (
+            (Fraction(str(chance.choice(BOUNDS))), chance.random() < 0.4) if chance.random() < 0.7 else None
+            for _ in range(2)
+        )
+        whole = chance.random() < 0.5
+        multiples = (Fraction(chance.choice([1, 2, 3, 5, 7, 10, 25])),) if chance.random() < 0.3 else ()
+        if low is None and high is None and not multiples:
+            continue
+        texts = number_texts(low, high, multiples, whole)
+        for _ in range(60):
+            text = random_text(chance)
+            form = WHOLE if whole or multiples else NUMBER
+            expected = form.match(text) is not None and within(Fraction(text), low, high)
+            expected = expected and all((Fraction(text) / one).denominator == 1 for one in multiples)
+            assert holds(texts, text) == expected, (low, high, whole, multiples, text)
+            accepted += expected
+    assert accepted > 500
+
+
+def walk(texts: Sparse, chance: random.Random) -> str:
+    state, text = 0, ""
+    while not texts.final[state] or (texts.edges[state] and chance.random() < 0.95):
+        low, high, state = chance.choice(texts.edges[state])
+        text += chr(chance.randint(low, high))
+    return text
+
+
+@pytest.mark.parametrize(("low", "high"), [("0.1", "1"), ("-1", "0"), ("-0.5", "99.99"), ("0", "0.001"), ("7", "8")])
+def test_long_numbers_keep_excluded_bounds_as_floats_too(low: str, high: str) -> None:
+    """0.9999999999999999999 is below 1, but 1.0 to who reads it as a float."""
+    texts = number_texts((Fraction(low), True), (Fraction(high), True), (), False)
+    assert texts is not None
+    chance = random.Random(0)
+    longest = 0
+    for _ in range(2000):
+        text = walk(texts, chance)
+        assert float(low) < float(text) < float(high), text
+        longest = max(longest, len(text))
+    assert longest > 10
+    nines = number_texts(None, (Fraction(1), True), (), False)
+    assert holds(nines, "0.99999999999999") and not holds(nines, "0.999999999999999999")
+
+
+def test_numbers_without_bounds_have_19_digits_and_are_finite() -> None:
+    whole, any_number = (number_texts(None, None, (), one) for one in (True, False))
+    for text in (
+        "0",
+        "-1",
+        "9" * 19,
+        "1.5",
+        "-0.0",
+        "1e99",
+        "1E-5",
+        "-0",
+        "01",
+        "1" * 20,
+        ".5",
+        "1.",
+        "1e100",
+        "+1",
+        "--1",
+    ):
+        assert holds(whole, text) == (WHOLE.match(text) is not None)
+        assert holds(any_number, text) == (re.fullmatch(NUMBER.pattern[:-2] + r"([eE][+-]?\d{1,2})?", text) is not None)
+
+
+def test_what_numbers_cannot_be_is_refused() -> None:
+    with pytest.raises(Unsupported, match="multipleOf with a fraction"):
+        number_texts(None, None, (Fraction("0.1"),), False)
+    with pytest.raises(TooLarge):
+        number_texts(None, None, (Fraction(999983),), True)
+    with pytest.raises(Unsupported, match="excluded"):
+        number_texts((Fraction("0.1234567890123456789"), True), None, (), False)
+    assert number_texts((Fraction(5), True), (Fraction(5), False), (), False) is None
+    assert number_texts((Fraction(5), True), (Fraction(6), True), (), True) is None
+    large = number_texts((Fraction(10**25), False), None, (), True)
+    assert holds(large, str(10**25)) and not holds(large, "9" * 25)

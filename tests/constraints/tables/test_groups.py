@@ -1,0 +1,66 @@
+"""States that share rows: they agree on every token, whatever the vocabulary."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gen.constraints.automata.regexes import regex_table
+from gen.constraints.tables.closing import closable
+from gen.constraints.tables.groups import groups_of
+from gen.constraints.tables.vocabulary import Vocabulary
+from tests.constraints.samples import tables
+from tests.constraints.vocabularies import spelled, walk_all
+
+
+@pytest.mark.parametrize("number", range(0, 100, 2))
+def test_states_of_a_group_agree_on_all_tokens_and_on_the_tokens_needed_after_them(number: int) -> None:
+    table, tokens = tables()[number], spelled()
+    vocabulary = Vocabulary(tokens)
+    table, needed = closable(table, vocabulary)
+    groups, examples = groups_of(table, needed, vocabulary.longest)
+    assert groups[0] == 0 == examples[0]
+    assert (groups[1:] > 0).all()
+    assert (groups[examples] == np.arange(len(examples))).all()
+    shared = [state for state in range(1, len(groups)) if examples[groups[state]] != state]
+    for state in shared[:20]:
+        for one, other in zip(
+            walk_all(table, state, tokens), walk_all(table, int(examples[groups[state]]), tokens), strict=True
+        ):
+            assert (one > 0) == (other > 0)
+            if one:
+                assert needed[one] - needed[state] == needed[other] - needed[examples[groups[state]]]
+
+
+def test_a_long_text_of_anything_has_few_groups() -> None:
+    table = regex_table("[a-z]{0,500}")
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(128)), b"a" * 9, b""])
+    groups, examples = groups_of(*closable(table, vocabulary), vocabulary.longest)
+    assert len(groups) == 502
+    assert len(examples) == 11  # nothing can follow in the dead state; 0 to 8 more bytes; any token
+
+
+def test_states_that_differ_only_farther_than_a_token_reaches_are_one_group() -> None:
+    table = regex_table("x[ab]{6}1|y[ab]{6}2")
+    table, needed = closable(table, Vocabulary([b"a", b"b", b"x", b"y", b"1", b"2", b""]))
+    after_x, after_y = (table.next[1, table.classes[ord(letter)]] for letter in "xy")
+    near, _ = groups_of(table, needed, 6)
+    far, _ = groups_of(table, needed, 7)
+    assert near[after_x] == near[after_y]
+    assert far[after_x] != far[after_y]
+
+
+def test_sums_that_are_equal_by_chance_join_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unlucky:
+        def integers(self, low: int, high: int, size: int, dtype: type) -> Any:
+            return np.zeros(size, dtype)
+
+    vocabulary = Vocabulary(spelled())
+    for number in range(0, 100, 9):
+        table, needed = closable(tables()[number], vocabulary)
+        groups, examples = groups_of(table, needed, vocabulary.longest)
+        with monkeypatch.context() as patched:
+            patched.setattr(np.random, "default_rng", lambda _: Unlucky())
+            others, more = groups_of(table, needed, vocabulary.longest)
+        assert len(examples) == len(more)
+        assert len(set(zip(groups.tolist(), others.tolist(), strict=True))) == len(examples)

@@ -1,0 +1,388 @@
+"""Steps captured as CUDA graphs: on virtual GPUs, and on a machine with a GPU on that.
+
+The oracle is the eager loop on the same device, on virtual GPUs the CPU's texts too.
+"""
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.loop.replay import graphs, steps
+from gen.loop.replay.graphs import Graph
+from gen.loop.row_set import RowSet
+from gen.models.transformers.model import TransformersModel
+from gen.samplers import MultinomialSampler, Sampler
+from gen.samplers.base import Sampled
+from gen.testing import no_host_sync, virtual_gpus
+from gen.testing.machine import active_machine
+from tests.helpers import byte_tokenizer, tiny_model
+
+PROMPTS = ["Ada", "hello there", "x = "]
+PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "bad_words": ["a"], "no_repeat_ngram_size": 2}
+SAMPLERS: dict[str, Sampler | list[Sampler]] = {
+    "greedy": gen.samplers.greedy(),
+    "multinomial": gen.samplers.multinomial(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01),
+    "several": gen.samplers.multinomial(samples=2),
+    "beams": gen.samplers.beam_search(3),
+    "penalised": gen.samplers.multinomial(**PENALTIES, logit_bias={65: 1.0}, min_new_tokens=3),
+    "each its own": [
+        gen.samplers.greedy(),
+        gen.samplers.multinomial(top_p=0.7),
+        gen.samplers.multinomial(temperature=1.4, presence_penalty=0.5),
+    ],
+}
+
+
+def adapter(device: torch.device | str, shape: str = "llama") -> TransformersModel:
+    return gen.from_transformers(tiny_model(shape).to(device), byte_tokenizer(), probe=False)
+
+
+def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 40, **options: Any) -> Any:
+    """Of each text, or of each of its samples or beams."""
+    made: Any = gen.generate(
+        model,
+        PROMPTS,
+        sampler=sampler or SAMPLERS["greedy"],
+        max_new_tokens=new_tokens,
+        seed=5,
+        eos_token_id=[],
+        details=True,
+        **options,
+    )
+    return [[one.token_ids for one in texts] if isinstance(texts, list) else texts.token_ids for texts in made]
+
+
+def kept(model: TransformersModel) -> RowSet:
+    """The set of rows that the model keeps, without taking it away."""
+    rows: Any = model.idle.take()
+    model.idle.put(rows)
+    assert isinstance(rows, RowSet)
+    return rows
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """The (rows, view) of every capture, in order."""
+    shapes: list[tuple[int, int]] = []
+    capture, step = graphs.capture, RowSet.step
+    last: list[tuple[int, int]] = []
+    of: dict[int, tuple[int, int]] = {}
+
+    def stepping(rows: RowSet, count: int, view: int) -> Any:
+        last.append((count, view))
+        made = step(rows, count, view)
+        of[id(made)] = count, view
+        return made
+
+    def capturing(step: Any, rests_on: Sequence[object], others: Any) -> Graph:
+        made = capture(step, rests_on, others)
+        shapes.append(of[id(step)])
+        return made
+
+    monkeypatch.setattr(RowSet, "step", stepping)
+    monkeypatch.setattr(steps, "capture", capturing)
+    yield shapes
+
+
+@pytest.mark.parametrize(
+    ("shape", "sampler"),
+    [*(("llama", name) for name in SAMPLERS), ("gpt2", "greedy"), ("gemma3", "multinomial"), ("mixtral", "beams")],
+)
+def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: torch.device) -> None:
+    model = adapter(gpu, shape)
+    eager = tokens(model, SAMPLERS[sampler], cuda_graph=False)
+    assert not kept(model).recordings
+    assert tokens(model, SAMPLERS[sampler]) == eager
+    recordings = dict(kept(model).recordings)
+    assert len(recordings) >= 2 and all(isinstance(graph, Graph) for graph in recordings.values())
+    assert tokens(model, SAMPLERS[sampler]) == eager  # replayed from the first step that has a graph
+    assert kept(model).recordings == recordings
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_tokens_with_graphs_are_the_cpus(sampler: str) -> None:
+    expected = tokens(adapter("cpu"), SAMPLERS[sampler])
+    with virtual_gpus(2):
+        assert tokens(adapter("cuda:1"), SAMPLERS[sampler]) == expected
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "each its own", "beams"])
+def test_rows_that_are_filled_again_and_moved_are_captured_too(sampler: str, gpu: torch.device) -> None:
+    model = adapter(gpu)
+    limits = [40, 12, 25]
+    eager = tokens(model, SAMPLERS[sampler], limits, max_batch_tokens=2 * 64 * 3, cuda_graph=False)
+    for _ in range(2):
+        assert tokens(model, SAMPLERS[sampler], limits, max_batch_tokens=2 * 64 * 3) == eager
+
+
+def test_streams_and_engines_run_graphs(gpu: torch.device) -> None:
+    model = adapter(gpu)
+    arguments: dict[str, Any] = {"seed": 5, "max_new_tokens": 40, "eos_token_id": []}
+    eager = [gen.generate(model, prompt, cuda_graph=False, **arguments) for prompt in PROMPTS]
+    assert ["".join(gen.stream(model, prompt, **arguments)) for prompt in PROMPTS] == eager
+    assert kept(model).recordings
+    model.release()
+    with gen.Engine(model, rows=4) as engine:
+        streams = [engine.submit(prompt, **arguments) for prompt in PROMPTS]
+        assert [stream.completion().text for stream in streams] == eager
+    assert all(isinstance(graph, Graph) for graph in kept(model).recordings.values()) and kept(model).recordings
+
+
+def test_threads_capture_beside_each_other(gpu: torch.device) -> None:
+    model = adapter(gpu)
+    eager = tokens(model, cuda_graph=False)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(tokens, model) for _ in range(4)]
+        assert [future.result() for future in futures] == [eager] * 4
+
+
+def test_a_step_is_captured_once_it_is_worth_it_and_the_largest_first(
+    captures: list[tuple[int, int]], gpu: torch.device
+) -> None:
+    model = adapter(gpu)
+    tokens(model, new_tokens=steps._WORTH["cuda"])  # the prompt gives the first token: one step too few
+    assert captures == []
+    tokens(model, new_tokens=40)
+    assert captures == [(3, 32), (3, 64)]  # of 32 columns, the most that there were; then the rows have grown
+    model.release()
+    for _ in range(2):
+        tokens(model, new_tokens=40)
+        assert captures[2:] == [(3, 64), (3, 32)]  # 64 columns for all, then those that were asked for
+    assert len({graph.graph.pool() for graph in kept(model).recordings.values()}) == 1
+
+
+def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], gpu: torch.device) -> None:
+    model = adapter(gpu)
+    tokens(model, new_tokens=40)
+    old = ref(next(iter(kept(model).recordings.values())))
+    tokens(model, new_tokens=100)
+    gc.collect()
+    assert old() is None
+    assert {shape[1] for shape in captures} == {32, 64, 96, 128}
+    assert kept(model).length == 128
+
+
+@pytest.mark.parametrize("change", ["data", "parameter", "buffer"])
+def test_a_change_of_the_weights_drops_graphs(change: str, gpu: torch.device) -> None:
+    model = adapter(gpu)
+    before = tokens(model)
+    layer: Any = model.hf_model.get_output_embeddings()
+    if change == "data":
+        layer.weight.data = layer.weight.data.flip(0).contiguous()
+    elif change == "parameter":
+        layer.weight = torch.nn.Parameter(layer.weight.detach().flip(0).contiguous())
+    else:
+        rotary: Any = model.hf_model.model.rotary_emb
+        rotary.inv_freq = rotary.inv_freq * 2
+    after = tokens(model)
+    assert after == tokens(model, cuda_graph=False) != before
+
+
+def test_weights_that_are_updated_in_place_are_seen(gpu: torch.device) -> None:
+    model = adapter(gpu)
+    before = tokens(model)
+    layer: Any = model.hf_model.get_output_embeddings()
+    with torch.no_grad():
+        layer.weight.copy_(layer.weight.flip(0))
+    assert tokens(model) == tokens(model, cuda_graph=False) != before
+
+
+def test_wider_tables_get_graphs_of_their_own(gpu: torch.device) -> None:
+    model = adapter(gpu)
+    for bias in ({65: 2.0}, {65: 2.0, 66: -1.0, 67: 3.0}, {70: 1.0}):
+        sampler = gen.samplers.greedy(logit_bias=bias)
+        assert tokens(model, sampler, 20) == tokens(model, sampler, 20, cuda_graph=False)
+
+
+def test_without_cuda_graph_nothing_is_captured(captures: list[tuple[int, int]], gpu: torch.device) -> None:
+    model = adapter(gpu)
+    tokens(model, cuda_graph=False)
+    list(gen.stream(model, "Ada", max_new_tokens=40, cuda_graph=False))
+    with gen.Engine(model, rows=1, cuda_graph=False) as engine:
+        engine.submit("Ada", max_new_tokens=40).completion()
+    assert captures == []
+
+
+def test_a_capture_is_on_the_models_device_and_the_rows_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    with virtual_gpus(2):
+
+        class Watched(torch.cuda.CUDAGraph):
+            def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+                stream: Any = torch.cuda.current_stream()
+                seen.append((kwargs["capture_error_mode"], torch.cuda.current_device(), stream))
+                assert not torch.is_inference_mode_enabled()  # it makes tensors that others' graphs change later
+                super().capture_begin(*args, **kwargs)
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Watched)
+        model = adapter("cuda:1")
+        tokens(model)
+        default = torch.cuda.current_stream("cuda:1")
+    assert len(seen) == 2
+    assert {(mode, device) for mode, device, _ in seen} == {("thread_local", 1)}
+    assert len({stream for _, _, stream in seen}) == 1 and seen[0][2] is not default
+
+
+def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
+    model = adapter(gpu)
+    for sampler in (SAMPLERS["penalised"], SAMPLERS["beams"]):
+        tokens(model, sampler, 4)  # kernels are loaded, which waits on a real one
+        counts = []
+        for new_tokens in (4, 28):
+            with no_host_sync(count=True) as report:
+                tokens(model, sampler, new_tokens)
+            counts.append(report.count)
+        assert counts[0] == counts[1] <= 2, report
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """CUDA's own debug mode on a real GPU, gen's rules on a virtual one."""
+    if active_machine() is not None:
+        with no_host_sync():
+            yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_every_step_after_the_first_runs_where_waiting_is_an_error(cuda_graph: bool, gpu: torch.device) -> None:
+    model = adapter(gpu)
+    sampler = gen.samplers.multinomial(**PENALTIES)
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 1, "max_new_tokens": 80, "eos_token_id": []}
+    expected = gen.generate(model, "Ada", cuda_graph=False, **arguments)
+    stream = gen.stream(model, "Ada", cuda_graph=cuda_graph, **arguments)
+    pieces = [next(stream)]
+    with waiting_is_an_error():
+        while len("".join(pieces)) < len(expected) // 2:
+            pieces.append(next(stream))
+    assert "".join([*pieces, *stream]) == expected
+    assert bool(kept(model).recordings) is cuda_graph
+
+
+@pytest.mark.gpu  # alone: a virtual GPU makes the calls of a graph again, and these allocate
+def test_a_step_with_a_graph_allocates_nothing() -> None:
+    gpu = torch.device("cuda:0")
+    model = adapter(gpu)
+    counts = []
+    for _ in range(2):
+        tokens(model, new_tokens=40)  # captures, and then finds, every graph
+    for new_tokens in (30, 40):
+        before = torch.cuda.memory_stats(gpu)["allocation.all.allocated"]
+        tokens(model, new_tokens=new_tokens)
+        counts.append(torch.cuda.memory_stats(gpu)["allocation.all.allocated"] - before)
+    assert counts[0] == counts[1]
+
+
+class Drawing(MultinomialSampler):
+    """A sampler that draws from torch's generator."""
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        token_ids, ancestors, logprobs = super().step(logits, weights, keys)
+        return token_ids, ancestors, logprobs + 0 * torch.rand_like(logprobs)
+
+
+def reads(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    return logits * (2.0 if float(logits[0, 0]) > 1e9 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"sampler": Drawing()}, "it draws random numbers of torch's"),
+        ({"logits_processors": [reads]}, "it reads on the host"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_what_cannot_be_replayed_on_a_cpu_is_not_captured(
+    device: str, options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
+        model = adapter(device)
+        eager = tokens(model, cuda_graph=False, replay=False, **options)
+        assert tokens(model, **options) == eager
+        assert not kept(model).recordings
+    [line] = [record.getMessage() for record in caplog.records]
+    assert reason in line and ("are not captured" if device == "cuda:0" else "are not replayed") in line
+
+
+@pytest.mark.parametrize("where", ["capture_begin", "capture_end"])
+def test_what_cuda_refuses_to_capture_runs_as_it_is(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
+        original = getattr(torch.cuda.CUDAGraph, where)
+
+        def fails(graph: Any, *args: Any, **kwargs: Any) -> None:
+            original(graph, *args, **kwargs)
+            if where == "capture_begin":
+                graph.capture_end()
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+        told: list[tuple[Any, ...]] = []
+        for name in ("endAllocateToPool", "releasePool"):
+            tell = lambda device, pool, name=name: told.append((name, device, pool))  # noqa: E731
+            monkeypatch.setattr(torch.cuda.memory, f"_cuda_{name}", tell)
+        model = adapter("cuda:0")
+        eager = tokens(model, cuda_graph=False)
+        monkeypatch.setattr(torch.cuda.CUDAGraph, where, fails)
+        assert tokens(model) == eager
+        # what torch leaves open then: its allocator would go on as if the capture lasted
+        assert [call[:2] for call in told] == [("endAllocateToPool", 0), ("releasePool", 0)]
+        assert told[0][2] == told[1][2]
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "steps of TransformersModel are not captured: CUDA refused to capture it: CUDA error" in line
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_capture_without_memory_is_tried_again_after_cached_memory_was_given_back(
+    always: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[str] = []
+    with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
+        original = torch.cuda.CUDAGraph.capture_end
+
+        def ends(graph: Any) -> None:
+            original(graph)
+            tries.append("capture")
+            if always or len(tries) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+        model = adapter("cuda:0")
+        eager = tokens(model, cuda_graph=False)
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", ends)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: tries.append("empty"))
+        assert tokens(model) == eager
+    assert tries[:3] == ["capture", "empty", "capture"]
+    assert bool(kept(model).recordings) is not always
+    assert [record.getMessage() for record in caplog.records] == always * [
+        "steps of TransformersModel are not captured: CUDA out of memory. Tried to allocate 2.00 MiB."
+    ]
+
+
+def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
+    """Memory that was freed could be another's when the graph is launched."""
+    model = adapter(gpu)
+    tokens(model)
+    graph = next(iter(kept(model).recordings.values()))
+    addresses = {thing.data_ptr() for thing in graph._rests_on if isinstance(thing, Tensor)}
+    weights = {parameter.data_ptr() for parameter in model.hf_model.parameters()}
+    rows = kept(model)
+    state = {tensor.data_ptr() for _, tensor, _ in rows.rows.parts()} | {rows._keys.data_ptr()}
+    embedding = model.hf_model.get_input_embeddings().weight.data_ptr()
+    assert weights <= addresses and embedding in addresses
+    assert state <= addresses

@@ -1,0 +1,222 @@
+"""Recorded steps against the steps themselves; every mistake that a step can make is planted, and must be refused."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gen.loop.replay.recording import CannotReplay, record
+from gen.testing import virtual_gpus
+
+
+class Memory:
+    """What steps of these tests read and write."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.x, self.w = torch.randn(4, 8), torch.randn(8, 8)
+        self.count = torch.zeros(1, dtype=torch.int64)
+        self.cache = torch.zeros(4, 16)
+        self.host_count = 0
+        self.replaced = torch.zeros(1)
+
+    def state(self) -> tuple[Tensor, ...]:
+        return self.count, self.cache
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with torch.inference_mode():
+        yield Memory()
+
+
+def appends(m: Memory) -> Tensor:
+    m.cache.index_copy_(1, m.count, (m.x @ m.w).sum(-1, keepdim=True))
+    m.count.add_(1)
+    return m.cache.sum(-1)
+
+
+def unpacks(m: Memory) -> Tensor:
+    first, *_, last = m.x.unbind(0)
+    left, right = m.x.chunk(2, -1)
+    best = m.x.topk(2)
+    return torch.cat((left, right), -1).sum() + first + last + best.values.sum() + best.indices.sum()
+
+
+def writes_with_operators(m: Memory) -> Tensor:
+    y = m.x + 1
+    y += m.x
+    y[0] = 5
+    m.cache[:, 3] = y[:, 0]
+    out = torch.empty(4, 8)
+    torch.mul(y, 2, out=out)
+    return out
+
+
+def attends(m: Memory) -> Tensor:
+    x = torch.nn.functional.dropout(m.x, 0.5, training=False)[None, None]
+    attended = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=None, is_causal=True)
+    return attended.transpose(1, 2).reshape(4, 8)
+
+
+def selects_with_indices(m: Memory) -> Tensor:
+    m.cache[torch.arange(4), m.count.expand(4)] = m.x[:, 0]
+    return m.cache[torch.arange(4), m.count.expand(4)]
+
+
+def runs_a_module(m: Memory) -> Tensor:
+    torch.manual_seed(1)
+    result: Tensor = RUN(m.x)
+    return result
+
+
+RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    "step", [appends, unpacks, writes_with_operators, attends, selects_with_indices, runs_a_module]
+)
+def test_a_recording_does_what_the_step_does(memory: Memory, step: Callable[[Memory], Tensor]) -> None:
+    start = [tensor.clone() for tensor in memory.state()]
+
+    def again() -> None:
+        for tensor, value in zip(memory.state(), start, strict=True):
+            tensor.copy_(value)
+
+    replay = record(lambda: step(memory), again=again)
+    again()
+    expected = [step(memory).clone() for _ in range(3)]
+    after = [tensor.clone() for tensor in memory.state()]
+    again()
+    assert all(torch.equal(replay(), value) for value in expected)
+    assert all(torch.equal(tensor, value) for tensor, value in zip(memory.state(), after, strict=True))
+    addresses = [tensor.data_ptr() for tensor in memory.state()]
+    for _ in range(10):
+        replay()
+    assert addresses == [tensor.data_ptr() for tensor in memory.state()]
+
+
+def test_questions_of_shape_and_views_of_constants_are_not_calls(memory: Memory) -> None:
+    def step() -> Tensor:
+        assert memory.x.dim() == 2 and memory.x.dtype == torch.float32
+        return memory.x.to("cpu").contiguous() + memory.cache[:, : memory.x.shape[1]]
+
+    assert record(step, again=lambda: None).calls == 1
+
+
+def branches(m: Memory) -> Tensor:
+    return m.x * 2 if m.x.sum() > 0 else m.x
+
+
+def reads_an_item(m: Memory) -> Tensor:
+    return torch.mul(m.x, m.count.item())
+
+
+def reads_a_list(m: Memory) -> Tensor:
+    return torch.mul(m.x, m.count.tolist()[0])
+
+
+def goes_through_numpy(m: Memory) -> Tensor:
+    return torch.from_numpy(m.x.numpy() * 2)
+
+
+def selects_with_a_mask(m: Memory) -> Tensor:
+    return m.x[m.x > 0]
+
+
+def looks_for_what_is_not_zero(m: Memory) -> Tensor:
+    return (m.x > 0).nonzero()
+
+
+def counts_on_the_host(m: Memory) -> Tensor:
+    m.host_count += 1
+    return m.cache[:, m.host_count]
+
+
+def replaces_a_tensor(m: Memory) -> Tensor:
+    m.replaced = m.replaced + 1
+    return m.replaced * 2
+
+
+def draws_a_token(m: Memory) -> Tensor:
+    return m.x.softmax(-1).multinomial(1)
+
+
+def draws_noise(m: Memory) -> Tensor:
+    return m.x + torch.rand(4, 8)
+
+
+def drops_out(m: Memory) -> Tensor:
+    return torch.nn.functional.dropout(m.x, 0.5)
+
+
+def hides_an_operation(m: Memory) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        return m.x * 2
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (branches, "reads on the host: __bool__"),
+        (reads_an_item, "reads on the host: item"),
+        (reads_a_list, "reads on the host: tolist"),
+        (goes_through_numpy, "reads on the host: numpy"),
+        (selects_with_a_mask, "selects by a mask of bool"),
+        (looks_for_what_is_not_zero, "reads on the host what it has computed: aten::nonzero"),
+        (counts_on_the_host, "does something else at its next call"),
+        (replaces_a_tensor, "does something else at its next call"),
+        (draws_a_token, "draws random numbers of torch's: aten::multinomial"),
+        (draws_noise, "draws random numbers of torch's: aten::rand"),
+        (drops_out, "draws random numbers of torch's: aten::(native_)?dropout"),
+        (hides_an_operation, "called where torch functions do not show it"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_its_reason(
+    memory: Memory, step: Callable[[Memory], Tensor], reason: str
+) -> None:
+    with pytest.raises(CannotReplay, match=reason):
+        record(lambda: step(memory), again=lambda: None)
+
+
+def test_what_is_refused_draws_nothing(memory: Memory) -> None:
+    """Or texts would depend on whether a step is recorded."""
+    before = torch.get_rng_state()
+    with pytest.raises(CannotReplay):
+        record(lambda: draws_noise(memory), again=lambda: None)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("how", ["copy_", "to"])
+def test_copies_between_devices_are_refused(how: str) -> None:
+    """A graph is of one device, and copies from the host read memory that may be gone when it is launched."""
+    with virtual_gpus(2), torch.inference_mode():
+        here, there = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
+
+        def step() -> Tensor:
+            return here.copy_(there) if how == "copy_" else here.add_(there.to("cuda:0"))
+
+        with pytest.raises(CannotReplay, match=f"copies between devices: (aten::)?{how}"):
+            record(step, again=lambda: None)
+
+
+def test_a_copy_to_another_type_is_none_to_another_device(memory: Memory) -> None:
+    assert record(lambda: memory.x.to(torch.float64).to("cpu"), again=lambda: None)().dtype == torch.float64
+
+
+def test_steps_of_virtual_gpus_are_recorded_with_what_they_make(memory: Memory) -> None:
+    with virtual_gpus(1):
+        count = torch.zeros(1, dtype=torch.int64, device="cuda")
+        table = torch.zeros(4, device="cuda")
+
+        def step() -> Tensor:
+            table[torch.arange(1, device="cuda") + count] = torch.ones(1, device="cuda")
+            return count.add_(1)
+
+        def again() -> None:
+            count.zero_()
+
+        replay = record(step, again=again)
+        replay()
+        assert table.tolist() == [1.0, 1.0, 0.0, 0.0]

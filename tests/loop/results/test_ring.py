@@ -1,0 +1,123 @@
+"""The way of a step's results to the host: on virtual GPUs one step late, in slots that are not written too early."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.loop.results.ring import SLOTS, Ring, Ticket
+from gen.testing import no_host_sync, virtual_gpus
+from tests.helpers import byte_tokenizer, tiny_model
+
+
+def results(device: str) -> tuple[Tensor, Tensor]:
+    return torch.zeros(3, 1, dtype=torch.int64, device=device), torch.zeros(3, device=device)
+
+
+def write(tensors: Sequence[Tensor], step: int) -> None:
+    tensors[0].copy_(torch.arange(3, device=tensors[0].device).unsqueeze(1) + 10 * step)
+    tensors[1].fill_(step / 2)
+
+
+def wanted(step: int, rows: int = 3) -> list[Any]:
+    return [[[10 * step + row] for row in range(rows)], [step / 2] * rows]
+
+
+def test_on_a_cpu_results_are_read_at_once() -> None:
+    tensors = results("cpu")
+    ring = Ring(tensors)
+    assert ring.lag == 0
+    for step in range(20):
+        write(tensors, step)
+        ring.push()
+        assert ring.read(ring.send(), 2) == wanted(step, 2)
+
+
+def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
+    with virtual_gpus(2):
+        tensors = results("cuda:1")
+        ring = Ring(tensors)
+        assert ring.lag == 1
+        tickets: list[Ticket] = []
+        with no_host_sync():
+            for step in range(3 * SLOTS):
+                write(tensors, step)
+                ring.push()
+                tickets.append(ring.send())
+                if step >= ring.lag:
+                    assert ring.read(tickets[step - 1], 2) == wanted(step - 1, 2)
+
+
+def test_reading_the_step_just_launched_would_wait() -> None:
+    with virtual_gpus(1):
+        tensors = results("cuda")
+        ring = Ring(tensors)
+        write(tensors, 1)
+        ring.push()
+        ticket = ring.send()
+        with no_host_sync(count=True) as report:
+            assert ring.read(ticket, 3) == wanted(1)
+    assert report.count == 1
+
+
+def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
+    with virtual_gpus(1):
+        tensors = results("cuda")
+        ring = Ring(tensors)
+        tickets = []
+        for step in range(5 * SLOTS):
+            write(tensors, step)
+            ring.push()
+            tickets.append(ring.send())
+            if step >= SLOTS - 1:
+                oldest = step - SLOTS + 1
+                assert ring.read(tickets[oldest], 3) == wanted(oldest)
+
+
+def test_a_push_changes_tensors_in_place_and_its_counter_is_what_moves() -> None:
+    """A recorded step runs `push` again and again; one that is undone by its counter alone leaves no trace."""
+    with virtual_gpus(1):
+        tensors = results("cuda")
+        ring = Ring(tensors)
+        [slot] = ring.moving()
+        address = slot.data_ptr()
+        kept = slot.clone()
+        write(tensors, 7)
+        ring.push()
+        slot.copy_(kept)
+        write(tensors, 8)
+        ring.push()
+        assert ring.read(ring.send(), 3) == wanted(8)
+        assert slot.data_ptr() == address
+    assert Ring(results("cpu")).moving() == []
+
+
+@pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])
+def test_the_loop_has_two_results_under_way_at_most(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Ticket] = []
+    under_way = [0]
+    send, read = Ring.send, Ring.read
+
+    def sending(ring: Ring) -> Ticket:
+        sent.append(send(ring))
+        under_way.append(under_way[-1] + 1)
+        return sent[-1]
+
+    def reading(ring: Ring, ticket: Ticket, rows: int) -> list[list[Any]]:
+        assert ticket in sent
+        under_way.append(under_way[-1] - 1)
+        return read(ring, ticket, rows)
+
+    monkeypatch.setattr(Ring, "send", sending)
+    monkeypatch.setattr(Ring, "read", reading)
+    with virtual_gpus(1):
+        model = gen.from_transformers(tiny_model(vocab_size=259).to("cuda"), byte_tokenizer())
+        limits = [1, 9, 4, 14, 2]
+        gen.generate(
+            model, ["ab", "c", "defg", "h", "ij"], sampler=sampler, max_new_tokens=limits, max_batch_tokens=200
+        )
+    assert max(under_way) == 2 <= SLOTS
+    assert under_way[-1] == 0

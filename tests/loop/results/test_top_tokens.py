@@ -1,0 +1,272 @@
+"""Log-probabilities under the model's own distribution, against transformers' forward over whole texts in float64."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+import gen
+from gen.loop.kinds import completions
+from gen.loop.row_set import RowSet
+from gen.loop.running import Options, run
+from gen.models.transformers.rows import TransformersRows
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.testing import no_host_sync, virtual_gpus
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs
+
+KNOWN = 259  # tokens that the tokenizer has; the model has 300
+PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be"]
+LIMITS = [9, 12, 4, 7, 10]
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return gen.from_transformers(tiny_model(), byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def check(llama: Any) -> Callable[[str, gen.Completion, int], None]:
+    exact = deepcopy(llama.hf_model).double()
+
+    def compare(prompt: str, completion: gen.Completion, most: int) -> None:
+        prompt_ids = llama.tokenizer.encode(prompt)
+        with torch.no_grad():
+            logits = exact(torch.tensor([prompt_ids + completion.token_ids])).logits[0, len(prompt_ids) - 1 :, :KNOWN]
+        logprobs = logits.log_softmax(-1)
+        told: Any = completion.top_logprobs
+        assert len(told) == len(completion.token_ids)
+        for token_id, one, row in zip(completion.token_ids, told, logprobs, strict=False):
+            best = row.topk(most)
+            assert one.logprob == pytest.approx(float(row[token_id]), abs=1e-4)
+            assert one.token_ids == best.indices.tolist()
+            assert one.logprobs == pytest.approx(best.values.tolist(), abs=1e-4)
+
+    return compare
+
+
+class Resampler:
+    """Two texts a prompt, which change places at every step; both take a token that is not the likeliest."""
+
+    samples, processors = 2, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        row = torch.arange(len(logits))
+        ancestors = row ^ 1
+        best = logits[ancestors].topk(3).indices
+        return best.gather(1, (1 + row % 2).unsqueeze(1)), ancestors, weights[ancestors]
+
+
+def spoils(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    """Changes the logits where they are."""
+    logits[:, 97:123] += 3.0
+    return logits
+
+
+SAMPLERS: list[Sampler] = [
+    greedy(repetition_penalty=1.5, no_repeat_ngram_size=2),
+    multinomial(temperature=0.6, top_k=4),
+    multinomial(3, temperature=1.4, bad_words=[[97], [98]]),
+    Resampler(),
+    multinomial(top_p=0.8, logit_bias={101: 4.0}),
+]
+
+
+@pytest.mark.parametrize("options", [Options(), Options(rows=3, admit_tokens=5), Options(replay=False)], ids=str)
+@pytest.mark.parametrize("processors", [[], [spoils]])
+@pytest.mark.parametrize("most", [0, 3, 5])
+def test_they_are_the_models_own_whatever_chooses(
+    llama: Any, check: Any, options: Options, processors: Any, most: int
+) -> None:
+    jobs = new_jobs(
+        llama,
+        PROMPTS,
+        sampler=SAMPLERS,
+        seed=range(5),
+        max_new_tokens=LIMITS,
+        logits_processors=processors,
+        top_logprobs=most,
+    )
+    run(llama, jobs, options)
+    for prompt, job in zip(PROMPTS, jobs, strict=True):
+        for completion in completions(job):
+            check(prompt, completion, most)
+
+
+def test_recorded_steps_tell_them_too(llama: Any, check: Any) -> None:
+    llama.release()
+    arguments: Any = {"sampler": multinomial(temperature=0.7), "seed": 3, "max_new_tokens": 40}
+    plain = gen.generate(llama, PROMPTS, **arguments)
+    told = gen.generate(llama, PROMPTS, top_logprobs=2, details=True, **arguments)
+    kept: RowSet = llama.idle.take()
+    assert {key[-1] for key in kept.recordings} == {0, 2}  # type: ignore[index]
+    for prompt, text, completion in zip(PROMPTS, plain, told, strict=True):
+        assert completion.text == text
+        check(prompt, completion, 2)
+
+
+def test_without_changes_the_drawn_logprob_is_the_models_own(llama: Any) -> None:
+    made = gen.generate(llama, "x", sampler=multinomial(), seed=2, max_new_tokens=20, details=True, top_logprobs=0)
+    told: Any = made.top_logprobs  # type: ignore[union-attr]
+    assert [one.logprob for one in told] == pytest.approx(made.logprobs, abs=1e-4)  # type: ignore[union-attr]
+    assert all(one.token_ids == one.logprobs == [] for one in told)
+
+
+def test_requests_of_an_engine_have_each_their_own_number(llama: Any, check: Any) -> None:
+    wanted = [3, None, 0, 9, None, 1, 17]
+    with gen.Engine(llama, rows=2) as engine:
+        streams = [
+            engine.submit("a" * (1 + number), sampler=greedy(), max_new_tokens=6 + number, top_logprobs=most)
+            for number, most in enumerate(wanted)
+        ]
+        for number, (most, stream) in enumerate(zip(wanted, streams, strict=True)):
+            if most is None:
+                assert stream.completion().top_logprobs is None
+            else:
+                check("a" * (1 + number), stream.completion(), most)
+
+
+def test_streams_and_agenerate_tell_them(llama: Any, check: Any) -> None:
+    stream = gen.stream(llama, "once", sampler=Second(), max_new_tokens=9, top_logprobs=4)
+    assert "".join(stream) == stream.completion().text
+    check("once", stream.completion(), 4)
+    made = asyncio.run(gen.agenerate(llama, PROMPTS, sampler=greedy(), max_new_tokens=6, details=True, top_logprobs=2))
+    for prompt, completion in zip(PROMPTS, made, strict=True):
+        check(prompt, completion, 2)
+
+
+class Second:
+    """One text, of second best tokens."""
+
+    samples, processors = 1, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return logits.topk(2).indices[:, 1:], torch.arange(len(logits)), weights
+
+
+@pytest.mark.parametrize("sampler", [multinomial(temperature=0.8), multinomial(2)])
+def test_out_of_memory_loses_none(llama: Any, check: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, left = TransformersRows.step, [3]
+
+    def limited(rows: TransformersRows, token_ids: Tensor, view: int) -> Tensor:
+        left[0] -= 1
+        if left[0] < 0 and rows.count > 2:
+            raise torch.OutOfMemoryError("planted")
+        return step(rows, token_ids, view)
+
+    monkeypatch.setattr(TransformersRows, "step", limited)
+    llama.release()
+    groups: Any = gen.generate(
+        llama, PROMPTS, sampler=sampler, seed=1, max_new_tokens=LIMITS, details=True, top_logprobs=3, replay=False
+    )
+    assert left[0] < 0
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group if isinstance(group, list) else [group]:
+            check(prompt, completion, 3)
+
+
+def test_eos_and_stop_strings_end_them_as_they_end_the_tokens(llama: Any, check: Any) -> None:
+    text = gen.generate(llama, "once upon", sampler=greedy(), max_new_tokens=12, details=True)
+    token_ids = text.token_ids
+    for options in ({"eos_token_id": token_ids[7]}, {"stop": chr(token_ids[6])} if token_ids[6] < 128 else {}):
+        made = gen.generate(
+            llama, "once upon", sampler=greedy(), max_new_tokens=12, details=True, top_logprobs=1, **options
+        )
+        check("once upon", made, 1)
+
+
+def test_on_a_gpu_the_host_does_not_wait_for_them(llama: Any) -> None:
+    arguments: Any = {"sampler": multinomial(temperature=0.8), "seed": 1, "details": True, "top_logprobs": 3}
+    expected = gen.generate(llama, PROMPTS, max_new_tokens=12, **arguments)
+    with virtual_gpus(2):
+        model = gen.from_transformers(tiny_model().to("cuda:1"), byte_tokenizer())
+        counts = []
+        for limit in (4, 12):
+            with no_host_sync(count=True) as report:
+                made = gen.generate(model, PROMPTS, max_new_tokens=limit, **arguments)
+            counts.append(report.count)
+    assert counts[0] == counts[1] <= 2
+    for one, other in zip(made, expected, strict=True):
+        assert one.token_ids == other.token_ids
+        for told, wanted in zip(one.top_logprobs, other.top_logprobs, strict=True):
+            assert told.token_ids == wanted.token_ids
+            assert told.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+
+
+class Calls(TorchFunctionMode):
+    """Counts all calls of torch's functions."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Calls.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    choose = RowSet._choose
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        Calls.count = 0
+        with Calls():
+            choose(*args, **kwargs)
+        counts.append(Calls.count)
+
+    monkeypatch.setattr(RowSet, "_choose", counted)
+    llama.release()
+
+    def calls(**arguments: Any) -> list[int]:
+        counts.clear()
+        gen.generate(llama, "x", sampler=greedy(), max_new_tokens=6, replay=False, **arguments)
+        return list(counts)
+
+    never = calls()
+    asked = calls(top_logprobs=2, details=True)
+    assert calls() == never  # in the same rows
+    assert all(one > other for one, other in zip(asked, never, strict=True))
+    assert set(never) == {23}  # a greedy choice, views of the tables, two counts: as before there was anything to tell
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs are told with details=True"),
+        (
+            {"top_logprobs": -1, "details": True},
+            "top_logprobs must be a whole number at least 0 and at most 259, got -1",
+        ),
+        ({"top_logprobs": 260, "details": True}, "at most 259, got 260"),
+        ({"top_logprobs": True, "details": True}, "got True"),
+        (
+            {"top_logprobs": 2, "details": True, "sampler": beam_search(2)},
+            "a beam search chooses among whole texts; leave top_logprobs out, or take gen.samplers.greedy or multi",
+        ),
+    ],
+)
+def test_what_cannot_be_told_is_refused_before_the_model_runs(arguments: dict[str, Any], message: str) -> None:
+    model = ScriptedModel("hello")
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.generate(model, "x", **arguments)
+    assert model.steps == 0
+
+
+def test_what_the_model_rules_out_has_minus_infinity() -> None:
+    def turned(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        return torch.zeros_like(logits).index_fill_(1, torch.tensor([97]), 5.0)
+
+    model = ScriptedModel("hello")
+    made = gen.generate(
+        model, "x", sampler=greedy(), max_new_tokens=3, logits_processors=[turned], details=True, top_logprobs=2
+    )
+    assert made.text == "aaa"
+    told: Sequence[gen.TopLogprobs] = made.top_logprobs or []
+    assert [(one.logprob, one.token_ids[0], one.logprobs) for one in told] == [
+        (-math.inf, letter, [0.0, -math.inf]) for letter in b"hel"
+    ]

@@ -1,0 +1,381 @@
+"""exllamav2 on virtual GPUs: its own Python code with a stub of its kernels, against transformers in float16."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import gen
+from gen import cli
+from gen.doctor import diagnose, examine
+from gen.models.exllama.exllamav2 import CACHES, Exllamav2Model
+from gen.testing import no_host_sync
+from tests.models.exllama.checkpoints import change, save
+from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, tokens_of
+from tests.models.exllama.packages import two_gpus
+
+GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
+PROMPTS = ["Ada", "hello there, world", "x", "The quick brown fox jumps over the lazy dog"]
+SPLIT = [0.0118, 80]  # gigabytes: the embedding and the first layer's attention go onto the first GPU
+SAMPLERS: dict[str, Any] = {
+    "greedy": gen.samplers.greedy(),
+    "multinomial": gen.samplers.multinomial(temperature=0.9, top_k=40),
+    "several": gen.samplers.multinomial(samples=2),
+    "beams": gen.samplers.beam_search(3),
+}
+
+
+@pytest.fixture(autouse=True)
+def gpus() -> Iterator[None]:
+    with two_gpus():
+        yield
+        assert torch.cuda.current_device() == 0
+
+
+def load(folder: Path, **options: Any) -> Exllamav2Model:
+    return gen.from_exllamav2(folder, **({} if "gpu_split" in options else {"device": "cuda:1"}) | options)
+
+
+def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPTS) -> int:
+    with no_host_sync(count=True) as report:
+        generated(model, prompts, sampler, new_tokens)
+    return report.count
+
+
+@pytest.mark.parametrize(
+    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
+)
+def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], Path]) -> None:
+    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
+    found = logits_of(load(folders(shape)), prompts, new)
+    plain = Plain(folders(shape))
+    for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
+        expected = plain.logits(prompt, tokens)
+        assert (found[row] - expected).abs().max() < NEAR
+        assert expected.std() > 10 * NEAR, "the logits hardly vary"
+
+
+@pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cpu_embedding": True}, {"max_batch_size": 4}])
+def test_texts_are_those_of_transformers(options: dict[str, Any], llama: Path) -> None:
+    model, plain = load(llama, **options), Plain(llama)
+    for prompt, made in zip(PROMPTS, generated(model, PROMPTS, SAMPLERS["greedy"], 24), strict=True):
+        plain.check_greedy(prompt, made.token_ids)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_text_is_the_same_alone_in_a_batch_and_streamed(sampler: str, llama: Path) -> None:
+    model = load(llama)
+    together = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
+    assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == together
+    if sampler in ("greedy", "multinomial"):
+        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 12, "eos_token_id": []}
+        assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("shape", ["llama", "gemma2"])
+def test_a_padded_row_is_the_row_alone_bit_for_bit(shape: str, cache: str, folders: Callable[[str], Path]) -> None:
+    model = load(folders(shape), cache=cache)
+    prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
+    together = logits_of(model, prompts, new)
+    for row in range(3):
+        assert torch.equal(logits_of(model, prompts[row : row + 1], new[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("ancestors", [[2, 2, 0], [1, 0], [2, 0, 1, 1, 2]])
+@pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}])
+def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
+    options: dict[str, Any], ancestors: list[int], cache: str, llama: Path
+) -> None:
+    model = load(llama, cache=cache, **options)
+    prompts = ids("The quick brown fox", "one", "hello")
+    rows, count = model.new_rows(5, 32), len(ancestors)
+    rows.fill(slice(0, 3), prompts)
+    rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
+    tokens = torch.arange(70, 70 + count, device=GPU1).unsqueeze(1)
+    fresh = model.new_rows(count, 32)
+    fresh.fill(slice(0, count), [prompts[ancestor] for ancestor in ancestors])
+    for _ in range(2):
+        assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_copies_of_a_row_go_on_as_it_does(cache: str, llama: Path) -> None:
+    model, prompts = load(llama, cache=cache), ids("The quick brown fox", "one")
+    rows, alone = model.new_rows(6, 32), model.new_rows(2, 32)
+    first = rows.fill(slice(0, 6, 3), prompts)
+    assert torch.equal(first, alone.fill(slice(0, 2), prompts))
+    for place in (0, 3):
+        rows.copy(place, slice(place + 1, place + 3), 32)
+    tokens = torch.tensor([[70], [71]], device=GPU1)
+    expected = alone.step(tokens, 32).repeat_interleave(3, 0)
+    assert torch.equal(rows.step(tokens.repeat_interleave(3, 0), 32), expected)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_rows_grow_as_tokens_come_and_keep_what_they_have(cache: str, llama: Path) -> None:
+    """27 tokens: a quantised cache that were as long would be written beyond its end, in whole blocks."""
+    model, prompts, new = load(llama, cache=cache), ids("The quick brown fox", "a"), ids("x" * 14, "y" * 14)
+    grown = logits_of(model, prompts, new, model.new_rows(2, 27))
+    assert torch.equal(grown, logits_of(model, prompts, new, model.new_rows(2, 128)))
+
+
+@pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
+def test_texts_over_a_quantised_cache_come_close(cache: str, llama: Path) -> None:
+    prompts, new = ids("The quick brown fox", "one"), ids("abcd", "efgh")
+    exact, found = logits_of(load(llama), prompts, new), logits_of(load(llama, cache=cache), prompts, new)
+    assert 0 < (found - exact).square().mean().sqrt() < exact.std() / 2
+
+
+def test_long_prompts_are_read_in_pieces(llama: Path) -> None:
+    model, plain = load(llama), Plain(llama)
+    model.exl2_model.config.max_input_len = 30  # of a row; 15 of each of two
+    prompts, new = ids("The quick brown fox jumps over the lazy dog", "and then it went"), ids("ab", "cd")
+    found = logits_of(model, prompts, new)
+    for row in range(2):
+        assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
+
+
+def test_rows_go_on_when_others_are_past_the_end_of_the_context(llama: Path) -> None:
+    model, plain = load(llama, max_seq_len=64), Plain(llama)
+    assert model.context_length == 64
+    made = generated(model, ["a" * 50, "b"], SAMPLERS["greedy"], 60)
+    assert [len(one.token_ids) for one in made] == [14, 60]
+    for prompt, one in zip(["a" * 50, "b"], made, strict=True):
+        plain.check_greedy(prompt, one.token_ids)
+    rows = model.new_rows(2, 64)
+    with torch.inference_mode():
+        rows.fill(slice(0, 2), ids("a" * 60, "b" * 60))
+        for _ in range(8):  # nobody needs these, and they do not fail
+            rows.step(torch.tensor([[70], [71]], device=GPU1), 64)
+
+
+CASES: list[tuple[str, dict[str, Any], list[str]]] = [
+    *((sampler, {}, PROMPTS) for sampler in ("greedy", "multinomial", "beams")),
+    *((sampler, {"gpu_split": SPLIT}, PROMPTS) for sampler in ("multinomial", "beams")),
+    ("beams", {"cache": "q4"}, PROMPTS),
+    ("greedy", {}, PROMPTS[:1]),
+    ("beams", {"gpu_split": SPLIT}, PROMPTS[:1]),
+]
+
+
+@pytest.mark.parametrize(("sampler", "options", "prompts"), CASES)
+def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prompts: list[str], llama: Path) -> None:
+    model = load(llama, **options)
+    generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (8, 24))
+    assert (long - short) / 16 == 0
+    assert long <= (5 if "gpu_split" in options else 2)
+
+
+def test_with_the_embedding_on_the_cpu_it_waits_twice_a_token(llama: Path) -> None:
+    model = load(llama, cpu_embedding=True)
+    assert model.placement.input_device == torch.device("cpu")
+    assert (syncs(model, SAMPLERS["greedy"], 24) - syncs(model, SAMPLERS["greedy"], 8)) / 16 == 2
+
+
+def test_everything_is_on_the_device_that_was_asked_for(llama: Path) -> None:
+    model = load(llama)
+    assert model.placement.devices == (GPU1,)
+    weights = list(model.weights())
+    assert {tensor.device for _, tensor, _ in weights} == {GPU1}
+    names = {name for name, _, _ in weights}
+    assert {"model.embed_tokens.embedding", "model.layers.1.mlp.up_proj.linear", "the table sin"} <= names
+    assert {device for _, _, device in model.new_rows(2, 8).parts()} == {GPU1}
+    with torch.cuda.device(1):
+        assert gen.from_exllamav2(llama).placement.devices == (GPU1,)
+    split = load(llama, gpu_split=SPLIT)
+    assert split.placement.layer_devices == (GPU0, GPU1)
+    assert split.placement.logits_device == GPU1
+    assert {tensor.device for _, tensor, _ in split.weights()} == {GPU0, GPU1}
+    assert all(tensor.device == device for _, tensor, device in split.new_rows(2, 8).parts())
+
+
+def test_a_weight_that_is_put_elsewhere_is_an_error_by_name(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from exllamav2.rmsnorm import ExLlamaV2RMSNorm
+
+    real = ExLlamaV2RMSNorm.load
+
+    def misplacing(self: Any) -> None:
+        real(self)
+        self.weight = torch.nn.Parameter(self.weight.data.to("cuda:0"), requires_grad=False)
+
+    monkeypatch.setattr(ExLlamaV2RMSNorm, "load", misplacing)
+    with pytest.raises(gen.DeviceError, match=r"was to put model.layers.0.input_layernorm.weight on cuda:1, it is on"):
+        load(llama)
+
+
+def test_the_callers_device_and_streams_stay_whatever_happens(llama: Path) -> None:
+    streams = [torch.cuda.Stream(device) for device in (0, 1)]  # type: ignore[no-untyped-call]
+    for stream in streams:
+        torch.cuda.set_stream(stream)
+    torch.cuda.set_device(0)
+
+    def check() -> None:
+        assert torch.cuda.current_device() == 0
+        assert [torch.cuda.current_stream(device) for device in (0, 1)] == streams
+
+    model = load(llama)
+    check()
+    generated(model, PROMPTS, SAMPLERS["beams"])
+    check()
+    with pytest.raises(AssertionError, match="exceeds cache size"), torch.inference_mode(), model.turn():
+        model.exl2_model.forward(torch.zeros(1, 99, dtype=torch.int64, device=GPU1), model.new_cache(1, 8))
+    check()
+    with pytest.raises(gen.ModelError, match=r"does not fit into gpu_split=\[1e-05\]: give more gigabytes"):
+        load(llama, gpu_split=[1e-5])
+    check()
+
+
+def test_threads_share_a_model(llama: Path) -> None:
+    model = load(llama)
+    expected = [tokens_of(generated(model, prompt, SAMPLERS["multinomial"])) for prompt in PROMPTS]
+
+    def work(number: int) -> list[int]:
+        torch.cuda.set_device(number % 2)
+        made = generated(model, PROMPTS[number], SAMPLERS["multinomial"])
+        assert torch.cuda.current_device() == number % 2
+        found: list[int] = tokens_of(made)
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == expected
+
+
+def test_an_engine_takes_requests_as_they_come(llama: Path) -> None:
+    model = load(llama)
+    expected = [gen.generate(model, prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
+    with gen.Engine(model, rows=3) as engine:
+        streams = [engine.submit(prompt, seed=3, max_new_tokens=8) for prompt in PROMPTS]
+        assert ["".join(stream) for stream in streams] == expected
+
+
+def test_a_prompt_beyond_a_window_is_refused_and_the_others_go_on(folders: Callable[[str], Path]) -> None:
+    model, plain = load(folders("gemma2")), Plain(folders("gemma2"))
+    assert model.window == 40
+    with pytest.raises(gen.BatchError, match="longer than this model's window of 40 tokens, got 42") as caught:
+        generated(model, ["x" * 42, "The quick brown fox jumps over"], SAMPLERS["greedy"], 24)
+    plain.check_greedy("The quick brown fox jumps over", caught.value.results[1].token_ids)  # beyond it, step by step
+
+
+def test_a_window_that_it_does_not_know_ends_the_context(tmp_path: Path, folders: Callable[[str], Path]) -> None:
+    save(tmp_path / "narrow", "mistral", sliding_window=16)
+    assert load(tmp_path / "narrow").context_length == 16
+    assert load(folders("mistral")).context_length == 256
+    save(tmp_path / "off", "qwen2", sliding_window=16, use_sliding_window=False)
+    assert load(tmp_path / "off").context_length == 256
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["OtherForCausalLM"]}, "does not know 'OtherForCausalLM', and would run it as a Llama"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
+            "rope_parameters of the type 'ya",
+        ),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_parameters of the type 'default'"),
+        ({"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1]}}, "rope_parameters with mrope_section"),
+        ({"rope_scaling": {"type": "other"}}, "does not know rope_scaling of the type 'other'"),
+        ({"hidden_size": None}, "cannot read .*ValueError"),
+        ({"vocab_size": 100}, "has ids up to 258, its model knows 100"),
+    ],
+)
+def test_what_it_would_run_wrongly_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path)
+    change(tmp_path, **changes)
+    capsys.readouterr()
+    with pytest.raises(gen.ModelError, match=message):
+        load(tmp_path)
+    assert capsys.readouterr().out == ""
+
+
+def test_all_tokens_that_end_a_text_and_the_recommended_sampler_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path)
+    assert load(tmp_path).eos_token_ids == (257, 258)
+    change(tmp_path, "generation_config.json", eos_token_id=258, do_sample=True, temperature=0.5, top_k=7)
+    model = load(tmp_path)
+    assert model.eos_token_ids == (258,)
+    assert model.recommended_sampler == gen.samplers.multinomial(temperature=0.5, top_k=7)
+    (tmp_path / "generation_config.json").unlink()
+    assert load(tmp_path).eos_token_ids == (257, 258)
+
+
+def test_a_lora_goes_where_the_weights_are(llama: Path, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(shape, generator=generator).half() * 0.2 for shape in ((4, 128), (128, 4)))
+    key = "model.layers.1.self_attn.q_proj"
+    (tmp_path / "lora").mkdir()
+    names = {f"base_model.model.{key}.lora_{which}.weight": tensor for which, tensor in (("A", a), ("B", b))}
+    save_file(names, tmp_path / "lora" / "adapter_model.safetensors")
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8}))
+    merged = tmp_path / "merged"
+    save(merged)
+    weights = load_file(merged / "model.safetensors")
+    weights[f"{key}.weight"] += 2 * (b.float() @ a.float()).half()
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    prompts, new = ids("The quick brown fox"), ids("jump")
+    found = logits_of(load(llama, lora=tmp_path / "lora"), prompts, new)[0]
+    assert (found - Plain(merged).logits(prompts[0], new[0])).abs().max() < NEAR
+    assert (found - Plain(llama).logits(prompts[0], new[0])).abs().max() > 5 * NEAR
+
+
+def test_the_doctor_finds_nothing_or_names_what_is_misplaced(llama: Path) -> None:
+    model = load(llama)
+    diagnosis = examine(model)
+    assert (diagnosis.problems, diagnosis.notes) == ([], [])
+    norm = model.exl2_model.modules[-2]
+    norm.weight = torch.nn.Parameter(norm.weight.data.to("cuda:0"), requires_grad=False)
+    problems = examine(model).problems
+    assert problems[0] == "model.norm.weight (128,) float16 is on cuda:0, but is used on cuda:1"
+    assert problems[1].startswith("it does not run: Expected all tensors to be on the same device")
+
+
+@pytest.mark.parametrize("exllama", ["2", "3"])
+def test_the_doctors_command_takes_both(exllama: str, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["doctor", str(llama), "--exllama", exllama, "--device", "cuda:1", "--devices", "0"])
+    assert not end.value.code
+    out = capsys.readouterr().out
+    assert "placement   cuda:1 (float16)" in out
+    assert out.endswith("no problems\n")
+    with pytest.raises(gen.ArgumentError, match="encoder, tokenizer and exllama are for different kinds of models"):
+        diagnose(llama, exllama=2, encoder=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"device": "cpu"}, gen.DeviceError, r"runs on CUDA devices alone, not on cpu; gen.load runs"),
+        ({"device": "cuda:5"}, gen.DeviceError, "device cuda:5 does not exist"),
+        ({"device": 0, "gpu_split": [1]}, gen.ArgumentError, "device for one GPU or gpu_split for several, not both"),
+        ({"gpu_split": []}, gen.ArgumentError, "gpu_split must be a list of gigabytes"),
+        ({"gpu_split": "1,2"}, gen.ArgumentError, "gpu_split must be a list of gigabytes"),
+        ({"gpu_split": [-1]}, gen.ArgumentError, "gpu_split must be a number at least 0, got -1"),
+        ({"gpu_split": [0, 0]}, gen.ArgumentError, "must have room on some GPU"),
+        ({"gpu_split": [1, 1, 1]}, gen.DeviceError, "device cuda:2 does not exist"),
+        ({"cache": "q5"}, gen.ArgumentError, "cache must be one of fp16, q8, q6, q4, got 'q5'"),
+        ({"max_seq_len": 300}, gen.ArgumentError, "max_seq_len must be a whole number at least 2 and at most 256"),
+        ({"max_batch_size": 0}, gen.ArgumentError, "max_batch_size must be a whole number at least 1"),
+        ({"cpu_embedding": "no"}, gen.ArgumentError, "cpu_embedding must be True or False"),
+        ({"lora": "/no/such/folder"}, gen.ModelError, "cannot load the LoRA .*No LoRA found in /no/such/folder"),
+    ],
+)
+def test_arguments_are_refused_in_words(
+    options: dict[str, Any], error: type[Exception], message: str, llama: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        load(llama, **options)
+
+
+def test_more_rows_than_there_is_scratch_memory_for_are_refused(llama: Path) -> None:
+    with pytest.raises(gen.ArgumentError, match="scratch memory for 2048 rows, got 2049; load with max_batch_size"):
+        load(llama).new_rows(2049, 8)

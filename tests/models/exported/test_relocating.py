@@ -1,0 +1,165 @@
+"""Programs on their way to a device: what a graph can hold, tied weights, and what cannot be moved."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+
+import gen
+from gen.models.exported.relocating import relocate, run_on
+from gen.testing import virtual_gpus
+from tests.models.exported.programs import Everything, devices_in_code, devices_of_tensors, ids, program_of, written_on
+
+cpu = torch.device("cpu")
+PROMPT = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+
+
+@pytest.fixture(scope="module")
+def program() -> ExportedProgram:
+    return program_of(Everything())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", "cuda:7"])
+def test_whatever_device_is_written_in_a_program_it_computes_the_models_values(
+    program: ExportedProgram, device: str
+) -> None:
+    expected = Everything()(PROMPT)
+    written = written_on(program, device)
+    assert devices_in_code(written.graph_module) == {device}
+    moved = relocate(written, cpu)
+    assert torch.equal(moved(PROMPT), expected)
+    assert torch.equal(run_on(moved, cpu, PROMPT), expected)
+    with virtual_gpus(2):
+        moved = relocate(written, torch.device("cuda:1"))
+        result = moved(PROMPT.to("cuda:1"))
+        assert torch.equal(result.cpu(), expected)
+        assert {str(result.device)} == devices_of_tensors(moved) == devices_in_code(moved) == {"cuda:1"}
+    assert devices_in_code(written.graph_module) == {device}
+
+
+def test_tied_weights_stay_tied(program: ExportedProgram) -> None:
+    with virtual_gpus(2):
+        moved = relocate(program, torch.device("cuda:1"))
+        assert moved.get_parameter("head.weight") is moved.get_parameter("embedding.weight")
+
+
+def test_what_is_on_the_device_already_is_shared_with_the_program(program: ExportedProgram) -> None:
+    moved = relocate(program, cpu)
+    assert moved.get_parameter("head.weight").data_ptr() == program.state_dict["head.weight"].data_ptr()
+
+
+def test_the_device_of_an_autocast_and_of_its_body_are_moved_and_the_program_keeps_its_own() -> None:
+    class Cast(Everything):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            logits = super().forward(input_ids)
+            with torch.autocast("cpu", enabled=False):
+                return logits.float() + torch.arange(300, device=torch.device("cpu"))
+
+    program = program_of(Cast())
+    code = [part.code for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    expected = Cast()(PROMPT)
+    with virtual_gpus(2):
+        moved = relocate(program, torch.device("cuda:1"))
+        assert torch.equal(moved(PROMPT.to("cuda:1")).cpu(), expected)
+        assert devices_in_code(moved) == {"cuda:1"}
+        [cast] = [node for node in moved.graph.nodes if "autocast" in str(node.target)]
+        assert cast.args[0] == "cuda"
+    assert code == [part.code for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+
+
+@pytest.fixture(scope="module")
+def operators() -> Iterator[Any]:
+    """Operators of one's own: one takes a device by position, one as text, one runs on CPUs only."""
+    library = torch.library.Library("gen_tests", "DEF")  # type: ignore[no-untyped-call]
+    rules: dict[str, tuple[str, str, Callable[..., Tensor]]] = {
+        "ramp": ("(Tensor x, Device device) -> Tensor", "CompositeExplicitAutograd", _ramp),
+        "named": ("(Tensor x, str place) -> Tensor", "CompositeExplicitAutograd", lambda x, place: x + 1),
+        "on_cpus": ("(Tensor x) -> Tensor", "CPU", lambda x: x + 1),
+    }
+    for name, (schema, key, function) in rules.items():
+        library.define(name + schema)  # type: ignore[no-untyped-call]
+        library.impl(name, function, key)  # type: ignore[no-untyped-call]
+        library.impl(name, lambda x, *rest: torch.empty_like(x), "Meta")  # type: ignore[no-untyped-call]
+    yield torch.ops.gen_tests
+    library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _ramp(x: Tensor, device: torch.device) -> Tensor:
+    return x + torch.arange(x.shape[-1], device=device)
+
+
+class _Calling(Everything):
+    def __init__(self, call: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.call(super().forward(input_ids))
+
+
+def test_a_device_that_an_operator_takes_by_position_is_moved(operators: Any) -> None:
+    model = _Calling(lambda x: operators.ramp(x, torch.device("cpu")))
+    program, expected = program_of(model), model(PROMPT)
+    with virtual_gpus(2):
+        moved = relocate(program, torch.device("cuda:1"))
+        assert torch.equal(moved(PROMPT.to("cuda:1")).cpu(), expected)
+
+
+def test_what_cannot_be_moved_is_refused_with_the_names_of_all_nodes(operators: Any) -> None:
+    program = program_of(_Calling(lambda x: operators.on_cpus(operators.named(x, "cpu"))))
+    assert torch.equal(relocate(program, cpu)(PROMPT), Everything()(PROMPT) + 1 + 1)
+    with virtual_gpus(2), pytest.raises(gen.ModelError) as refusal:
+        relocate(program, torch.device("cuda:1"))
+    assert "named: gen_tests.named.default takes the text 'cpu'" in str(refusal.value)
+    assert "on_cpus: gen_tests.on_cpus.default has no kernel for cuda" in str(refusal.value)
+
+
+def test_kernels_that_are_made_for_the_cpu_alone_are_refused() -> None:
+    class Attending(Everything):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            logits = super().forward(input_ids)[:, None]
+            attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # decompositions may choose it
+            attended: Tensor = attend(logits, logits, logits, 0.0, True)[0][:, 0]
+            return attended
+
+    program = program_of(Attending())
+    with virtual_gpus(2), pytest.raises(gen.ModelError, match=r"for_cpu.* has no kernel for cuda.*without decomposi"):
+        relocate(program, torch.device("cuda:1"))
+
+
+def test_a_tensor_on_another_device_is_found_when_the_program_runs() -> None:
+    module = torch.fx.symbolic_trace(_Stubborn())
+    with virtual_gpus(2):
+        device = torch.device("cuda:1")
+        with pytest.raises(
+            gen.ModelError, match=r"node to \(to\) of the program gives a tensor on cpu, expected cuda:1"
+        ):
+            run_on(module, device, PROMPT.to(device))
+
+
+class _Stubborn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 1).to("cpu")
+
+
+@pytest.mark.parametrize("without", ["meta", "fake"])
+def test_weights_without_values_are_refused(without: str) -> None:
+    program = program_of(Everything())
+    empty = copy.copy(program)
+    mode = FakeTensorMode()
+    empty._state_dict = {
+        name: nn.Parameter(weight.to("meta") if without == "meta" else mode.from_tensor(weight.detach()))
+        for name, weight in program.state_dict.items()
+    }
+    with pytest.raises(gen.ModelError, match=r"embedding\.weight: a tensor without values"):
+        relocate(empty, cpu)
+
+
+def test_a_node_that_fails_is_named(program: ExportedProgram) -> None:
+    with pytest.raises(gen.ModelError, match=r"node embedding \(aten.embedding.default\) of the program fails on cpu"):
+        run_on(relocate(program, cpu), cpu, ids(2, 5) + 1000)

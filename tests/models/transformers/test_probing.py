@@ -1,0 +1,340 @@
+"""The probe of a model that is taken: what it refuses and says, what it lets pass, and that it leaves no trace."""
+
+import logging
+import random
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+import gen
+from gen.models.transformers.probing import TOLERANCE, distance, tolerance_of
+from gen.models.transformers.rows import TransformersRows
+from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
+from tests.models.transformers.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
+
+_HALF: dict[str, Any] = {  # the decoder of an encoder with a decoder
+    "d_model": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 128,
+    "is_decoder": True,
+    "pad_token_id": 0,
+}
+_BERT: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+    "is_decoder": True,
+}
+WRONG: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("Bart", "Blenderbot", "Marian", "MBart", "Mvp", "Pegasus", "BigBirdPegasus", "PLBart"), _HALF),
+    "TrOCR": _HALF,
+    "RoFormer": _BERT | {"embedding_size": 32},
+    "Camembert": _BERT | {"pad_token_id": 1},
+    "Rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": 128},
+    "RecurrentGemma": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "lru_width": 32,
+        "block_types": ["recurrent", "attention"],
+    },
+}
+FAILING: dict[str, dict[str, Any]] = {
+    "MiniMax": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+        "num_local_experts": 2,
+    },
+    "OpenAIGPT": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "CpmAnt": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "dim_head": 8,
+        "dim_ff": 64,
+        "num_hidden_layers": 2,
+        "prompt_length": 2,
+    },
+    "XLNet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
+}
+
+
+CPU = torch.device("cpu")
+NOT_IN_FLOAT64 = {  # in transformers itself
+    **dict.fromkeys(("mixtral", "qwen3_next", "jamba"), "gen cannot run .*Double"),
+}
+
+
+def random_model(name: str, settings: dict[str, Any], **changes: Any) -> Any:
+    """A small model whose weights are large enough for mistakes to show."""
+    config = getattr(transformers, f"{name}Config")(vocab_size=300, eos_token_id=None, **(settings | changes))
+    heads = {"OpenAIGPT": "LMHeadModel", "XLNet": "LMHeadModel"}
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}{heads.get(name, 'ForCausalLM')}")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_models_that_would_be_run_wrongly_are_refused_with_what_differs(name: str) -> None:
+    found = r"its logits for row [01] of a batch of prompts of 7 and 3 tokens, after [012] new tokens, "
+    size = (
+        r"differ from its own forward of that prompt alone by [\d.e-]+ of their spread, more than the 0.01 that float32"
+    )
+    with pytest.raises(gen.ModelError, match=f"gen would run {name}ForCausalLM wrongly: {found}{size}"):
+        gen.from_transformers(random_model(name, WRONG[name]), byte_tokenizer())
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_models_whose_forward_fails_are_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(gen.ModelError, match=rf"gen cannot run {name}\w+: \w+Error: "):
+        gen.from_transformers(random_model(name, FAILING[name]), byte_tokenizer())
+
+
+def test_a_model_without_a_static_cache_is_refused_with_or_without_the_probe() -> None:
+    config = transformers.DeepseekV4Config(num_hidden_layers=2)
+    with torch.device("meta"):
+        model = transformers.DeepseekV4ForCausalLM(config)
+    for probe in (True, False):
+        with pytest.raises(gen.ModelError, match="gen cannot run DeepseekV4ForCausalLM: it has no static cache"):
+            gen.from_transformers(model.eval(), byte_tokenizer(), probe=probe)
+
+
+def test_probe_false_takes_the_model_all_the_same() -> None:
+    model = gen.from_transformers(random_model("Bart", WRONG["Bart"]), byte_tokenizer(), probe=False)
+    assert len(gen.generate(model, "hello", max_new_tokens=4, seed=1, details=True).token_ids) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [*SHAPES, *HYBRIDS])
+def test_right_models_pass_in_every_type(shape: str, dtype: torch.dtype) -> None:
+    if dtype == torch.float64 and shape in NOT_IN_FLOAT64:
+        with pytest.raises(gen.ModelError, match=NOT_IN_FLOAT64[shape]):
+            gen.from_transformers(tiny_model(shape).to(dtype), byte_tokenizer())
+        return
+    for seed in range(2):
+        gen.from_transformers(tiny_model(shape, seed=seed).to(dtype), byte_tokenizer())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vision_models_pass_and_keep_nothing(family: str) -> None:
+    model = tiny_vision_model(family)
+    before = attributes(model)
+    gen.from_transformers(model, tiny_processor(family))
+    assert attributes(model) == before
+
+
+def _nothing(*_: Any) -> None:
+    """What a method does that has been forgotten."""
+
+
+def _states_alone(rows: Any, view: int) -> Any:
+    return [tensor for state in rows._states for tensor in state.tensors(view)]
+
+
+def _counts_alone(rows: Any, view: int) -> Any:
+    return [*rows._column.values(), rows._position]
+
+
+def _all_columns(masks: Any, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
+    """Padding and what earlier texts left are seen."""
+    return (columns >= 0).expand(*queries.shape, -1)
+
+
+ROWS = "gen.models.transformers.rows.TransformersRows"
+MISTAKES = {
+    "rows are not reordered": (f"{ROWS}.reorder", _nothing),
+    "rows are not copied": (f"{ROWS}.copy", _nothing),
+    "lengths are not moved": (f"{ROWS}._tensors", _states_alone),
+    "keys and values are not moved": (f"{ROWS}._tensors", _counts_alone),
+    "recurrent states are not moved": (
+        "gen.models.transformers.cache.LayerState.tensors",
+        lambda state, view: [columns[..., :view, :] for columns in state.columns.values()],
+    ),
+    "recurrent states are not filled": ("gen.models.transformers.cache.LayerState.write_summaries", _nothing),
+    "masks hide nothing": ("gen.models.transformers.masks.Masks._seen", _all_columns),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_rows_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("qwen3_next" if "recurrent" in mistake else "llama")
+    gen.from_transformers(model, byte_tokenizer())
+    monkeypatch.setattr(*MISTAKES[mistake])
+    with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row . .*, after [12] new tokens"):
+        gen.from_transformers(model, byte_tokenizer())
+
+
+def test_a_mistake_of_a_row_that_is_filled_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = TransformersRows.fill
+
+    def after_what_was_there(rows: Any, where: slice, prompts: Any, start: int = 0, inputs: Any = ()) -> Tensor:
+        return fill(rows, where, prompts, start or min(2, int(rows._column[CPU][where.start])), inputs)
+
+    monkeypatch.setattr(f"{ROWS}.fill", after_what_was_there)
+    with pytest.raises(gen.ModelError, match=r"wrongly: its logits for row 0 .*, after 0 new tokens"):
+        gen.from_transformers(tiny_model(), byte_tokenizer())
+
+
+def test_a_mistake_is_found_in_every_type_and_layer_type() -> None:
+    """GPT-2 without its positions: the smallest mistake that the tolerance of bfloat16 must see."""
+    for dtype in TOLERANCE:
+        model = tiny_model("gpt2").to(dtype)
+        forward = model.forward
+
+        def without_positions(*args: Any, position_ids: Any = None, _forward: Any = forward, **kwargs: Any) -> Any:
+            return _forward(*args, **kwargs)
+
+        model.forward = without_positions
+        with pytest.raises(gen.ModelError, match="gen would run GPT2LMHeadModel wrongly: its logits for row 1"):
+            gen.from_transformers(model, byte_tokenizer())
+
+
+def attributes(model: nn.Module) -> list[dict[str, int]]:
+    """What each module has, by identity."""
+    return [{name: id(value) for name, value in vars(module).items()} for module in model.modules()]
+
+
+@pytest.mark.parametrize("shape", ["llama", "mixtral", "qwen3_next"])
+def test_the_probe_leaves_no_trace(shape: str) -> None:
+    model = tiny_model(shape)
+    torch.manual_seed(5), random.seed(5)
+    before = attributes(model), torch.get_rng_state().tolist(), random.getstate(), torch.is_grad_enabled()
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    gen.from_transformers(model, byte_tokenizer())
+    after = attributes(model), torch.get_rng_state().tolist(), random.getstate(), torch.is_grad_enabled()
+    assert after == before
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
+def test_random_numbers_and_attributes_of_a_forward_that_fails_are_put_back() -> None:
+    model = tiny_model()
+
+    def draw(module: Any, *_: Any) -> None:
+        module.drawn = torch.rand(3)
+        raise ValueError("no")
+
+    model.register_forward_hook(draw)
+    state = torch.get_rng_state()
+    with pytest.raises(gen.ModelError, match="gen cannot run LlamaForCausalLM: ValueError: no"):
+        gen.from_transformers(model, byte_tokenizer())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not hasattr(model, "drawn")
+
+
+def test_it_takes_six_forwards_of_at_most_nine_tokens_a_row() -> None:
+    model, shapes = tiny_model(), []
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    gen.from_transformers(model, byte_tokenizer())
+    assert shapes == [(2, 7), (3, 1), (3, 1), (1, 7), (1, 9), (1, 5)]
+
+
+def test_special_tokens_stay_out_of_it() -> None:
+    model, seen = tiny_model(), set()
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([f"<{number}>" for number in range(30)])
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.update(kwargs["input_ids"][kwargs["input_ids"] > 0].tolist()), with_kwargs=True
+    )
+    gen.from_transformers(model, tokenizer)
+    assert len(seen) > 10
+    assert max(seen) < 256
+
+
+@pytest.mark.parametrize("context", [1, 2, 3, 4, 8])
+def test_a_short_context_shortens_the_prompts(context: int) -> None:
+    model = gen.from_transformers(tiny_model("gpt2", n_positions=context), byte_tokenizer())
+    assert model.context_length == context
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_a_tokenizer_may_have_few_ids_and_all_of_them_special(tokens: int) -> None:
+    from tokenizers import Tokenizer, models
+
+    words = [f"<{number}>" for number in range(tokens)]
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<0>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, additional_special_tokens=words)
+    gen.from_transformers(tiny_model(), tokenizer)
+
+
+def test_the_callers_autocast_and_default_device_do_not_matter() -> None:
+    model = tiny_model("gpt_neo")
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"):
+        gen.from_transformers(model, byte_tokenizer())
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "gpt_neo"])
+def test_quantised_weights_are_compared_with_the_models_own_batch_padded_as_gen_pads_it(shape: str) -> None:
+    right, wrong = tiny_model(shape), random_model("Bart", WRONG["Bart"])
+    given: list[torch.Tensor] = []
+    right.register_forward_pre_hook(lambda _, args, kwargs: given.append(kwargs["input_ids"]), with_kwargs=True)
+    for model in (right, wrong):
+        model.is_quantized = True
+    gen.from_transformers(right, byte_tokenizer())
+    prompts, *_, whole = given
+    assert (prompts.shape, whole.shape) == ((2, 7), (2, 9))
+    shorter = prompts[1].tolist()
+    if shape == "gpt2":  # on the right, with the row's own last token
+        assert shorter[3:] == shorter[2:3] * 4
+        assert whole[1, :3].tolist() == shorter[:3] and len({*whole[1, 4:].tolist()}) == 1
+    else:  # its windows are counted from the end
+        assert shorter[:4] == shorter[4:5] * 4
+        assert whole[1, 4:7].tolist() == shorter[4:] and whole[1, :4].tolist() == shorter[:4]
+    with pytest.raises(gen.ModelError, match="differ from its own forward of the same batch"):
+        gen.from_transformers(wrong, byte_tokenizer())
+    lost = random_model("Rwkv", WRONG["Rwkv"])
+    lost.is_quantized = True
+    with pytest.raises(
+        gen.ModelError, match=r"forward of the same batch by .*, more than the 0.2 that quantised weights"
+    ):
+        gen.from_transformers(lost, byte_tokenizer())
+
+
+def test_fast_float32_has_the_tolerance_of_its_digits() -> None:
+    assert tolerance_of(tiny_model()) == (0.01, "float32")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert tolerance_of(tiny_model()) == (0.05, "TensorFloat-32")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert tolerance_of(tiny_model().to(torch.bfloat16)) == (0.2, "bfloat16")
+
+
+def test_offloaded_models_are_let_pass_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    from accelerate import cpu_offload  # type: ignore[import-untyped]
+
+    model = random_model("Bart", WRONG["Bart"])
+    with caplog.at_level(logging.WARNING, logger="gen"):
+        taken = gen.from_transformers(cpu_offload(model, execution_device=torch.device("cpu")), byte_tokenizer())
+    assert taken.placement.offloaded
+    assert "BartForCausalLM has offloaded weights and is not probed" in caplog.text
+
+
+def test_the_distance_is_in_units_of_the_spread_and_sees_what_is_not_finite() -> None:
+    logits = torch.tensor([1.0, 3.0, 5.0, 7.0])
+    assert distance(logits + 0.5, logits) == pytest.approx(0.5 / 5**0.5)
+    assert distance(100 * logits + 50, 100 * logits) == pytest.approx(0.5 / 5**0.5)
+    masked = torch.tensor([1.0, 2.0, 3.0, -torch.inf, torch.finfo(torch.float32).min])
+    assert distance(masked + 0.1, masked) == pytest.approx(0.1 / (2 / 3) ** 0.5)
+    assert distance(masked.nan_to_num(neginf=0.0), masked) == float("inf")
+    assert distance(1e30 * logits + 5e29, 1e30 * logits) == pytest.approx(0.5 / 5**0.5)
+    assert distance(torch.full((4,), torch.nan), torch.full((4,), torch.nan)) == 0
+    assert distance(torch.tensor([torch.nan, 3.0, 5.0, 7.0]), logits) == float("inf")
+    assert distance(torch.zeros(4), torch.zeros(4)) == 0

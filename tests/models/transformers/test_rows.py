@@ -1,0 +1,256 @@
+"""Rows of transformers models that come and go, against transformers' own generate of each prompt alone.
+
+Every kind of architecture: windows, chunks, ALiBi, shared keys and values, recurrent layers, images; eager and sdpa.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import gen
+from gen.loop import running
+from gen.loop.kinds import completions, kind_of, new_job
+from gen.loop.row_set import RowSet
+from gen.loop.running import Options, run
+from gen.loop.streams import Streams
+from gen.models.base import Inputs
+from gen.models.transformers.aligned_rows import AlignedRows
+from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.rows import TransformersRows
+from gen.requests.request import Request
+from gen.samplers import Sampler
+from gen.stages.penalties import Penalties
+from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, tiny_model
+from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
+
+EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi")  # in transformers
+ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by a column a step
+ARCHITECTURES = [*SHAPES, *HYBRIDS, *OTHERS]
+ATTENTIONS = [
+    (shape, attention)
+    for shape in ARCHITECTURES
+    for attention in ("eager", "sdpa")
+    if attention == "eager" or shape not in EAGER_ALONE
+]
+LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCHITECTURES]
+
+generator = torch.Generator().manual_seed(0)
+PROMPTS = [torch.randint(1, 250, (length,), generator=generator).tolist() for length in (11, 4, 1, 6, 30, 16)]
+NEW = 40  # tokens that are known of each text
+
+
+@cache
+def model_of(shape: str, attention: str) -> tuple[PreTrainedModel, list[list[int]]]:
+    """A model and its greedy tokens after each prompt alone, by transformers."""
+    hf_model = tiny_model(shape, vocab_size=259, attn_implementation=attention)
+    return hf_model, [generated(hf_model, prompt, NEW) for prompt in PROMPTS]
+
+
+def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
+    token_ids = torch.tensor([prompt])
+    found = hf_model.generate(
+        token_ids,
+        attention_mask=torch.ones_like(token_ids),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        pad_token_id=0,
+        **options,
+    )
+    return found[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
+
+
+class Calls:
+    """What was asked of rows, in order: ("fill", start, tokens), ("step", rows, view) or ("grow", length, 0)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, int, int]] = []
+        for kind in (TransformersRows, AlignedRows):
+            self._watch(monkeypatch, kind)
+
+    def _watch(self, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+        fill, step, grow = kind.fill, kind.step, kind.grow
+
+        def filled(own: Any, rows: slice, prompts: Any, start: int = 0, inputs: Any = ()) -> Tensor:
+            self.made.append(("fill", start, sum(map(len, prompts))))
+            logits: Tensor = fill(own, rows, prompts, start, inputs)
+            return logits
+
+        def stepped(own: Any, token_ids: Tensor, view: int) -> Tensor:
+            self.made.append(("step", len(token_ids), view))
+            logits: Tensor = step(own, token_ids, view)
+            return logits
+
+        def grown(own: Any, length: int) -> None:
+            self.made.append(("grow", length, 0))
+            grow(own, length)
+
+        for name, method in {"fill": filled, "step": stepped, "grow": grown}.items():
+            monkeypatch.setattr(kind, name, method)
+
+    def of(self, name: str) -> list[tuple[int, int]]:
+        """The numbers of all calls of one name."""
+        return [(first, second) for called, first, second in self.made if called == name]
+
+    def comes_amid_steps(self, name: str, most: int = 2) -> bool:
+        """Whether there is a call of this name after a step of at most so many rows, and a step after it."""
+        names = [called for called, _, _ in self.made]
+        first, last = names.index("step"), len(names) - names[::-1].index("step")
+        return name in names[first:last] and max(rows for rows, _ in self.of("step")) <= most
+
+
+def ran(
+    model: TransformersModel,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    options: Options,
+    *,
+    sampler: Sampler | None = None,
+    inputs: Sequence[Inputs] | None = None,
+) -> list[list[int]]:
+    """The new tokens of each prompt, in rows that no call has used."""
+    model.release()
+    jobs = [
+        new_job(
+            model,
+            Request(
+                prompt_ids=[*prompt],
+                sampler=sampler or gen.samplers.greedy(),
+                seeds=(0,),
+                limit=limit,
+                inputs=inputs[number] if inputs else {},
+                number=number,
+            ),
+        )
+        for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
+    ]
+    run(model, jobs, options)
+    return [completions(job)[0].token_ids for job in jobs]
+
+
+@pytest.mark.parametrize(("shape", "attention"), ATTENTIONS)
+def test_refilled_rows_give_what_transformers_gives_of_each_prompt_alone(
+    shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf_model, expected = model_of(shape, attention)
+    limits = [24, 9, 17, 20, 12, 5]
+    model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
+    found = ran(model, PROMPTS, limits, Options(rows=2))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    assert calls.comes_amid_steps("fill")
+    assert len({token for tokens in found for token in tokens}) > 20, "the texts hardly vary"
+
+
+@pytest.mark.parametrize(("shape", "attention"), ATTENTIONS)
+def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_as_a_whole(
+    shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf_model, expected = model_of(shape, attention)
+    limits = [12, 20, 20, 15, 9, 14]
+    model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
+    found = ran(model, PROMPTS, limits, Options(rows=2, admit_tokens=5))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    parts = [tokens for start, tokens in calls.of("fill") if start]
+    if shape in HYBRIDS or shape in ALIGNED:
+        assert not parts  # what a recurrent layer keeps is made of a whole prompt
+        return
+    assert len(parts) >= 5 + 3 + 2  # of the prompts of 30, 16 and 11 tokens, less their first ones
+    assert max(parts) <= 5
+    amid = zip(calls.made, calls.made[1:], calls.made[2:], strict=False)
+    assert any(call[0] == "fill" and call[1] and {before[0], after[0]} == {"step"} for before, call, after in amid)
+
+
+@pytest.mark.parametrize(("shape", "attention"), LIKELY)
+def test_rows_that_grow_in_the_middle_of_texts_keep_them(
+    shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf_model, expected = model_of(shape, attention)
+    monkeypatch.setattr(running, "_HEADROOM", 32)
+    limits = [NEW, NEW, 12, 30, NEW, NEW]
+    model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
+    found = ran(model, PROMPTS, limits, Options(rows=4))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    assert calls.comes_amid_steps("grow", most=4)
+
+
+@pytest.mark.parametrize(("shape", "attention"), LIKELY)
+def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention: str) -> None:
+    hf_model, _ = model_of(shape, attention)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    few = PROMPTS[:3]
+    found = ran(model, few, [9, 4, 7], Options(rows=4), sampler=gen.samplers.beam_search(2))
+    expected = [generated(hf_model, prompt, new, num_beams=2) for prompt, new in zip(few, [9, 4, 7], strict=True)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_with_images_refill_rows(family: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf_model, processor = tiny_vision_model(family), tiny_processor(family)
+    hf_model.set_attn_implementation(attention)
+    model: Any = gen.from_transformers(hf_model, processor)
+    given = [*zip(prompts(family), PICTURES, strict=True), ("and no picture in this longer one", [])]
+    limits = [9, 7, 11, 8]
+    expected = []
+    for (prompt, images), limit in zip(given, limits, strict=True):
+        encoded = processor(text=[prompt], images=[images] if images else None, return_tensors="pt")
+        found = hf_model.generate(**encoded, max_new_tokens=limit, do_sample=False, pad_token_id=0)
+        expected.append(found[0, encoded["input_ids"].shape[1] :].tolist())
+    encoded = [model.encode(prompt, images) for prompt, images in given]
+    for options in (Options(rows=2), Options(rows=2, admit_tokens=5)):
+        with monkeypatch.context() as patches:
+            calls = Calls(patches)
+            found = ran(model, [ids for ids, _ in encoded], limits, options, inputs=[inputs for _, inputs in encoded])
+        assert found == expected
+        assert calls.comes_amid_steps("fill")
+        assert any(start for start, _ in calls.of("fill")) == (options.admit_tokens == 5)
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "greedy": gen.samplers.greedy(),
+    "multinomial": gen.samplers.multinomial(temperature=0.9, top_k=20),
+    "beams": gen.samplers.beam_search(2),
+    "penalties": gen.samplers.greedy(repetition_penalty=1.2, no_repeat_ngram_size=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "sampler"),
+    [(shape, "greedy") for shape in ARCHITECTURES if shape not in ALIGNED] + [("llama", name) for name in SAMPLERS],
+)
+def test_no_memory_moves_in_a_hundred_steps_of_one_length(shape: str, sampler: str) -> None:
+    model = gen.from_transformers(tiny_model(shape, vocab_size=259), byte_tokenizer())
+    kind = kind_of(SAMPLERS[sampler])
+    requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=110) for prompt in PROMPTS[:2]]
+    count = kind.width * len(requests)
+    with torch.inference_mode():
+        rows = RowSet(model, count, 128, kind.key, kind.search, [Penalties], Streams(model.placement))
+        rows.begin()
+        rows.fill(slice(0, count), requests, [request.prompt_ids for request in requests])
+        step = rows.step(count, 128)
+        step()
+        before, kept = addresses(rows)
+        for _ in range(100):
+            step()
+        assert addresses(rows)[0] == before
+    assert len(before) > 8
+    assert len(kept) == len(before)  # and none was freed, whose address another could have
+
+
+def addresses(rows: RowSet) -> tuple[list[int], list[Tensor]]:
+    """Of all that a step may change, and the tensors, which stay as long as they are held."""
+    tensors = [*rows.moving(), *(tensor for _, tensor, _ in rows.rows.parts())]
+    return [tensor.data_ptr() for tensor in tensors], tensors
+
+
+def test_rows_that_end_in_one_column_have_no_cache_before_they_are_filled() -> None:
+    model = gen.from_transformers(tiny_model("gpt_neo"), byte_tokenizer())
+    rows = model.new_rows(2, 32)
+    assert isinstance(rows, AlignedRows)
+    assert [name for name, _, _ in rows.parts()] == ["the attention mask", "the positions"]
+    rows.fill(slice(0, 2), [[1, 2], [3]])
+    assert len([name for name, _, _ in rows.parts()]) > 2

@@ -1,0 +1,129 @@
+"""Models in wrappers: adapters of PEFT, torch.compile, and modules that only pass arguments on."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
+from torch import nn
+
+import gen
+from gen.models.transformers.wrapping import innermost
+from tests.helpers import byte_tokenizer, plain_greedy, tiny_model
+
+PROMPTS = ["to be or not to be", "a"]
+
+
+def lora(shape: str) -> Any:
+    """A model whose adapter changes its texts."""
+    targets = {"gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"]}[shape]
+    config = LoraConfig(r=4, target_modules=targets, fan_in_fan_out=shape == "gpt2", init_lora_weights=False)
+    return adapted(tiny_model(shape), config)
+
+
+def adapted(model: Any, config: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")  # PEFT reads it
+        return get_peft_model(model, config).eval()
+
+
+def check_batch(wrapped: Any) -> None:
+    """A batch of unequal prompts has the texts of the wrapper's own plain forward."""
+    tokenizer = byte_tokenizer()
+    model = gen.from_transformers(wrapped, tokenizer, probe=False)
+    together = gen.generate(model, PROMPTS, sampler=gen.samplers.greedy(), max_new_tokens=12, details=True)
+    for prompt, completion in zip(PROMPTS, together, strict=True):
+        assert completion.token_ids == plain_greedy(wrapped, tokenizer(prompt)["input_ids"], 12)
+    gen.from_transformers(wrapped, tokenizer)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_lora_is_used_in_batches(shape: str) -> None:
+    wrapped = lora(shape)
+    check_batch(wrapped)
+    prompt = byte_tokenizer()(PROMPTS[0])["input_ids"]
+    assert plain_greedy(wrapped, prompt, 12) != plain_greedy(tiny_model(shape), prompt, 12)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_a_compiled_model_keeps_its_positions(shape: str) -> None:
+    model = tiny_model(shape)
+    with torch.compiler.set_stance("force_eager"):  # the wrapper is what is tested, not the compiler
+        check_batch(torch.compile(model, backend="eager"))
+        check_batch(torch.compile(lora(shape), backend="eager"))
+
+
+def test_the_probe_does_not_compile() -> None:
+    def refuse(*_: object) -> Any:
+        raise AssertionError("the probe has compiled the model")
+
+    compiled: Any = torch.compile(tiny_model("gpt2"), backend=refuse)
+    gen.from_transformers(compiled, byte_tokenizer())
+
+
+def test_the_innermost_model_is_found() -> None:
+    model = tiny_model("gpt2")
+    compiled: Any = torch.compile(lora("gpt2"), backend="eager")
+    assert innermost(model) is model
+    assert type(innermost(compiled)) is type(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prefix tuning"),
+        (PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"), "prompt tuning"),
+    ],
+)
+def test_learned_prompts_are_refused_by_name(config: Any, kind: str) -> None:
+    wrapped = adapted(tiny_model(), config)
+    for probe in (True, False):
+        with pytest.raises(gen.ModelError, match=rf"PeftModelForCausalLM has {kind}, .* LoRA, are supported"):
+            gen.from_transformers(wrapped, byte_tokenizer(), probe=probe)
+
+
+def test_an_adapter_in_training_mode_is_refused() -> None:
+    wrapped = lora("llama")
+    wrapped.base_model.model.model.layers[0].self_attn.train()
+    with pytest.raises(gen.ModelError, match=r"LlamaForCausalLM is in training mode.*model.eval()"):
+        gen.from_transformers(wrapped, byte_tokenizer())
+
+
+class Passing(nn.Module):
+    """A wrapper that names no argument."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+class Losing(Passing):
+    """Hands on what it knows alone."""
+
+    def forward(self, *args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "bloom"])
+def test_a_wrapper_that_only_passes_arguments_on_is_run_as_what_is_in_it(shape: str) -> None:
+    prompts = ["to be or not to be", "a", "x = [1]"]
+    plain, wrapped = tiny_model(shape), Passing(tiny_model(shape)).eval()
+    expected, found = (
+        gen.generate(gen.from_transformers(one, byte_tokenizer()), prompts, seed=1) for one in (plain, wrapped)
+    )
+    assert found == expected
+
+
+def test_a_wrapper_that_loses_positions_is_refused_by_the_probe() -> None:
+    with pytest.raises(gen.ModelError, match=r"gen would run Losing wrongly: its logits for row 1"):
+        gen.from_transformers(Losing(tiny_model("gpt2")).eval(), byte_tokenizer())

@@ -1,0 +1,72 @@
+"""Images as users have them: pictures, arrays and files are one image; everything else is refused with the reason."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from PIL import Image
+
+import gen
+from gen.requests.images import read_images
+from tests.helpers import byte_tokenizer, tiny_model
+from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
+
+
+def same(first: Image.Image, second: Image.Image) -> bool:
+    return numpy.array_equal(numpy.asarray(first), numpy.asarray(second))
+
+
+def test_pictures_arrays_and_paths_give_the_same_image(tmp_path: Path) -> None:
+    image, path = picture(1), tmp_path / "image.png"
+    image.save(path)
+    given: list[Any] = [image, numpy.asarray(image), path, str(path)]
+    [read] = read_images(given, None)
+    assert len(read) == 4
+    assert all(same(image, one) for one in read)
+
+
+def test_other_modes_become_rgb_and_files_held_sideways_are_turned(tmp_path: Path) -> None:
+    image = picture(1, 20, 16)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: the picture's top is at the right
+    image.save(tmp_path / "turned.png", exif=exif)
+    given: list[Any] = [tmp_path / "turned.png", image.convert("L")]
+    [[turned, grey]] = read_images(given, None)
+    assert same(turned, image.transpose(Image.Transpose.ROTATE_270))
+    assert (grey.mode, grey.size) == ("RGB", (20, 16))
+
+
+def test_a_list_of_prompts_has_a_list_of_images_for_each() -> None:
+    assert [len(images) for images in read_images([[picture(1)], [], [picture(2), picture(3)]], 3)] == [1, 0, 2]
+    assert read_images(None, 2) == [[], []]
+    assert read_images([], None) == read_images(None, None) == [[]]
+
+
+def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
+    model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    with pytest.raises(gen.ArgumentError, match="this model reads no images; load a vision-language model"):
+        gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer()), "a", images=[picture(1)])
+    cases: list[tuple[str, list[Any]]] = [("a", [picture(1)]), ("<image>", []), ("<image><image>", [picture(1)])]
+    for prompt, images in cases:
+        with pytest.raises(gen.ArgumentError, match=rf"^places .*: {prompt.count('<')}, images: {len(images)};"):
+            gen.generate(model, prompt, images=images)
+    with pytest.raises(gen.ArgumentError, match="prompt 1: places for images: 1, images: 0; write '<image>' where"):
+        gen.generate(model, ["a", "<image>"])
+    with pytest.raises(gen.ArgumentError, match=r"image 0: cannot read '.*missing\.png'"):
+        gen.stream(model, "<image>", images=[tmp_path / "missing.png"])
+    (tmp_path / "text.png").write_text("no picture")
+    of_prompt: list[Any] = [picture(1), tmp_path / "text.png"]
+    with pytest.raises(gen.ArgumentError, match=r"image 1 of prompt 0: cannot read '.*text\.png'"):
+        gen.generate(model, ["<image>"], images=[of_prompt])
+    wrong: list[Any] = [numpy.zeros((4, 4), numpy.uint8), numpy.zeros((4, 4, 3)), 7, b"bytes", [picture(1)]]
+    for image in wrong:
+        with pytest.raises(gen.ArgumentError, match=r"image 0 must be a PIL image, a uint8 array \(height, width, 3\)"):
+            gen.generate(model, "<image>", images=[image])
+    single: Any = picture(1)
+    with pytest.raises(gen.ArgumentError, match=r"images must be a list, as images=\[image\], got <PIL.Image.Image"):
+        gen.generate(model, "<image>", images=single)
+    with pytest.raises(gen.ArgumentError, match=r"images must be 2 lists, one for each prompt.*got \[<PIL.Image.Image"):
+        gen.generate(model, ["<image>", "a"], images=[picture(1)])
+    with pytest.raises(gen.ArgumentError, match="a prompt of token ids takes no images"):
+        gen.generate(model, [1, 2], images=[picture(1)])

@@ -1,0 +1,65 @@
+"""The Triton kernels: under Triton's interpreter and compiled for GPUs where triton is installed, and run on a GPU."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).with_name("triton_cases.py")
+FOR_FLOATS, FOR_INTEGERS = ["temperature", "maxima", "masses", "floors", "thresholds", "logprobs"], ["listed", "counts"]
+TYPES = dict.fromkeys(FOR_FLOATS, "*fp32") | dict.fromkeys(FOR_INTEGERS, "*i32") | {"top_p": "*fp64", "min_p": "*fp64"}
+TYPES |= dict.fromkeys(["keys", "top_k", "quotas", "token_ids"], "*i64") | dict.fromkeys(
+    ["stride", "vocab", "blocks"], "i32"
+)
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def run_cases(environment: dict[str, str]) -> None:
+    """In a process of its own: triton decides at its import whether it interprets."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(CASES)]
+    # the interpreter computes with numpy, which warns of overflows that are meant
+    done = subprocess.run(
+        [*command, "-W", "ignore::RuntimeWarning"], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+
+
+@needs_triton
+def test_the_kernels_under_the_interpreter() -> None:
+    run_cases({"TRITON_INTERPRET": "1"})
+
+
+@needs_triton
+@pytest.mark.parametrize(("capability", "dtype", "block"), [(80, "fp32", 0), (90, "bf16", 0), (90, "fp16", 1)])
+@pytest.mark.parametrize("cut", ["none", "TOP_K", "TOP_P", "MIN_P", "all"])
+def test_the_kernels_compile_to_machine_code(
+    capability: int, dtype: str, block: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a cubin, which needs no GPU; by the compiler that a launch would call, which takes a 1 for a constant."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from gen.samplers.backends import triton_cuts, triton_kernels
+
+    sizes = {"WIDTH": 2048, "GROUP": 32, "HAS_CUT": cut != "none"}
+    sizes |= {f"HAS_{name}": cut in (name, "all") for name in ("TOP_K", "TOP_P", "MIN_P")}
+    kernels = [triton_kernels.survey, triton_kernels.most_likely, triton_kernels.draw]
+    kernels += [triton_cuts.list_blocks, triton_cuts.find_cut] if cut != "none" else []
+    for kernel in kernels:
+        constants = {name: sizes[name] for name in kernel.arg_names if name.isupper()}
+        constants |= {name: 1 for name in ("blocks", "vocab", "stride") if block and name in kernel.arg_names}
+        types = TYPES | {"logits": f"*{dtype}"} | dict.fromkeys(constants, "constexpr")
+        source = triton.compiler.ASTSource(kernel, {name: types[name] for name in kernel.arg_names}, constants)
+        options = {"num_warps": 8, "enable_fp_fusion": False}
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        assert compiled.asm["cubin"]
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_the_kernels_on_a_gpu() -> None:
+    run_cases({"TRITON_INTERPRET": "0"})

@@ -1,0 +1,137 @@
+"""The Triton path against the torch path and the reference; not collected by itself, see `test_triton_path`.
+
+With TRITON_INTERPRET=1 the kernels run on the CPU, else on cuda:0.
+"""
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from gen.samplers.backends import torch_backend, triton_backend
+from gen.samplers.backends.random import row_keys
+from gen.samplers.parameters import Parameters
+from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
+
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
+KINDS = [1, 3, 4, 8, 9, 10]  # of the rows of hard_logits: the interpreter is slow
+PARAMETERS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7},
+    {"top_k": 20},
+    {"top_p": 0.83},
+    {"min_p": 0.05},
+    {"temperature": 1.3, "top_k": 17, "top_p": 0.6, "min_p": 0.01},
+]
+
+
+@pytest.mark.parametrize("vocab", [33, 1100])
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+def test_draws_are_the_torch_paths(vocab: int, parameters: dict[str, Any]) -> None:
+    logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[KINDS].to(DEVICE)
+    keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
+    rows = Parameters(**parameters).for_rows(logits)
+    token_ids, logprobs = triton_backend.draw(logits, keys, *rows)
+    expected_ids, expected_logprobs = torch_backend.draw(logits, keys, *rows)
+    sure = ~Ranked(logits.cpu()).cut(**parameters).either.any(-1).to(DEVICE)
+    assert torch.equal(token_ids[sure], expected_ids[sure])
+    torch.testing.assert_close(logprobs[sure], expected_logprobs[sure], atol=3e-5, rtol=1e-5)
+
+
+def test_each_row_may_have_parameters_of_its_own() -> None:
+    logits = hard_logits(300, torch.float32)[:6].to(DEVICE)
+    row = torch.arange(len(logits), device=DEVICE)
+    keys = row_keys(row, 1)[0]
+    tensors: dict[str, Any] = {"temperature": 0.5 + 0.1 * row, "top_k": 1 + 19 * row, "top_p": 0.999 - 0.13 * row}
+    rows = Parameters(**tensors, min_p=0.001 * row).for_rows(logits)
+    (token_ids, logprobs), (others, other_logprobs) = (
+        path.draw(logits, keys, *rows) for path in (triton_backend, torch_backend)
+    )
+    assert torch.equal(token_ids, others)
+    torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab", [1, 129, 1100])
+def test_the_most_likely_token_is_the_torch_paths(vocab: int) -> None:
+    wide = hard_logits(vocab, torch.float32).repeat(1, 2).to(DEVICE)
+    logits = wide[:, :vocab]  # rows that lie apart
+    token_ids, logprobs = triton_backend.most_likely(logits)
+    expected_ids, expected_logprobs = torch_backend.most_likely(logits)
+    assert torch.equal(token_ids, expected_ids)
+    torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
+
+
+def test_among_equals_top_p_draws_the_lower_indices() -> None:
+    logits = torch.full((20, 1100), -50.0, device=DEVICE)
+    logits[:, torch.tensor([1090, 3, 130, 140, 600])] = 2.0
+    keys = row_keys(torch.arange(20, device=DEVICE), 1)[0]
+    token_ids, _ = triton_backend.draw(logits, keys, *Parameters(top_p=0.5).for_rows(logits))
+    assert set(token_ids.flatten().tolist()) == {3, 130, 140}
+
+
+@pytest.mark.parametrize("parameters", [{"top_k": 40}, {"top_p": 0.9}, {"temperature": 2.0, "min_p": 0.01}], ids=str)
+def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
+    logits = hard_logits(5000, torch.float32)[[1, 3, 4]].to(DEVICE)  # Zipf, ties, flat
+    keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
+    rows = Parameters(**parameters).for_rows(logits)
+    (token_ids, logprobs), (others, other_logprobs) = (
+        path.draw(logits, keys, *rows) for path in (triton_backend, torch_backend)
+    )
+    assert torch.equal(token_ids, others)
+    torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
+def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
+    values: dict[str, Any] = {
+        "temperature": [1e-46, 1e-40, 1e35, 1e39, math.inf],
+        "top_k": [-(2**63), 0, 2**62],
+        "top_p": [-1.0, 0.0, 1e-320, 1e-50, 7.0, math.inf],
+        "min_p": [-1.0, 1e-320, 7.0, math.inf],
+    }
+    logits = hard_logits(300, torch.float32)[[1, 3, 9, 10]].to(DEVICE)
+    rows = logits.repeat(len(values[name]), 1)
+    dtype = torch.int64 if name == "top_k" else torch.float64
+    given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(4)}
+    keys = row_keys(torch.arange(4).repeat(len(values[name])), 1)[0].to(DEVICE)
+    parameters = Parameters(**given).for_rows(rows)
+    token_ids, logprobs = triton_backend.draw(rows, keys, *parameters)
+    expected_ids, expected_logprobs = torch_backend.draw(rows, keys, *parameters)
+    assert ((token_ids >= 0) & (token_ids < 300)).all()
+    assert torch.equal(token_ids, expected_ids)
+    torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("parameters", [{}, {"temperature": 1e-30}, {"temperature": 1e20, "min_p": 0.1}, PARAMETERS[5]])
+def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
+    logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
+    keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
+    rows = Parameters(**parameters).for_rows(logits)
+    results = [(path.draw(logits, keys, *rows), path.most_likely(logits)) for path in (triton_backend, torch_backend)]
+    for (token_ids, logprobs), (others, other_logprobs) in zip(*results, strict=True):
+        assert torch.equal(token_ids, others)
+        torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("parameters", [{"min_p": 0.05}, {"top_p": 0.8}, {"top_k": 3}, PARAMETERS[5]], ids=str)
+def test_dead_rows_give_token_zero_and_change_no_other_row(parameters: dict[str, Any]) -> None:
+    logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
+    keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
+    token_ids, logprobs = triton_backend.draw(logits, keys, *Parameters(**parameters).for_rows(logits))
+    assert not token_ids[::2].any() and logprobs[::2].isneginf().all()
+    alone, _ = triton_backend.draw(logits[1::2], keys[1::2], *Parameters(**parameters).for_rows(logits[1::2]))
+    assert torch.equal(token_ids[1::2], alone)
+
+
+def test_keys_and_parameters_need_not_be_contiguous() -> None:
+    logits = hard_logits(300, torch.float32)[1:2].expand(4, -1).to(DEVICE)
+    keys = row_keys(torch.arange(8), 1)[0].to(DEVICE)
+    given: dict[str, Any] = {"top_p": torch.tensor([0.7], dtype=torch.float64, device=DEVICE).expand(4)}
+    given["top_k"] = torch.arange(20, 28, device=DEVICE)[::2]
+    given["temperature"] = torch.linspace(0.5, 1, 8, device=DEVICE)[::2]
+    rows = Parameters(**given).for_rows(logits)
+    token_ids, _ = triton_backend.draw(logits, keys[::2], *rows)
+    assert torch.equal(token_ids, torch_backend.draw(logits, keys[::2], *rows)[0])

@@ -1,0 +1,1 @@
+"""How the demo model was made: its corpus, tokenizer, training and evaluation; `gen/models/demo` has the result."""
