@@ -163,9 +163,7 @@ def test_a_cpu_tensor_in_a_mix_tells_where_it_was_made() -> None:
     with virtual_gpus(1):
         scores = torch.zeros(2, device="cuda")
         penalties = torch.ones(2)
-        with pytest.raises(
-            DeviceMismatchError, match=r"other: \(2,\) float32 on cpu, made at .*virtual_tensors.py"
-        ):
+        with pytest.raises(DeviceMismatchError, match=r"other: \(2,\) float32 on cpu, made at .*virtual_tensors.py"):
             scores + penalties
 
 
