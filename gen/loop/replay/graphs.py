@@ -1,9 +1,9 @@
 """CUDA graphs: a step's kernels, captured once and launched again by one call of the host.
 
 A step that can be replayed (see `gen.loop.replay.recording`) can be captured: it has no arguments, reads and writes
-tensors that stay where they are, and all that differs from step to step is counted on the device. A replay then costs the
-host a few microseconds instead of hundreds of launches. What leaves the device, the ring's slots, is copied outside of
-the graph, on another stream.
+tensors that stay where they are, and all that differs from step to step is counted on the device. A replay then costs
+the host a few microseconds instead of hundreds of launches. What leaves the device, the ring's slots, is copied
+outside of the graph, on another stream.
 """
 
 from collections.abc import Callable, Iterable, Sequence
