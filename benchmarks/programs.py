@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import gen
-from gen.loop.places import view_bucket
+from gen.loop.slots import view_bucket
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 

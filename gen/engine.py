@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls import OneArguments, PromptArguments, Result, read_call, read_submitted
 from gen.errors import ArgumentError
-from gen.loop.engine import EngineLoop
+from gen.loop.engine_thread import EngineThread
 from gen.loop.jobs import Job
 from gen.loop.kinds import new_job
 from gen.loop.results.texts import Completion
@@ -62,7 +62,7 @@ class Engine:
             cuda_graph=cuda_graph,
         )
         self._model = model
-        self._loop = EngineLoop(self, options, max_waiting=read_whole("max_waiting", max_waiting))
+        self._loop = EngineThread(self, options, max_waiting=read_whole("max_waiting", max_waiting))
 
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
@@ -244,7 +244,7 @@ def _runs(request: Request) -> bool:
 
 
 def _submit(
-    loop: EngineLoop,
+    loop: EngineThread,
     model: Model,
     request: Request,
     constrain: Callable[[Request], Request] | None,
@@ -272,7 +272,7 @@ def _submit(
     return EngineStream(loop.add(model, job, prepare), owner)
 
 
-def _own_loop(model: Model) -> EngineLoop:
+def _own_loop(model: Model) -> EngineThread:
     """The model's own engine, made at the first call, and made anew where it was closed or has failed."""
     idle: Any = getattr(model, "idle", None)
     if not isinstance(idle, Idle):
@@ -280,5 +280,5 @@ def _own_loop(model: Model) -> EngineLoop:
         raise ArgumentError(
             f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle); make a gen.Engine of it."
         )
-    loop: EngineLoop = idle.engine(lambda: EngineLoop(model, Options(rows=ROWS), max_waiting=LARGEST))
+    loop: EngineThread = idle.engine(lambda: EngineThread(model, Options(rows=ROWS), max_waiting=LARGEST))
     return loop

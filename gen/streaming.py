@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 
 from gen.errors import GenError
-from gen.loop.engine import Feed
+from gen.loop.engine_thread import Feed
 from gen.loop.jobs import Job
 from gen.loop.kinds import completions
 from gen.loop.results.texts import Completion

@@ -142,9 +142,9 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
 
 def read_stops(stops: list[str] | None) -> list[str]:
     """The stop strings, their escapes resolved."""
-    from gen.loop.results import stopping
+    from gen.loop.results import stop_strings
 
-    return list(stopping.read_stops([unescape(text) for text in stops or ()]))
+    return list(stop_strings.read_stops([unescape(text) for text in stops or ()]))
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}

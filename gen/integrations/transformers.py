@@ -12,7 +12,7 @@ from gen.errors import ArgumentError, show
 from gen.requests.request import Request
 from gen.samplers import GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.backends.random import draw_seed, row_keys, sample_seed
-from gen.stages.constraints import Constraints
+from gen.stages.device_constraints import DeviceConstraints
 
 _AHEAD = 256  # tokens for which keys are made at once
 
@@ -141,7 +141,7 @@ class ConstraintProcessor:
 
     def reset(self) -> None:
         """Begin anew: the next call is that of the first token."""
-        self._stage: Constraints | None = None
+        self._stage: DeviceConstraints | None = None
         self._ids: Tensor | None = None  # of the call before
         self._step = 0
 
@@ -158,7 +158,7 @@ class ConstraintProcessor:
         """
         rows, here = len(input_ids), slice(0, len(input_ids))
         if self._stage is None or self._ids is None:
-            self._stage = Constraints(rows, scores.device)
+            self._stage = DeviceConstraints(rows, scores.device)
             self._stage.begin()
             self._stage.admit(here, [self._request] * rows, [[0]] * rows)
         else:

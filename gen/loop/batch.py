@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from gen.errors import ResultError
-from gen.loop.jobs import Entry, Job, alike
+from gen.loop.jobs import Job, Slot, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.places import Places
 from gen.loop.replay.steps import Steps
 from gen.loop.results.ring import Ticket
 from gen.loop.row_set import RowSet
+from gen.loop.slots import Slots
 from gen.models.base import Model
 
 ADMIT_TOKENS = 4096
@@ -49,13 +49,13 @@ class Batch:
         self._steps = Steps(rows, type(model).__name__, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
-        self._places = Places(rows, width, tokens)
-        self._tickets: deque[tuple[Sequence[Ticket], int, Sequence[Entry]]] = deque()
+        self._slots = Slots(rows, width, tokens)
+        self._tickets: deque[tuple[Sequence[Ticket], int, Sequence[Slot]]] = deque()
         rows.begin()
 
     @property
-    def _live(self) -> list[Entry]:
-        return self._places.live
+    def _live(self) -> list[Slot]:
+        return self._slots.live
 
     def add(self, job: Job) -> None:
         """Let a request wait for rows."""
@@ -81,7 +81,7 @@ class Batch:
         """What `advance` says, on the streams of the rows."""
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
-            self._places.move_down()
+            self._slots.move_down()
         if self._live:
             self._step()
         self._admit()  # after the step, so that a first token can be read before the second one is launched
@@ -90,16 +90,16 @@ class Batch:
 
     def give_up(self) -> list[Job]:
         """The jobs that have not ended, in no order; the batch is not to be used any more."""
-        jobs = dict.fromkeys(entry.job for _, _, entries in self._tickets for entry in entries)
-        jobs |= dict.fromkeys(entry.job for entry in self._live)
+        jobs = dict.fromkeys(slot.job for _, _, slots in self._tickets for slot in slots)
+        jobs |= dict.fromkeys(slot.job for slot in self._live)
         jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
         return [job for job in jobs if not job.ended]
 
     def _free(self) -> None:
         """Free the rows of what is over, and tell jobs that were cancelled."""
-        for entry in self._places.free():
-            if entry.job.cancelled:
-                entry.job.finish()
+        for slot in self._slots.free():
+            if slot.job.cancelled:
+                slot.job.finish()
 
     def _admit(self) -> None:
         """Fill free rows, reading at most so many tokens, so that running rows do not wait long."""
@@ -117,11 +117,11 @@ class Batch:
             if head.ended:
                 self._waiting.popleft().finish()
                 continue
-            first, free = self._places.make_way(head.rows)
+            first, free = self._slots.make_way(head.rows)
             if not free:
                 return
             if len(head.tokens) > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
-                self._places.at[first] = Entry(head, head.takers[0], first)
+                self._slots.at[first] = Slot(head, head.takers[0], first)
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
             if len(head.tokens) > budget < self._admit_tokens:  # it is read in one piece, the first of a turn
@@ -144,14 +144,14 @@ class Batch:
             else:
                 jobs.append(self._waiting.popleft())
         if jobs:
-            self._places.filled = len(jobs) * jobs[0].rows
+            self._slots.filled = len(jobs) * jobs[0].rows
             self._fill(jobs, 0)
 
     def _read_on(self, job: Job, row: int, budget: int) -> int:
         """Read the next part of a prompt, and start its text with the last one; how many tokens were read."""
         self._reading = None
         if job.ended:
-            self._places.at[row] = None
+            self._slots.at[row] = None
             job.finish()
             return 0
         tokens = job.tokens
@@ -160,7 +160,7 @@ class Batch:
             self._fill([job], row)
             return left
         try:
-            self._places.make_room(job.read + budget)
+            self._slots.make_room(job.read + budget)
             self._rows.read_part(row, tokens[job.read : job.read + budget], job.read)
         except Exception as error:
             self._fail([job], row, error)
@@ -174,26 +174,26 @@ class Batch:
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
-            self._places.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
+            self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
             weights = [job.weight for job in jobs]
             self._rows.fill(rows, [job.request for job in jobs], tokens, weights=weights, start=jobs[0].read)
         except Exception as error:
             self._fail(jobs, first, error)
             return
-        entries: list[Entry] = []
+        slots: list[Slot] = []
         for job in jobs:
             job.launched = len(job.resumed) + 1
             for taker in job.takers:
-                entries.append(Entry(job, taker, first + len(entries) * job.width))
-        self._tickets.append((self._rows.send(), rows.stop, entries))
-        self._places.put(entries, [len(read) for job, read in zip(jobs, tokens, strict=True) for _ in job.takers])
-        if any(entry.over for entry in entries):
+                slots.append(Slot(job, taker, first + len(slots) * job.width))
+        self._tickets.append((self._rows.send(), rows.stop, slots))
+        self._slots.put(slots, [len(read) for job, read in zip(jobs, tokens, strict=True) for _ in job.takers])
+        if any(slot.over for slot in slots):
             self._free()
         self._catch_up(self._rows.ring.lag)
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
-        self._places.at[row] = None  # where a part of the prompt has been read
+        self._slots.at[row] = None  # where a part of the prompt has been read
         failing = self._rows.failing
         others = bool(failing) and not any(job.runs(failing) for job in jobs)  # functions of other rows' requests
         passed_on = others or isinstance(error, ResultError) or is_out_of_memory(error)  # this prompt is not to blame
@@ -210,12 +210,12 @@ class Batch:
 
     def _step(self) -> None:
         """Launch a step of all rows that go on."""
-        count, view = self._places.shape()
+        count, view = self._slots.shape()
         self._steps.run(count, view)
         self._tickets.append((self._rows.send(), count, self._live))
-        self._places.stepped()
+        self._slots.stepped()
         over = False
-        for job in dict.fromkeys(entry.job for entry in self._live):
+        for job in dict.fromkeys(slot.job for slot in self._live):
             job.launched += 1
             over = over or job.launched >= job.request.limit
         if over:
@@ -227,19 +227,19 @@ class Batch:
         while len(self._tickets) > lag:
             self._take(*self._tickets.popleft())
 
-    def _take(self, tickets: Sequence[Ticket], count: int, entries: Sequence[Entry]) -> None:
+    def _take(self, tickets: Sequence[Ticket], count: int, slots: Sequence[Slot]) -> None:
         """Hand out what a step gave."""
         results = [one for ticket in tickets for one in ticket.read(count)]
         ended = False
-        for entry in entries:
-            taker, job = entry.taker, entry.job
+        for slot in slots:
+            taker, job = slot.taker, slot.job
             if taker.ended or job.error is not None:
                 continue
             try:
-                taker.take(results, entry.row)
+                taker.take(results, slot.row)
             except Exception as error:  # of a tokenizer
                 job.fail(error)
-            ended = ended or entry.over
+            ended = ended or slot.over
             if job.ended:
                 job.finish()
         if ended:

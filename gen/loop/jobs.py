@@ -89,7 +89,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class Entry:
+class Slot:
     """One taker in its rows, from `row` on."""
 
     job: Job

@@ -9,9 +9,9 @@ import torch
 from gen.loop.jobs import Job, Taker
 from gen.loop.results.texts import Completion, Text
 from gen.loop.searches.beams import Beams, BeamTexts
-from gen.loop.searches.custom import Custom, CustomTexts
 from gen.loop.searches.drawing import Drawing, draws
 from gen.loop.searches.search import Search
+from gen.loop.searches.user_sampler import UserSamplerTexts, UserSampling
 from gen.models.base import Model
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
@@ -40,7 +40,7 @@ def kind_of(sampler: Sampler) -> Kind:
     if type(sampler) is BeamSearchSampler:
         key = sampler.samples, sampler.length_penalty, sampler.early_stopping
         return Kind(("beams", *key), sampler.samples, partial(Beams, sampler))
-    return Kind(("custom", id(sampler)), sampler.samples, partial(Custom, sampler))
+    return Kind(("custom", id(sampler)), sampler.samples, partial(UserSampling, sampler))
 
 
 def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
@@ -53,7 +53,7 @@ def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
         takers = [BeamTexts(request, kind.width, tokenizer)]
     else:
         texts = [Text(request, sample, tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
-        takers = [CustomTexts(texts)]
+        takers = [UserSamplerTexts(texts)]
     return Job(request, takers, width=kind.width)
 
 
@@ -70,12 +70,12 @@ def completions(job: Job) -> list[Completion]:
         if isinstance(taker, BeamTexts):
             made += taker.completions()
         else:
-            texts = taker.texts if isinstance(taker, CustomTexts) else [taker]
+            texts = taker.texts if isinstance(taker, UserSamplerTexts) else [taker]
             made += [text.completion() for text in texts]  # type: ignore[attr-defined]
     return made
 
 
 def only_text(job: Job) -> Text | None:
     """The text of a job that makes one, and makes it token by token."""
-    texts = [taker for one in job.takers for taker in (one.texts if isinstance(one, CustomTexts) else [one])]
+    texts = [taker for one in job.takers for taker in (one.texts if isinstance(one, UserSamplerTexts) else [one])]
     return texts[0] if len(texts) == 1 and isinstance(texts[0], Text) else None

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
+from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring, Ticket
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
-from gen.loop.streams import Streams
 from gen.models.base import Model
 from gen.requests.request import LogitsProcessor, Request
 from gen.samplers.backends.random import row_keys

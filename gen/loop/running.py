@@ -11,19 +11,19 @@ import torch
 from gen.errors import ModelError, ResultError
 from gen.isolation import settings_of_the_process
 from gen.loop.batch import ADMIT_TOKENS, Batch
+from gen.loop.cuda_streams import Streams
 from gen.loop.jobs import Job
 from gen.loop.kinds import kind_of, new_job, only_text
 from gen.loop.memory import TooLong, check_room, is_out_of_memory, token_bytes, tokens_that_fit
-from gen.loop.places import view_bucket
 from gen.loop.row_set import RowSet, Stage
-from gen.loop.streams import Streams
+from gen.loop.slots import view_bucket
 from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.models.idle import Idle
 from gen.requests.request import LogitsProcessor
-from gen.stages.constraints import Constraints
+from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import Penalties
-from gen.stages.user import UserProcessors
+from gen.stages.user_processors import UserProcessors
 
 logger = logging.getLogger("gen")
 
@@ -324,7 +324,7 @@ class Runner:
             Penalties,
             UserProcessors,
             HostConstraints,
-            Constraints,
+            DeviceConstraints,
         )
         while True:
             most = self._options.max_batch_tokens

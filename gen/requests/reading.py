@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
-from gen.loop.results.stopping import read_stops
+from gen.loop.results.stop_strings import read_stops
 from gen.models.base import Checked, Model
 from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
 from gen.requests.request import LogitsProcessor, Request

@@ -79,7 +79,7 @@ def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest)
     marked = {item.path for item in request.session.items if item.get_closest_marker("gpu")}
     found = gpu.gpu_tests()
     assert {path.relative_to(ROOT).as_posix() for path in marked} <= set(found)
-    assert {"tests/loop/replay/test_graphs.py", "tests/testing/syncs/test_no_host_sync.py"} <= set(found)
+    assert {"tests/loop/replay/test_cuda_graphs.py", "tests/testing/syncs/test_no_host_sync.py"} <= set(found)
 
 
 def test_decode_measures_every_program_against_the_time_to_read_the_weights(

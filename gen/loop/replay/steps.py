@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from gen.loop.replay.graphs import capture
+from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.recording import CannotReplay, Replay, record
 from gen.loop.row_set import RowSet
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gen.constraints.constraint import Walker
 from gen.errors import GenError, SamplingError
-from gen.loop.results.stopping import StopStrings
+from gen.loop.results.stop_strings import StopStrings
 from gen.requests.request import Request
 from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 

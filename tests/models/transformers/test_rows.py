@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 import gen
 from gen.loop import running
+from gen.loop.cuda_streams import Streams
 from gen.loop.kinds import completions, kind_of, new_job
 from gen.loop.row_set import RowSet
 from gen.loop.running import Options, run
-from gen.loop.streams import Streams
 from gen.models.base import Inputs
 from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel

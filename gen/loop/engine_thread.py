@@ -110,7 +110,7 @@ class Feed:
         return self._over or (bool(self._unread) and not end)
 
 
-class EngineLoop:
+class EngineThread:
     """One thread that runs requests, first come, first served, in one batch.
 
     It refers to no model while nothing runs, so that a model can go; its rows then lie with the model.
@@ -285,7 +285,7 @@ def _set_all(events: list[asyncio.Event]) -> None:
         event.set()
 
 
-_loops: WeakSet[EngineLoop] = WeakSet()
+_loops: WeakSet[EngineThread] = WeakSet()
 
 
 @atexit.register

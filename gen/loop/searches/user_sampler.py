@@ -13,7 +13,7 @@ from gen.requests.request import Request
 from gen.samplers.base import Sampler, check_sampled
 
 
-class Custom:
+class UserSampling:
     """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if it is a row of
     the same request; else from itself, and the host raises when it sees that.
     """
@@ -63,7 +63,7 @@ class Custom:
         return (*self.results, self._weights)
 
 
-class CustomTexts:
+class UserSamplerTexts:
     """The texts of one request's rows, which may go on from one another."""
 
     def __init__(self, texts: Sequence[Text]) -> None:

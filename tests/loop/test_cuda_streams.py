@@ -10,8 +10,8 @@ import torch
 
 import gen
 from gen.loop import row_set
+from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
-from gen.loop.streams import Streams
 from gen.testing import virtual_gpus
 from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gen.errors import ArgumentError
-from gen.loop.results.stopping import StopStrings, read_stops
+from gen.loop.results.stop_strings import StopStrings, read_stops
 from gen.tokenizers import Detokenizer, Tokenizer
 from tests.helpers import byte_tokenizer
 

@@ -15,7 +15,7 @@ from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
 from gen.requests.request import Request
 from gen.samplers import greedy
-from gen.stages.constraints import Constraints
+from gen.stages.device_constraints import DeviceConstraints
 from gen.testing import no_host_sync, virtual_gpus
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk, walk_all
@@ -49,11 +49,11 @@ def request_of(
     )
 
 
-def admit(stage: Constraints, row: int, request: Request, made: Sequence[int] = ()) -> None:
+def admit(stage: DeviceConstraints, row: int, request: Request, made: Sequence[int] = ()) -> None:
     stage.admit(slice(row, row + len(request.seeds)), [request], [[*PROMPT, *made]])
 
 
-def masked(stage: Constraints, logits: Tensor, generated: Sequence[int]) -> Tensor:
+def masked(stage: DeviceConstraints, logits: Tensor, generated: Sequence[int]) -> Tensor:
     here, nothing = slice(0, len(logits)), torch.empty(0)
     stage.prepare(here)
     return stage(logits, here, nothing, nothing, torch.tensor([*generated], device=logits.device).unsqueeze(1))
@@ -99,7 +99,7 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
     chance = random.Random(number)
     extra = [0, 1, chance.randrange(2, 30)]
     texts = [Text(compiled, max(1, compiled.least_tokens) + more, eos) for more in extra]
-    stage = Constraints(3, CPU)
+    stage = DeviceConstraints(3, CPU)
     for row, text in enumerate(texts):
         admit(stage, row, request_of(compiled, text.limit, eos))
     while not all(text.ended for text in texts):
@@ -123,7 +123,7 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
 
 
 def test_at_the_end_one_token_is_allowed_at_no_cost_whatever_came_before() -> None:
-    stage = Constraints(2, CPU)
+    stage = DeviceConstraints(2, CPU)
     for row, eos in enumerate(((PAD, EOS), ())):
         admit(stage, row, request_of(Compiled(regex_table(""), WORDY), 5, eos))
     logits = torch.full((2, SIZE), -math.inf)
@@ -133,7 +133,7 @@ def test_at_the_end_one_token_is_allowed_at_no_cost_whatever_came_before() -> No
 
 
 def test_a_ban_of_the_end_stays_where_more_may_come() -> None:
-    stage = Constraints(1, CPU)
+    stage = DeviceConstraints(1, CPU)
     compiled = Compiled(regex_table("a*"), WORDY)
     admit(stage, 0, request_of(compiled, 5))
     logits = torch.zeros(1, SIZE)
@@ -142,7 +142,7 @@ def test_a_ban_of_the_end_stays_where_more_may_come() -> None:
 
 
 def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
-    stage = Constraints(3, CPU)
+    stage = DeviceConstraints(3, CPU)
     assert stage.key() is None
     admit(stage, 0, request_of(None, 9))
     assert stage.key() is None  # it costs nothing
@@ -163,7 +163,7 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
 def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
     chance = random.Random(3)
     with virtual_gpus(2):
-        stage = Constraints(4, torch.device(device))
+        stage = DeviceConstraints(4, torch.device(device))
         texts: list[Text | None] = [None] * 4
         compiled = [Compiled(table, WORDY) for table in chance.sample(tables(), 20)]
         for step in range(80):
@@ -199,7 +199,7 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
 
 
 def test_a_row_that_moves_goes_on_where_it_was() -> None:
-    stage = Constraints(3, CPU)
+    stage = DeviceConstraints(3, CPU)
     first, second = (Compiled(regex_table(pattern), WORDY) for pattern in ("ab[0-9]", "[x-z]*"))
     admit(stage, 0, request_of(second, 9))
     admit(stage, 2, request_of(first, 9))
@@ -214,7 +214,7 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
 
 
 def test_texts_go_on_from_their_ancestors() -> None:
-    stage = Constraints(3, CPU)
+    stage = DeviceConstraints(3, CPU)
     admit(stage, 0, request_of(Compiled(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
     masked(stage, torch.zeros(3, SIZE), [0] * 3)
     stage.chosen(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
@@ -225,14 +225,14 @@ def test_texts_go_on_from_their_ancestors() -> None:
 
 
 def test_a_text_that_was_begun_before_goes_on() -> None:
-    stage = Constraints(1, CPU)
+    stage = DeviceConstraints(1, CPU)
     admit(stage, 0, request_of(Compiled(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
     assert masked(stage, torch.zeros(1, SIZE), [2])[0].isfinite().nonzero().squeeze(1).tolist() == [*range(48, 58)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
-    stage = Constraints(1, CPU)
+    stage = DeviceConstraints(1, CPU)
     admit(stage, 0, request_of(Compiled(regex_table("[0-9]+"), WORDY), 9))
     logits = torch.randn(1, SIZE).to(dtype)
     changed = masked(stage, logits, [0])
@@ -246,7 +246,7 @@ def test_a_step_on_a_gpu_has_no_host_sync() -> None:
     with virtual_gpus(1):
         device = torch.device("cuda:0")
         compiled.place(device)
-        stage = Constraints(2, device)
+        stage = DeviceConstraints(2, device)
         logits = torch.zeros(2, SIZE, device=device)
         generated = torch.zeros(2, 1, dtype=torch.int64, device=device)
         with no_host_sync():

@@ -11,7 +11,7 @@ import gen
 from gen.loop.kinds import completions
 from gen.loop.running import Options, run
 from gen.samplers import Sampler, beam_search, greedy, multinomial
-from gen.stages.user import UserProcessors
+from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.replay import graphs, steps
-from gen.loop.replay.graphs import Graph
+from gen.loop.replay import cuda_graphs, steps
+from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.row_set import RowSet
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import MultinomialSampler, Sampler
@@ -73,7 +73,7 @@ def kept(model: TransformersModel) -> RowSet:
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """The (rows, view) of every capture, in order."""
     shapes: list[tuple[int, int]] = []
-    capture, step = graphs.capture, RowSet.step
+    capture, step = cuda_graphs.capture, RowSet.step
     last: list[tuple[int, int]] = []
     of: dict[int, tuple[int, int]] = {}
 

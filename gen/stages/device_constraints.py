@@ -21,7 +21,7 @@ from gen.devices import to_device
 from gen.requests.request import LogitsProcessor, Request
 
 
-class Constraints:
+class DeviceConstraints:
     """The last of the stages: what it forbids, nothing allows again.
 
     Where nothing but the end can come, the first of the tokens that end the text is allowed alone, at no cost, whatever

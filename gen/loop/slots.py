@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from gen.loop.jobs import Entry
+from gen.loop.jobs import Slot
 from gen.loop.memory import TooLong
 from gen.loop.row_set import RowSet
 
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
 
 
-class Places:
+class Slots:
     """The rows of a batch as the host knows them.
 
     Args:
@@ -24,26 +24,26 @@ class Places:
 
     def __init__(self, rows: RowSet, width: int, tokens: int | None) -> None:
         self._rows, self._width, self._tokens = rows, width, tokens
-        self.at: list[Entry | None] = [None] * rows.count
-        self.live: list[Entry] = []
+        self.at: list[Slot | None] = [None] * rows.count
+        self.live: list[Slot] = []
         self.filled = 0
         self._written = [0] * rows.count  # columns of each row that are written, or will be by what is launched
 
-    def put(self, entries: Sequence[Entry], lengths: Sequence[int]) -> None:
+    def put(self, slots: Sequence[Slot], lengths: Sequence[int]) -> None:
         """Texts begin in rows, with so many tokens each."""
-        for entry, length in zip(entries, lengths, strict=True):
-            rows = slice(entry.row, entry.row + entry.job.width)
-            self.at[rows] = [entry] * entry.job.width
-            self._written[rows] = [length] * entry.job.width
-        self.live = sorted([*self.live, *entries], key=lambda entry: entry.row)
+        for slot, length in zip(slots, lengths, strict=True):
+            rows = slice(slot.row, slot.row + slot.job.width)
+            self.at[rows] = [slot] * slot.job.width
+            self._written[rows] = [length] * slot.job.width
+        self.live = sorted([*self.live, *slots], key=lambda slot: slot.row)
 
-    def free(self) -> list[Entry]:
+    def free(self) -> list[Slot]:
         """Free the rows of what is over; whose they were."""
-        gone = [entry for entry in self.live if entry.over]
-        for entry in gone:
-            self.at[entry.row : entry.row + entry.job.width] = [None] * entry.job.width
+        gone = [slot for slot in self.live if slot.over]
+        for slot in gone:
+            self.at[slot.row : slot.row + slot.job.width] = [None] * slot.job.width
         if gone:
-            self.live = [entry for entry in self.live if not entry.over]
+            self.live = [slot for slot in self.live if not slot.over]
         return gone
 
     def shape(self) -> tuple[int, int]:
@@ -54,13 +54,13 @@ class Places:
         """
         last = self.live[-1]
         self.make_room(max(min(self._written[one.row] + 1 + _AHEAD, one.job.most_tokens) for one in self.live))
-        longest = max(self._written[entry.row] for entry in self.live) + 1
+        longest = max(self._written[slot.row] for slot in self.live) + 1
         return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
 
     def stepped(self) -> None:
         """All that go on have a token more."""
-        for entry in self.live:
-            for row in range(entry.row, entry.row + entry.job.width):
+        for slot in self.live:
+            for row in range(slot.row, slot.row + slot.job.width):
                 self._written[row] += 1
 
     def make_room_to_read(self, lengths: Sequence[int], most: Sequence[int]) -> None:
@@ -94,7 +94,7 @@ class Places:
         """Move the last rows into free ones, so that a smaller step does."""
         while self.live:
             last = self.live[-1]
-            used = sum(entry.job.width for entry in self.live)
+            used = sum(slot.job.width for slot in self.live)
             smaller = self._bucket(used) < self._bucket(last.row + last.job.width)
             if not smaller or not self.move_last():
                 return
@@ -111,9 +111,9 @@ class Places:
             self._rows.move(last.row + offset, target + offset, self._written[last.row])
             self._written[target + offset] = self._written[last.row]
         self.at[last.row : last.row + last.job.width] = [None] * last.job.width
-        moved = Entry(last.job, last.taker, target)
+        moved = Slot(last.job, last.taker, target)
         self.at[target : target + last.job.width] = [moved] * last.job.width
-        self.live = sorted([*self.live[:-1], moved], key=lambda entry: entry.row)
+        self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
         return True
 
     def make_room(self, longest: int) -> None:
