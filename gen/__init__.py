@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         SamplingError,
     )
     from gen.loop.results.texts import Completion, TopLogprobs
-    from gen.models.encoders.encoder import from_transformers_encoder, load_encoder
+    from gen.models.encoders.loading import from_transformers_encoder, load_encoder
     from gen.models.exllama.exllamav2 import from_exllamav2
     from gen.models.exllama.exllamav3 import from_exllamav3
     from gen.models.exported.program import from_exported
@@ -98,7 +98,7 @@ _HOMES = {
         "SamplingError",
     ],
     "loop.results.texts": ["Completion", "TopLogprobs"],
-    "models.encoders.encoder": ["from_transformers_encoder", "load_encoder"],
+    "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],
     "models.exported.program": ["from_exported"],

@@ -15,7 +15,8 @@ from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError
 from gen.models.base import Model, ShowsWeights
-from gen.models.encoders.encoder import Encoder, load_encoder
+from gen.models.encoders.encoder import Encoder
+from gen.models.encoders.loading import load_encoder
 from gen.models.exllama.exllamav2 import from_exllamav2
 from gen.models.exllama.exllamav3 import from_exllamav3
 from gen.models.exported.program import from_exported

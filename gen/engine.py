@@ -16,7 +16,7 @@ from gen.loop.results.texts import Completion
 from gen.loop.running import Options, run
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
-from gen.models.idle import Idle
+from gen.models.idle_rows import Idle
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.reading import check_model
 from gen.requests.request import Request
@@ -278,7 +278,8 @@ def _own_loop(model: Model) -> EngineThread:
     if not isinstance(idle, Idle):
         check_model(model)
         raise ArgumentError(
-            f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle); make a gen.Engine of it."
+            f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
+            "gen.Engine of it."
         )
     loop: EngineThread = idle.engine(lambda: EngineThread(model, Options(rows=ROWS), max_waiting=LARGEST))
     return loop

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from gen.devices import Placement
 from gen.models.base import Inputs
-from gen.models.idle import Idle
+from gen.models.idle_rows import Idle
 from gen.tokenizers import Tokenizer
 
 BOS, EOS, OTHER_EOS, BYTES = 256, 257, 258, 256

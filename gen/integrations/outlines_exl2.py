@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, show
-from gen.models.exllama.exllamav2 import Exllamav2Model, from_exllamav2
+from gen.models.exllama.exllamav2 import from_exllamav2
+from gen.models.exllama.exllamav2_model import Exllamav2Model
 from gen.models.exllama.exllamav2_rows import Exllamav2Rows
 from gen.samplers import GreedySampler, MultinomialSampler
 

@@ -18,7 +18,7 @@ from gen.loop.memory import TooLong, check_room, is_out_of_memory, token_bytes, 
 from gen.loop.row_set import RowSet, Stage
 from gen.loop.slots import view_bucket
 from gen.models.base import Checked, Lent, Model, NoRoom
-from gen.models.idle import Idle
+from gen.models.idle_rows import Idle
 from gen.requests.request import LogitsProcessor
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints

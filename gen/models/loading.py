@@ -12,11 +12,12 @@ from gen.arguments import check_flag
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
-from gen.models.checkpoints import DEMO, check_folder, find_path, find_source, is_exl3
-from gen.models.checks import check_model, check_tokenizer
+from gen.models.checkpoint_files import check_folder, is_exl3
 from gen.models.exllama.importing import import_exllama
-from gen.models.transformers.adapters import find_adapter
+from gen.models.hf_objects import check_model, check_tokenizer
+from gen.models.sources import DEMO, find_path, find_source
 from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
 from gen.models.transformers.vision import VisionModel, reads_images
 

@@ -18,7 +18,7 @@ from gen.errors import ModelError
 from gen.models.base import Inputs
 
 if TYPE_CHECKING:
-    from gen.models.exllama.exllamav2 import Exllamav2Model
+    from gen.models.exllama.exllamav2_model import Exllamav2Model
 
 _MASKED = -3e4  # added to scores: far from every other, and with a score of any size still a float16
 

@@ -4,28 +4,22 @@
 """
 
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
-from functools import cached_property
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gen.arguments import read_whole
-from gen.devices import Placement, resolve_device
+from gen.devices import resolve_device
 from gen.errors import ArgumentError, DeviceError, ModelError, check_number, show, show_path
 from gen.isolation import isolated
-from gen.models.base import NoRoom
 from gen.models.exllama import turns
-from gen.models.exllama.exllamav3_rows import PAGE, Exllamav3Rows
-from gen.models.exllama.folder import Checkpoint, read_checkpoint
+from gen.models.exllama.checkpoint import read_checkpoint
+from gen.models.exllama.exllamav3_model import Exllamav3Model
+from gen.models.exllama.exllamav3_rows import PAGE
 from gen.models.exllama.importing import import_exllama
-from gen.models.idle import Idle
-from gen.samplers import Sampler
 
 
 @isolated
@@ -36,7 +30,7 @@ def from_exllamav3(
     max_num_tokens: int = 8192,
     cache_bits: int | None = None,
     use_per_device: Sequence[float] | None = None,
-) -> "Exllamav3Model":
+) -> Exllamav3Model:
     """Load a checkpoint with exllamav3's own engine: EXL3, or plain weights in 16 bits.
 
     Needs `pip install 'gen-torch[exllamav3]'`, CUDA and nvcc: the first import on a machine compiles it.
@@ -113,110 +107,3 @@ def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: d
         told = f"{type(error).__name__}: {show(str(error), 200)}"
         raise ModelError(f"exllamav3 cannot load {show_path(folder)}: {told}") from error
     return model, cache
-
-
-class Exllamav3Model:
-    """A model of exllamav3 behind `gen.models.base.Model`, which says what its attributes are.
-
-    Attributes:
-        exl3_model, cache: the Model and its Cache.
-    """
-
-    def __init__(self, model: Any, cache: Any, checkpoint: Checkpoint) -> None:
-        config = model.config
-        self.exl3_model, self.cache = model, cache
-        self.tokenizer = checkpoint.tokenizer
-        self.vocab_size: int = config.vocab_size  # its logits are padded to a multiple of 128
-        self.eos_token_ids = checkpoint.eos_token_ids
-        self.idle: Idle[object] = Idle()
-        self._checkpoint = checkpoint
-        self._free = list(range(cache.max_num_tokens // PAGE))
-        self._returned: deque[int] = deque()  # and not yet sorted in
-        self._lending = Lock()
-        self.context_length: int = config.max_position_embeddings
-        windows = [layer.sliding_window for layer in model if getattr(layer, "sliding_window", -1) > 0]
-        if checkpoint.window is not None and not windows:  # it does not know of it, and looks at everything
-            self.context_length = min(self.context_length, checkpoint.window)
-        layers = [torch.device(layer.device) for layer in model.get_cache_layers()]
-        self.placement = Placement(
-            input_device=torch.device(model.modules[0].device),
-            logits_device=torch.device(model.output_device),
-            layer_devices=tuple(layers),
-            dtype=torch.float16,
-        )
-        for name, tensor, device in self.weights():
-            if tensor.device != device:
-                raise DeviceError(f"exllamav3 was to put {name} on {device}, it is on {tensor.device}.")
-
-    @cached_property
-    def recommended_sampler(self) -> Sampler:
-        """See `gen.models.recommended.recommended_sampler`."""
-        return self._checkpoint.recommended_sampler(self.vocab_size)
-
-    @property
-    def free_pages(self) -> int:
-        """How many pages of 256 tokens no call has borrowed."""
-        return len(self._free) + len(self._returned)
-
-    def release(self) -> None:
-        """Close the engine of the model's own; between calls it keeps no rows."""
-        self.idle.clear()
-
-    def turn(self) -> AbstractContextManager[None]:
-        """Nobody else launches on exllamav3 meanwhile; see `gen.models.exllama.turns.Turns`."""
-        return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
-
-    def new_rows(self, count: int, length: int) -> Exllamav3Rows:
-        """See `gen.models.base.Model.new_rows`.
-
-        Raises:
-            NoRoom: the cache has too few free pages.
-        """
-        return Exllamav3Rows(self, count, length)
-
-    def borrow(self, count: int) -> list[int]:
-        """Pages of the cache that no other call has.
-
-        Raises:
-            NoRoom: there are too few.
-        """
-        with self._lending:
-            while self._returned:
-                self._free.append(self._returned.popleft())
-            if count > len(self._free):
-                raise NoRoom(
-                    f"the cache of {self.cache.max_num_tokens} tokens has {len(self._free)} free pages of {PAGE} "
-                    f"tokens, {count} are needed: give gen.from_exllamav3 a larger max_num_tokens, or let other calls "
-                    "end first."
-                )
-            taken, self._free = self._free[:count], self._free[count:]
-        return taken
-
-    def take_back(self, pages: Iterable[int]) -> None:
-        """Pages that a call needs no more; takes no lock, since finalisers call it."""
-        self._returned.extend(pages)
-
-    def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
-        """All weights and the cache: a name, the tensor, and the device that its module was given."""
-        for module in self.exl3_model:
-            if module.device is not None:
-                device = torch.device(module.device)
-                for name, value in vars(module).items():
-                    for tensor in _tensors(value):
-                        yield f"{module.key}.{name}", tensor, device
-        for layer in self.cache.layers.values():
-            for tensor in layer.get_tensors():
-                yield f"the cache of {layer.attention.key}", tensor, torch.device(layer.attention.device)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in an attribute of one of exllamav3's modules: itself, or those of its weights or rotations."""
-    if isinstance(value, Tensor):
-        if not value.is_meta:
-            yield value
-    elif isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-    elif type(value).__module__.startswith(("exllamav3.modules.quant", "exllamav3.util.rope")):
-        for held in vars(value).values():
-            if isinstance(held, Tensor):
-                yield held

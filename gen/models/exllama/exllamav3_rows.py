@@ -17,7 +17,7 @@ from gen.devices import to_device
 from gen.models.base import Inputs
 
 if TYPE_CHECKING:
-    from gen.models.exllama.exllamav3 import Exllamav3Model
+    from gen.models.exllama.exllamav3_model import Exllamav3Model
 
 PAGE = 256  # tokens
 _CHUNK = 2048  # tokens of a prompt that are read at once

@@ -7,7 +7,7 @@ row 1's text has ended, another prompt is written over its columns from 0 on, wh
 This module imports transformers: import it only where a transformers model is at hand.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,82 +21,7 @@ from transformers.cache_utils import (
 )
 
 from gen.errors import ModelError
-
-
-class LayerState:
-    """What one layer keeps of all rows. Tensors are made at the first prompt, on the device where the layer is.
-
-    Attributes:
-        columns: by name, tensors (count, ..., length, width) with an entry for each token of a row.
-        summaries: by kind and number, tensors (count, ...) that stand for all tokens of a row: recurrent states.
-    """
-
-    def __init__(self, count: int, length: int) -> None:
-        self.count, self.length = count, length
-        self.columns: dict[str, Tensor] = {}
-        self.summaries: dict[tuple[str, int], Tensor] = {}
-        self.kernel_sizes: dict[int, int | None] = {}
-
-    def write_prompt(self, name: str, rows: slice, start: int, states: Tensor) -> Tensor:
-        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' columns so far.
-
-        What the rows were before is gone: a NaN of theirs would be a NaN even where the mask gives it no weight.
-        """
-        if name not in self.columns:
-            shape = (self.count, *states.shape[1:-2], self.length, states.shape[-1])
-            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
-        end = start + states.shape[-2]
-        kept = self.columns[name][rows]
-        kept[..., start:end, :] = states
-        kept[..., end:, :] = 0
-        return kept[..., :end, :] if start else states
-
-    def write_summaries(self, rows: slice, layer: LinearAttentionCacheLayerMixin) -> None:
-        """Put the recurrent states of a prompt's layer into rows."""
-        for kind, states in (("conv", layer.conv_states), ("recurrent", layer.recurrent_states)):
-            for number, state in states.items():
-                if state is None:
-                    continue
-                kept = self.summaries.get((kind, number))
-                if kept is None:
-                    kept = torch.zeros((self.count, *state.shape[1:]), dtype=state.dtype, device=state.device)
-                    self.summaries[kind, number] = kept
-                kept[rows] = state
-        self.kernel_sizes = dict(layer.conv_kernel_size)
-
-    def tensors(self, view: int) -> Iterator[Tensor]:
-        """All tensors, rows first; of those with columns the first `view` ones."""
-        for columns in self.columns.values():
-            yield columns[..., :view, :]
-        yield from self.summaries.values()
-
-    def copy(self, source: int, targets: slice, view: int) -> None:
-        """Make rows equal to another one, whose first `view` columns count; the others are as after `write_prompt`."""
-        for tensor in self.tensors(view):
-            tensor[targets].copy_(tensor[source])
-        for columns in self.columns.values():
-            columns[targets, ..., view:, :] = 0
-
-    def grow(self, length: int) -> None:
-        """Make room for more columns."""
-        for name, columns in self.columns.items():
-            longer = columns.new_zeros((*columns.shape[:-2], length, columns.shape[-1]))
-            longer[..., : self.length, :] = columns
-            self.columns[name] = longer
-        self.length = length
-
-
-class Place:
-    """Where a step writes and what it looks at, on one device.
-
-    Attributes:
-        row: (n,), int64: 0 to n - 1.
-        column: (n,), int64: each row's next column.
-        view: how many columns are looked at.
-    """
-
-    def __init__(self, row: Tensor, column: Tensor, view: int) -> None:
-        self.row, self.column, self.view = row, column, view
+from gen.models.transformers.layer_state import LayerState, Place
 
 
 class _RowLayer(CacheLayerMixin):  # type: ignore[misc]

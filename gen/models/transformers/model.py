@@ -14,10 +14,10 @@ from torch import Tensor
 from gen.devices import Placement
 from gen.errors import ModelError
 from gen.models.exllama import turns
-from gen.models.idle import Idle
-from gen.models.recommended import recommended_sampler
-from gen.models.transformers.placing import embedding_rows, place
-from gen.models.transformers.wrapping import innermost
+from gen.models.generation_config import recommended_sampler
+from gen.models.idle_rows import Idle
+from gen.models.transformers.placement import embedding_rows, read_placement
+from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
 
@@ -49,7 +49,7 @@ class TransformersModel:
         self.pads_left = model.config.model_type in _COUNT_FROM_THE_END
         self.tokenizer = Tokenizer(tokenizer)
         self._check_usable()
-        self.placement: Placement = place(model)
+        self.placement: Placement = read_placement(model)
         self.idle: Idle[object] = Idle()
         config = self.decoder_config = model.config.get_text_config(decoder=True)
         # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
@@ -62,7 +62,7 @@ class TransformersModel:
 
     @cached_property
     def recommended_sampler(self) -> Sampler:
-        """See `gen.models.recommended.recommended_sampler`; the generation config is read at the first use."""
+        """See `gen.models.generation_config.recommended_sampler`; the generation config is read at the first use."""
         vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
         return recommended_sampler(self._inner.generation_config, vocab_size, self.eos_token_ids)
 

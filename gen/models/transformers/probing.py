@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
-from gen.models.transformers.wrapping import innermost
+from gen.models.transformers.wrappers import innermost
 
 if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.models.base import Inputs
-from gen.models.transformers.cache import LayerState, Place, check_layers, prompt_cache, step_cache
+from gen.models.transformers.cache import check_layers, prompt_cache, step_cache
+from gen.models.transformers.layer_state import LayerState, Place
 from gen.models.transformers.masks import Masks
-from gen.models.transformers.wrapping import innermost
+from gen.models.transformers.wrappers import innermost
 
 if TYPE_CHECKING:
     from transformers import Cache

@@ -11,7 +11,7 @@ from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Inputs
 from gen.models.transformers.model import TransformersModel
-from gen.models.transformers.wrapping import innermost
+from gen.models.transformers.wrappers import innermost
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import gen
 from gen import cli
 from gen.doctor import diagnose, examine
-from gen.models.exllama.exllamav2 import CACHES, Exllamav2Model
+from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
 from gen.testing import no_host_sync
 from tests.models.exllama.checkpoints import change, save
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, tokens_of

@@ -14,7 +14,7 @@ import torch
 import gen
 from gen.doctor import examine
 from gen.models.base import NoRoom
-from gen.models.exllama.exllamav3 import Exllamav3Model
+from gen.models.exllama.exllamav3_model import Exllamav3Model
 from gen.testing import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3

@@ -162,10 +162,10 @@ MISTAKES = {
     "lengths are not moved": (f"{ROWS}._tensors", _states_alone),
     "keys and values are not moved": (f"{ROWS}._tensors", _counts_alone),
     "recurrent states are not moved": (
-        "gen.models.transformers.cache.LayerState.tensors",
+        "gen.models.transformers.layer_state.LayerState.tensors",
         lambda state, view: [columns[..., :view, :] for columns in state.columns.values()],
     ),
-    "recurrent states are not filled": ("gen.models.transformers.cache.LayerState.write_summaries", _nothing),
+    "recurrent states are not filled": ("gen.models.transformers.layer_state.LayerState.write_summaries", _nothing),
     "masks hide nothing": ("gen.models.transformers.masks.Masks._seen", _all_columns),
 }
 

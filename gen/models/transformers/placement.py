@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from gen.devices import Placement, current
 from gen.errors import ModelError
-from gen.models.peers import check_peers
+from gen.models.peer_copies import check_peer_copies
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def place(model: "PreTrainedModel") -> Placement:
+def read_placement(model: "PreTrainedModel") -> Placement:
     """Record the model's devices; a sharded one runs one forward of one token to learn where its logits come out.
 
     Raises:
@@ -25,7 +25,7 @@ def place(model: "PreTrainedModel") -> Placement:
     input_device = _runs_on(model.get_input_embeddings())
     layer_devices = tuple(_runs_on(layer) for layer in _layers(model))
     devices = {input_device, *layer_devices, *(parameter.device for parameter in model.parameters())}
-    check_peers(devices)
+    check_peer_copies(devices)
     logits_device = input_device if len(devices) == 1 else _probe(model, input_device)
     return Placement(
         input_device=input_device,

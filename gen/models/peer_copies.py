@@ -14,7 +14,7 @@ from gen.errors import DeviceError
 _NUMBERS = 2**16  # half a megabyte: small copies may go another way than hidden states
 
 
-def check_peers(devices: Iterable[torch.device]) -> None:
+def check_peer_copies(devices: Iterable[torch.device]) -> None:
     """Copy numbers from each CUDA device to each other one, and read them back.
 
     Raises:

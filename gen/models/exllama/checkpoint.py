@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, ModelError, show, show_path
-from gen.models.checkpoints import check_safetensors, find_path, read_config
+from gen.models.checkpoint_files import check_safetensors, read_config
+from gen.models.generation_config import recommended_sampler
 from gen.models.loading import load_tokenizer
-from gen.models.recommended import recommended_sampler
+from gen.models.sources import find_path
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
 
@@ -41,7 +42,7 @@ class Checkpoint:
         return (ids,) if isinstance(ids, int) else tuple(ids or ())
 
     def recommended_sampler(self, vocab_size: int) -> Sampler:
-        """See `gen.models.recommended.recommended_sampler`."""
+        """See `gen.models.generation_config.recommended_sampler`."""
         known = min(vocab_size, self.tokenizer.vocab_size)
         return recommended_sampler(self.generation, known, self.eos_token_ids)
 

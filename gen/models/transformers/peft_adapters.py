@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gen.errors import ModelError
-from gen.models.checkpoints import ADAPTER, Source, find_source, has_weights, read_json
+from gen.models.checkpoint_files import has_weights, read_json
+from gen.models.sources import ADAPTER, Source, find_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 import gen
-from gen.models.recommended import recommended_sampler
+from gen.models.generation_config import recommended_sampler
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import GreedySampler, MultinomialSampler
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, byte_tokenizer, tiny_model

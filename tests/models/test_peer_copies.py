@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.models.peers import check_peers
+from gen.models.peer_copies import check_peer_copies
 from gen.testing import virtual_gpus
 from gen.testing.tensors.virtual_tensor import VirtualTensor
 from tests.helpers import byte_tokenizer, tiny_model
@@ -60,7 +60,7 @@ def test_a_model_on_one_device_copies_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_copies_that_arrive_are_let_pass(two_gpus: None) -> None:
-    check_peers([GPU0, GPU1, torch.device("cpu"), GPU0])
+    check_peer_copies([GPU0, GPU1, torch.device("cpu"), GPU0])
 
 
 @pytest.mark.parametrize("sampler", ["greedy", "beams"])

@@ -9,7 +9,7 @@ from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_mo
 from torch import nn
 
 import gen
-from gen.models.transformers.wrapping import innermost
+from gen.models.transformers.wrappers import innermost
 from tests.helpers import byte_tokenizer, plain_greedy, tiny_model
 
 PROMPTS = ["to be or not to be", "a"]

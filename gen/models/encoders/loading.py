@@ -1,0 +1,97 @@
+"""Loading encoders in Hugging Face format, and folders of sentence-transformers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from gen.arguments import check_flag
+from gen.devices import resolve_device
+from gen.errors import ModelError, show_path
+from gen.isolation import isolated
+from gen.models.checkpoint_files import check_folder
+from gen.models.encoders.encoder import Encoder
+from gen.models.encoders.sentence_folders import read_recipe
+from gen.models.hf_objects import check_model, check_tokenizer
+from gen.models.loading import one_at_a_time, read_dtype
+from gen.models.sources import find_source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@one_at_a_time
+@isolated
+@torch.inference_mode(False)
+def load_encoder(
+    path_or_hub_id: str | Path,
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> Encoder:
+    """Load an encoder model in Hugging Face format for `gen.embed`.
+
+    Of a sentence-transformers folder all is honoured that decides what a vector is: the longest text, pooling, layers
+    after it, normalising, prompts and lower case.
+
+    Args:
+        path_or_hub_id: a directory or a Hub id such as "organisation/name".
+        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
+            It is resolved here: later calls, from whatever thread, use it and no other.
+        dtype: of the weights, as "float16" or torch.float16; None is the checkpoint's.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: whether code that comes with the model may run.
+        attn_implementation: "sdpa" or "eager"; None is the model's own choice.
+    Raises:
+        DeviceError: the device does not exist.
+        ModelError: there is no such model, its files are not whole, it is no encoder (see
+            `from_transformers_encoder`), or its folder asks for what gen cannot do.
+        ArgumentError: an unknown dtype.
+    """
+    check_flag("trust_remote_code", trust_remote_code)
+    target = resolve_device(device)
+    weights_dtype = read_dtype(dtype)
+    source = find_source(path_or_hub_id, revision)
+    recipe = read_recipe(source)
+    if source.folder:
+        check_folder(source.folder / recipe.subfolder)
+
+    from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer
+    from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
+
+    options = {"trust_remote_code": trust_remote_code, "subfolder": recipe.subfolder, **source.options}
+    try:
+        # of an encoder with a decoder, as T5, the encoder alone
+        known = type(AutoConfig.from_pretrained(source.name, **options)) in MODEL_FOR_TEXT_ENCODING_MAPPING
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
+        model, report = (AutoModelForTextEncoding if known else AutoModel).from_pretrained(
+            source.name,
+            dtype=weights_dtype,
+            device_map={"": target},
+            attn_implementation=attn_implementation,
+            output_loading_info=True,
+            **options,
+        )
+    except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
+        raise ModelError(f"cannot load {show_path(path_or_hub_id)}: {error}") from error
+    # checkpoints of other heads lack BERT's pooler, whose result is not used
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
+        names = ", ".join(missing[:3])
+        raise ModelError(f"{show_path(path_or_hub_id)} lacks {len(missing)} weights of an encoder, such as {names}.")
+    return Encoder(model.eval(), tokenizer, recipe)
+
+
+@isolated
+def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> Encoder:
+    """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
+
+    Raises:
+        ArgumentError: something else came as a model or tokenizer.
+        ModelError: it is no encoder without a head, is in training mode, or is on several devices.
+    """
+    check_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
+    check_tokenizer("from_transformers_encoder", tokenizer)
+    return Encoder(model, tokenizer)

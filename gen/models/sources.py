@@ -1,0 +1,139 @@
+"""Where a checkpoint is: a directory, or a name that the Hub or its local cache has."""
+
+import re
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from gen.errors import ArgumentError, ModelError, show, show_path
+
+DEMO = Path(__file__).parent / "demo"
+ADAPTER = "adapter_config.json"  # what PEFT calls the config of an adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a checkpoint's files are.
+
+    Attributes:
+        name: a directory, or a name on the Hub.
+        revision: of a name on the Hub the commit, where it is known, so that all files are of one.
+        cached: whether only what the local cache of the Hub has may be used.
+    """
+
+    name: str
+    revision: str | None = None
+    cached: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The directory, where it is one."""
+        return Path(self.name) if Path(self.name).is_dir() else None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What transformers' from_pretrained is to be given."""
+        return {"revision": self.revision} | ({"local_files_only": True} if self.cached else {})
+
+    def find(self, file: str) -> Path | None:
+        """One of the files, downloaded if need be; None where there is none, or where only the cache may be used."""
+        if self.folder:
+            return self.folder / file if (self.folder / file).is_file() else None
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        known = try_to_load_from_cache(self.name, file, revision=self.revision) if self.revision else None
+        if known is not None:
+            return Path(known) if isinstance(known, str) else None  # else the cache knows that there is none
+        try:
+            return Path(hf_hub_download(self.name, file, **self.options))
+        except LocalEntryNotFoundError as error:
+            if self.cached:
+                return None
+            raise ModelError(f"cannot download {file} of {self.name!r}: {error}") from error
+        except EntryNotFoundError:
+            return None
+
+
+def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Source:
+    """A directory, or a model that the Hub or its local cache has.
+
+    Raises:
+        ArgumentError: something else than a path or a name.
+        ModelError: none of them has it; the Hub is asked once, without retries.
+    """
+    if not isinstance(path_or_hub_id, str | Path) or not str(path_or_hub_id):
+        hint = "; to use a model that is loaded already: gen.from_transformers(model, tokenizer)"
+        raise ArgumentError(
+            f"give a directory, a Hub id as 'organisation/name', or 'demo', got {show(path_or_hub_id)}"
+            f"{hint if hasattr(path_or_hub_id, 'config') else ''}"
+        )
+    if not isinstance(revision, str | None):
+        raise ArgumentError(f"revision must be the name of a branch, tag or commit, got {show(revision)}")
+    if path_or_hub_id == "demo":
+        return Source(name=str(DEMO))
+    path = find_path(path_or_hub_id)
+    if path.is_dir():
+        return Source(name=str(path), revision=revision)
+    if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
+        return _ask_hub(path_or_hub_id, revision)
+    raise ModelError(f"no directory {show_path(path)}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def find_path(path: str | PathLike[str]) -> Path:
+    """A path with the home directory in the place of "~".
+
+    Raises:
+        ModelError: there can be no such file.
+    """
+    try:
+        found = Path(path).expanduser()
+        found.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of nobody
+        raise ModelError(f"cannot look at {show_path(path)}: {show(str(error))}") from error
+    return found
+
+
+def _ask_hub(name: str, revision: str | None) -> Source:
+    """Find a model; the first request is made once, where transformers tries six times with 23 s of pauses."""
+    from huggingface_hub import (
+        constants,
+        errors,
+        get_hf_file_metadata,
+        hf_hub_download,
+        hf_hub_url,
+        try_to_load_from_cache,
+    )
+
+    hub, offline = constants.ENDPOINT, constants.HF_HUB_OFFLINE
+    try:
+        files = [try_to_load_from_cache(name, file, revision=revision) for file in ("config.json", ADAPTER)]
+        cached = next((Path(file).parent.name for file in files if isinstance(file, str)), None)
+        if offline:
+            failure: Exception = ConnectionError("HF_HUB_OFFLINE is set")
+        else:
+            get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision))
+            path = hf_hub_download(name, "config.json", revision=revision)  # notes the commit for offline use, too
+            return Source(name=name, revision=Path(path).parent.name)
+    except errors.HFValidationError as error:
+        raise ModelError(f"{name!r} is no directory and no Hub id: {error}") from error
+    except errors.GatedRepoError as error:
+        raise ModelError(f"{name!r} is gated: accept its terms at {hub}/{name}, then run `hf auth login`.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{name!r} is no directory, and {hub} has no such model, or none that you may read; check the path or the "
+            "name, or run `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{hub}/{name} has no revision {revision!r}.") from error
+    except errors.EntryNotFoundError:
+        return Source(name=name, revision=revision)  # it has no config.json; who needs that says so
+    except Exception as error:  # each HTTP client, proxy and socket has its own kinds
+        failure = error
+    if cached:
+        return Source(name=name, revision=cached, cached=True)
+    raise ModelError(
+        f"{name!r} is no directory, the local cache of the Hub does not have it, and {hub} cannot be asked "
+        f"({failure}); check the path or the connection."
+    ) from failure
