@@ -53,8 +53,8 @@ def within(seconds: int, call: Callable[[Any], Any], argument: Any) -> Any:
 def _ours(model: Model, closed: bool, *, device: bool) -> Engine:
     def compile(schema: Any) -> Accepts:
         constraint = gen.compile(model, gen.json_schema(schema, closed=closed, whitespace="compact"))
-        if constraint.compiled is not None:
-            return constraint.compiled.accepts
+        if constraint.automaton is not None:
+            return constraint.automaton.accepts
         if device or constraint.grammar is None:
             raise ValueError(constraint.reason)
         return constraint.grammar.accepts

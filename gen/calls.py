@@ -250,8 +250,8 @@ def _constrained(model: Model, request: Request, constraint: Constraint | None) 
         if limit == model.context_length - len(request.prompt_ids):
             raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
-    if constraint.compiled is not None:
-        constraint.compiled.place(model.placement.logits_device)
+    if constraint.automaton is not None:
+        constraint.automaton.place(model.placement.logits_device)
     return replace(request, constraint=constraint)
 
 

@@ -11,7 +11,7 @@ from gen.constraints.automata.automaton import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host import Grammar
 from gen.constraints.output_types import Plan, read_plan
-from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.isolation import isolated
@@ -93,7 +93,7 @@ def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
     reason = "a grammar is not regular"
     if plan.table is not None:
         try:
-            compiled = Compiled(plan.table(), vocabulary)
+            automaton = TokenAutomaton(plan.table(), vocabulary)
         except Empty as error:
             raise ConstraintError(f"no text meets the output type: {error}") from error
         except (Unsupported, TooLarge) as error:
@@ -101,10 +101,10 @@ def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
         else:
             return Constraint(
                 engine="device",
-                states=compiled.states,
-                least_tokens=compiled.least_tokens,
+                states=automaton.states,
+                least_tokens=automaton.least_tokens,
                 vocabulary=vocabulary,
-                compiled=compiled,
+                automaton=automaton,
                 parse=plan.parse,
             )
     try:

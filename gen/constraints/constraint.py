@@ -8,7 +8,7 @@ from gen.errors import show
 
 if TYPE_CHECKING:
     from gen.constraints.host import Grammar
-    from gen.constraints.tables.compiled import Compiled
+    from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
 
 EngineName = Literal["device", "host"]
@@ -44,7 +44,7 @@ class Constraint:
         least_tokens: the fewest new tokens that suffice for a whole text; None on the host engine, which cannot know.
         reason: why it is on the host engine; "" where it is not.
         vocabulary: whose tokens it allows.
-        compiled: the automaton with this vocabulary; None on the host engine. Equal constraints share it.
+        automaton: the automaton with this vocabulary; None on the host engine. Equal constraints share it.
         grammar: llguidance's; None on the device engine. Equal constraints share it.
         parse: reads a whole text; see `read`.
     """
@@ -54,14 +54,14 @@ class Constraint:
     least_tokens: int | None
     reason: str = ""
     vocabulary: "Vocabulary" = field(repr=False)
-    compiled: "Compiled | None" = field(default=None, repr=False)
+    automaton: "TokenAutomaton | None" = field(default=None, repr=False)
     grammar: "Grammar | None" = field(default=None, repr=False)
     parse: Callable[[str], Any] = field(repr=False)
 
     def accepts(self, text: str) -> bool:
         """Whether a text is a full match."""
-        if self.compiled is not None:
-            return self.compiled.accepts(text)
+        if self.automaton is not None:
+            return self.automaton.accepts(text)
         assert self.grammar is not None  # one of the two is there; tells mypy
         return self.grammar.accepts(text)
 
@@ -77,8 +77,8 @@ class Constraint:
 
     def walker(self) -> Walker:
         """A walker at the start of a text."""
-        if self.compiled is not None:
-            return DeviceWalker(self.compiled)
+        if self.automaton is not None:
+            return DeviceWalker(self.automaton)
         assert self.grammar is not None  # as above
         return self.grammar.walker()
 
@@ -86,17 +86,17 @@ class Constraint:
 class DeviceWalker:
     """See `Walker`: walks the automaton."""
 
-    def __init__(self, compiled: "Compiled", state: int = 1) -> None:
-        self._compiled, self._state = compiled, state
+    def __init__(self, automaton: "TokenAutomaton", state: int = 1) -> None:
+        self._automaton, self._state = automaton, state
 
     @property
     def complete(self) -> bool:
         """See `Walker`."""
-        return self._compiled.is_complete(self._state)
+        return self._automaton.is_complete(self._state)
 
     def push(self, token_id: int) -> bool:
         """See `Walker`."""
-        self._state = self._compiled.next_state(self._state, token_id)
+        self._state = self._automaton.next_state(self._state, token_id)
         return self._state != 0
 
     def problem(self) -> str:
@@ -105,4 +105,4 @@ class DeviceWalker:
 
     def copy(self) -> Self:
         """See `Walker`."""
-        return type(self)(self._compiled, self._state)
+        return type(self)(self._automaton, self._state)

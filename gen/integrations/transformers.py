@@ -117,7 +117,7 @@ class ConstraintProcessor:
     def __init__(self, constraint: Constraint, *, max_new_tokens: int, eos_token_id: int | Sequence[int]) -> None:
         if not isinstance(constraint, Constraint):
             raise ArgumentError(f"ConstraintProcessor takes what gen.compile makes, got {show(constraint)}")
-        if constraint.compiled is None or constraint.least_tokens is None:
+        if constraint.automaton is None or constraint.least_tokens is None:
             raise ArgumentError(
                 f"this output type needs the host at each token ({constraint.reason}), which transformers' generate "
                 "cannot wait for in a logits processor; use gen.generate."

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.arena import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import allow, bias_table
-from gen.constraints.tables.records import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Records
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.request import LogitsProcessor, Request
 
@@ -33,10 +33,10 @@ class DeviceConstraints:
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
-        self._held: list[Compiled | None] = [None] * count
+        self._held: list[TokenAutomaton | None] = [None] * count
         self._used = False
         self._version = 0
-        self._records: Records | None = None  # made with the first constraint, as are these
+        self._arena: Arena | None = None  # made with the first constraint, as are these
         self._bytes = self._bias = self._numbers = torch.empty(0, device=device)
 
         def row(width: int, dtype: torch.dtype) -> Tensor:
@@ -53,29 +53,29 @@ class DeviceConstraints:
 
     def key(self) -> Hashable:
         """See `gen.loop.row_set.Stage.key`."""
-        return (self._version, self._records.version) if self._used and self._records is not None else None
+        return (self._version, self._arena.version) if self._used and self._arena is not None else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.loop.row_set.Stage.admit`. Host sync: none for constraints that have been placed."""
-        asked = [None if request.constraint is None else request.constraint.compiled for request in requests]
-        constrained = [compiled for compiled in asked if compiled is not None]
+        asked = [None if request.constraint is None else request.constraint.automaton for request in requests]
+        constrained = [automaton for automaton in asked if automaton is not None]
         if not self._used and not constrained:
             return
-        records = self._records or self._make_tables(constrained[0])
+        arena = self._arena or self._make_tables(constrained[0])
         if not self._used:
             self._used = True
             self._state.zero_()
             self._may_end.fill_(True)
         self._widen(max(len(request.ends) for request in requests))
         each = (rows.stop - rows.start) // len(requests)
-        self._held[rows] = [compiled for compiled in asked for _ in range(each)]
+        self._held[rows] = [automaton for automaton in asked for _ in range(each)]
         states = []
-        for request, compiled, read in zip(requests, asked, tokens, strict=True):
-            if compiled is None:
+        for request, automaton, read in zip(requests, asked, tokens, strict=True):
+            if automaton is None:
                 states.append(0)
             else:
-                records.place(compiled, self._held)
-                states.append(records.record(compiled, compiled.follow(read[len(request.prompt_ids) :])))
+                arena.place(automaton, self._held)
+                states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
         width = self._ends.shape[1]
         may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
         tables = (
@@ -83,7 +83,7 @@ class DeviceConstraints:
             (self._limits, [[request.limit] for request in requests]),
             (self._may_end, may_end),
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
-            (self._columns, np.stack([_columns(compiled) for compiled in asked])),
+            (self._columns, np.stack([_columns(automaton) for automaton in asked])),
         )
         for table, lines in tables:
             given = torch.as_tensor(lines, dtype=table.dtype, device="cpu")
@@ -91,21 +91,21 @@ class DeviceConstraints:
 
     def prepare(self, here: slice) -> None:
         """See `gen.loop.row_set.Follower.prepare`: on a CPU rows of allowed tokens are made when they are needed."""
-        if self._device.type != "cpu" or self._records is None:
+        if self._device.type != "cpu" or self._arena is None:
             return
-        for compiled, [state] in zip(self._held[here], self._state[here].tolist(), strict=True):
-            if compiled is not None and state:
-                self._records.fill(compiled, state, self._held)
+        for automaton, [state] in zip(self._held[here], self._state[here].tolist(), strict=True):
+            if automaton is not None and state:
+                self._arena.fill(automaton, state, self._held)
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.loop.row_set.Stage`; (n, vocab), in half precision float32. Host sync: none."""
-        assert self._records is not None  # tells mypy
+        assert self._arena is not None  # tells mypy
         left = self._limits[here] - generated
-        record = self._records.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
+        record = self._arena.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
         needed, worst = record[:, NEEDED : NEEDED + 1], record[:, WORST : WORST + 1]
         kind = (left <= worst).long() + (left <= needed)
         row = record.gather(1, kind)
-        masked = allow(logits, self._records.rows.index_select(0, row.view(-1)), self._bias)
+        masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias)
         ends = self._ends[here]
         only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
         own = torch.where(self._may_end[here] & (needed == 0), logits.gather(1, ends), -math.inf)
@@ -114,8 +114,8 @@ class DeviceConstraints:
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.loop.row_set.Follower.chosen`: walk the bytes of the tokens. Host sync: none."""
-        assert self._records is not None  # tells mypy
-        table = self._records.table
+        assert self._arena is not None  # tells mypy
+        table = self._arena.table
         state = self._state[here].squeeze(1)
         if ancestors is not None:  # rows of one request are held to one constraint
             state = state.index_select(0, ancestors)
@@ -134,16 +134,16 @@ class DeviceConstraints:
 
     def memory(self) -> int:
         """See `gen.loop.row_set.Follower.memory`."""
-        return 0 if self._records is None else self._records.memory()
+        return 0 if self._arena is None else self._arena.memory()
 
-    def _make_tables(self, compiled: Compiled) -> Records:
+    def _make_tables(self, automaton: TokenAutomaton) -> Arena:
         """Make what is there for the first constraint and for all others, which are of the same vocabulary."""
-        self._records = Records(compiled.row_bytes, self._device)
-        self._bytes = compiled.vocabulary.on(self._device).bytes
+        self._arena = Arena(automaton.row_bytes, self._device)
+        self._bytes = automaton.vocabulary.on(self._device).bytes
         self._bias = bias_table(self._device)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
         self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)
-        return self._records
+        return self._arena
 
     def _widen(self, ends: int) -> None:
         """Make room for so many tokens that end a text, in powers of two; rows repeat the first of theirs."""
@@ -157,8 +157,8 @@ def _repeated(ends: Sequence[int], width: int) -> list[int]:
     return [*ends, *[ends[0]] * (width - len(ends))]
 
 
-def _columns(compiled: Compiled | None) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+def _columns(automaton: TokenAutomaton | None) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
     """Where a record has the next state after each byte, and, last, after what is no byte: (257,)."""
-    if compiled is None:
+    if automaton is None:
         return np.zeros(257, np.int32)
-    return np.append(compiled.table.classes.astype(np.int32) + FIRST_CLASS, np.int32(ITSELF))
+    return np.append(automaton.table.classes.astype(np.int32) + FIRST_CLASS, np.int32(ITSELF))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.constraint import Constraint
-from gen.constraints.tables.compiled import Compiled
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
 from gen.requests.request import Request
@@ -27,16 +27,16 @@ PROMPT = [1, 2]
 
 
 def request_of(
-    compiled: Compiled | None, limit: int, eos: Sequence[int] = (EOS,), seeds: tuple[int, ...] = (0,)
+    automaton: TokenAutomaton | None, limit: int, eos: Sequence[int] = (EOS,), seeds: tuple[int, ...] = (0,)
 ) -> Request:
     constraint = None
-    if compiled is not None:
+    if automaton is not None:
         constraint = Constraint(
             engine="device",
-            states=compiled.states,
-            least_tokens=compiled.least_tokens,
+            states=automaton.states,
+            least_tokens=automaton.least_tokens,
             vocabulary=WORDY,
-            compiled=compiled,
+            automaton=automaton,
             parse=str,
         )
     return Request(
@@ -62,21 +62,21 @@ def masked(stage: DeviceConstraints, logits: Tensor, generated: Sequence[int]) -
 class Text:
     """A text that is held to an automaton, followed by plain walks."""
 
-    def __init__(self, compiled: Compiled, limit: int, eos: Sequence[int] = (EOS,)) -> None:
-        self.compiled, self.limit, self.eos = compiled, limit, eos
+    def __init__(self, automaton: TokenAutomaton, limit: int, eos: Sequence[int] = (EOS,)) -> None:
+        self.automaton, self.limit, self.eos = automaton, limit, eos
         self.state, self.made, self.ended = 1, 0, False
 
     def allowed(self) -> list[int]:
         """The tokens that may come: of those that the automaton allows, where any might leave too little, only those
         that do not raise what is needed, and at the last moment only those that lower it.
         """
-        needed, left = self.compiled.needed, self.limit - self.made
-        after = walk_all(self.compiled.table, self.state, WORDY.tokens)
+        needed, left = self.automaton.needed, self.limit - self.made
+        after = walk_all(self.automaton.table, self.state, WORDY.tokens)
         change = {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
         now = int(needed[self.state])
         if left - 1 < now + max([0, *change.values()]):
             change = {token_id: one for token_id, one in change.items() if one <= (0 if left - 1 >= now else -1)}
-        ends = [*self.eos] if self.compiled.table.final[self.state] else []
+        ends = [*self.eos] if self.automaton.table.final[self.state] else []
         if not change:  # nothing but the end can come: one token of those that mean it
             return [self.eos[0] if self.eos else WORDY.end]
         return [*change, *ends]
@@ -84,10 +84,10 @@ class Text:
     def take(self, token_id: int) -> None:
         self.made += 1
         if token_id in (*self.eos, WORDY.end):
-            assert self.compiled.table.final[self.state]
+            assert self.automaton.table.final[self.state]
             self.ended = True
             return
-        self.state = walk(self.compiled.table, self.state, WORDY.tokens[token_id])
+        self.state = walk(self.automaton.table, self.state, WORDY.tokens[token_id])
         assert self.state
         self.ended = self.made == self.limit
 
@@ -95,13 +95,13 @@ class Text:
 @pytest.mark.parametrize("number", range(100))
 @pytest.mark.parametrize("eos", [(EOS,), (), (PAD, EOS)], ids=["eos", "none", "two"])
 def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(number: int, eos: tuple[int, ...]) -> None:
-    compiled = Compiled(tables()[number], WORDY)
+    automaton = TokenAutomaton(tables()[number], WORDY)
     chance = random.Random(number)
     extra = [0, 1, chance.randrange(2, 30)]
-    texts = [Text(compiled, max(1, compiled.least_tokens) + more, eos) for more in extra]
+    texts = [Text(automaton, max(1, automaton.least_tokens) + more, eos) for more in extra]
     stage = DeviceConstraints(3, CPU)
     for row, text in enumerate(texts):
-        admit(stage, row, request_of(compiled, text.limit, eos))
+        admit(stage, row, request_of(automaton, text.limit, eos))
     while not all(text.ended for text in texts):
         logits = torch.randn(3, SIZE)
         changed = masked(stage, logits, [text.made for text in texts])
@@ -119,13 +119,13 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
             text.take(token_id)
             chosen.append(token_id)
         stage.chosen(slice(0, 3), torch.tensor(chosen).unsqueeze(1), None)
-    assert all(compiled.table.final[text.state] for text in texts)
+    assert all(automaton.table.final[text.state] for text in texts)
 
 
 def test_at_the_end_one_token_is_allowed_at_no_cost_whatever_came_before() -> None:
     stage = DeviceConstraints(2, CPU)
     for row, eos in enumerate(((PAD, EOS), ())):
-        admit(stage, row, request_of(Compiled(regex_table(""), WORDY), 5, eos))
+        admit(stage, row, request_of(TokenAutomaton(regex_table(""), WORDY), 5, eos))
     logits = torch.full((2, SIZE), -math.inf)
     changed = masked(stage, logits, [0, 0])
     assert changed[0, PAD] == 0 == changed[1, WORDY.end]
@@ -134,8 +134,8 @@ def test_at_the_end_one_token_is_allowed_at_no_cost_whatever_came_before() -> No
 
 def test_a_ban_of_the_end_stays_where_more_may_come() -> None:
     stage = DeviceConstraints(1, CPU)
-    compiled = Compiled(regex_table("a*"), WORDY)
-    admit(stage, 0, request_of(compiled, 5))
+    automaton = TokenAutomaton(regex_table("a*"), WORDY)
+    admit(stage, 0, request_of(automaton, 5))
     logits = torch.zeros(1, SIZE)
     logits[0, EOS] = -math.inf
     assert masked(stage, logits, [0])[0, EOS] == -math.inf
@@ -146,7 +146,7 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
     assert stage.key() is None
     admit(stage, 0, request_of(None, 9))
     assert stage.key() is None  # it costs nothing
-    admit(stage, 1, request_of(Compiled(regex_table("[0-9]+"), WORDY), 9))
+    admit(stage, 1, request_of(TokenAutomaton(regex_table("[0-9]+"), WORDY), 9))
     admit(stage, 2, request_of(None, 9, ()))
     assert stage.key() is not None
     for made in range(12):  # past the limit too
@@ -165,12 +165,12 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
     with virtual_gpus(2):
         stage = DeviceConstraints(4, torch.device(device))
         texts: list[Text | None] = [None] * 4
-        compiled = [Compiled(table, WORDY) for table in chance.sample(tables(), 20)]
+        automaton = [TokenAutomaton(table, WORDY) for table in chance.sample(tables(), 20)]
         for step in range(80):
             for row, text in enumerate(texts):
                 if (text is None or text.ended) and chance.random() < 0.5:
                     eos = chance.choice([(), (EOS,), (EOS, PAD, 5)])
-                    one = chance.choice([None, *compiled])
+                    one = chance.choice([None, *automaton])
                     limit = chance.randrange(1, 20) + (one.least_tokens if one is not None else 0)
                     admit(stage, row, request_of(one, limit, eos))
                     texts[row] = None if one is None else Text(one, limit, eos if 5 not in eos else (EOS, PAD))
@@ -200,7 +200,7 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
 
 def test_a_row_that_moves_goes_on_where_it_was() -> None:
     stage = DeviceConstraints(3, CPU)
-    first, second = (Compiled(regex_table(pattern), WORDY) for pattern in ("ab[0-9]", "[x-z]*"))
+    first, second = (TokenAutomaton(regex_table(pattern), WORDY) for pattern in ("ab[0-9]", "[x-z]*"))
     admit(stage, 0, request_of(second, 9))
     admit(stage, 2, request_of(first, 9))
     masked(stage, torch.zeros(3, SIZE), [0] * 3)
@@ -208,14 +208,14 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
     for tensor in stage.tensors():
         tensor[1].copy_(tensor[2])
     stage.move(2, 1)
-    admit(stage, 2, request_of(Compiled(regex_table("c"), WORDY), 9))
+    admit(stage, 2, request_of(TokenAutomaton(regex_table("c"), WORDY), 9))
     allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
     assert allowed[1:] == [[ord("b")], [ord("c")]]
 
 
 def test_texts_go_on_from_their_ancestors() -> None:
     stage = DeviceConstraints(3, CPU)
-    admit(stage, 0, request_of(Compiled(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
+    admit(stage, 0, request_of(TokenAutomaton(regex_table("a1|b2|c3"), WORDY), 9, seeds=(0, 1, 2)))
     masked(stage, torch.zeros(3, SIZE), [0] * 3)
     stage.chosen(slice(0, 3), torch.tensor([[ord(letter)] for letter in "abc"]), None)
     masked(stage, torch.zeros(3, SIZE), [1] * 3)
@@ -226,14 +226,14 @@ def test_texts_go_on_from_their_ancestors() -> None:
 
 def test_a_text_that_was_begun_before_goes_on() -> None:
     stage = DeviceConstraints(1, CPU)
-    admit(stage, 0, request_of(Compiled(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
+    admit(stage, 0, request_of(TokenAutomaton(regex_table("(ab|cd)[0-9]"), WORDY), 9), made=[ord("c"), ord("d")])
     assert masked(stage, torch.zeros(1, SIZE), [2])[0].isfinite().nonzero().squeeze(1).tolist() == [*range(48, 58)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
     stage = DeviceConstraints(1, CPU)
-    admit(stage, 0, request_of(Compiled(regex_table("[0-9]+"), WORDY), 9))
+    admit(stage, 0, request_of(TokenAutomaton(regex_table("[0-9]+"), WORDY), 9))
     logits = torch.randn(1, SIZE).to(dtype)
     changed = masked(stage, logits, [0])
     allowed = changed[0].isfinite().nonzero().squeeze(1)
@@ -242,15 +242,15 @@ def test_logits_of_any_dtype_are_masked(dtype: torch.dtype) -> None:
 
 
 def test_a_step_on_a_gpu_has_no_host_sync() -> None:
-    compiled = Compiled(regex_table("[a-z]{3,30}"), WORDY)
+    automaton = TokenAutomaton(regex_table("[a-z]{3,30}"), WORDY)
     with virtual_gpus(1):
         device = torch.device("cuda:0")
-        compiled.place(device)
+        automaton.place(device)
         stage = DeviceConstraints(2, device)
         logits = torch.zeros(2, SIZE, device=device)
         generated = torch.zeros(2, 1, dtype=torch.int64, device=device)
         with no_host_sync():
-            admit(stage, 0, request_of(compiled, 40, seeds=(0, 1)))
+            admit(stage, 0, request_of(automaton, 40, seeds=(0, 1)))
             for _ in range(5):
                 stage.prepare(slice(0, 2))
                 changed = stage(logits, slice(0, 2), generated, generated, generated)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gen.constraints.automata.automaton import Table
-from gen.constraints.tables.closing import FAR
+from gen.constraints.tables.tokens_needed import FAR
 
 Ints = npt.NDArray[np.int32]
 
@@ -18,7 +18,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     """The group of each state, and a state of each group.
 
     Args:
-        table, needed: as `closing.closable` gives them.
+        table, needed: as `tokens_needed.closable` gives them.
         depth: how many bytes a token has at most.
     Returns:
         (states + 1,), group 0 being that of the dead state alone, and (groups,).

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables.closing import closable
 from gen.constraints.tables.groups import groups_of
+from gen.constraints.tables.tokens_needed import closable
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk_all

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automata.automaton import Empty, Table, TooLarge
-from gen.constraints.tables.closing import FAR, closable
 from gen.constraints.tables.groups import groups_of
+from gen.constraints.tables.tokens_needed import FAR, closable
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
 
@@ -59,7 +59,7 @@ class _Tables(NamedTuple):
     columns: Sequence[Tensor]
 
 
-class Compiled:
+class TokenAutomaton:
     """An automaton that is walked by tokens, kept for any number of texts, threads and devices.
 
     On a CPU rows are made when they are first needed, one group of states at a time; elsewhere all of them at once, on

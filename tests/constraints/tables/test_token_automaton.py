@@ -11,8 +11,8 @@ import torch
 import gen
 from gen.constraints.automata.automaton import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables import compiled as module
-from gen.constraints.tables.compiled import Compiled, Placed
+from gen.constraints.tables import automaton as module
+from gen.constraints.tables.token_automaton import Placed, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.testing import no_host_sync, virtual_gpus
 from tests.constraints.samples import tables
@@ -22,16 +22,16 @@ CPU, GPU1 = torch.device("cpu"), torch.device("cuda:1")
 WORDY = Vocabulary(spelled())
 
 
-def rows_of_state(compiled: Compiled, state: int) -> list[list[int]]:
-    rows, _ = compiled.rows(int(compiled.group_of[state]))
-    size = compiled.vocabulary.size
+def rows_of_state(automaton: TokenAutomaton, state: int) -> list[list[int]]:
+    rows, _ = automaton.rows(int(automaton.group_of[state]))
+    size = automaton.vocabulary.size
     return [np.unpackbits(row, count=size, bitorder="little").tolist() for row in rows]
 
 
-def brute_force(compiled: Compiled, state: int) -> tuple[list[list[int]], int]:
+def brute_force(automaton: TokenAutomaton, state: int) -> tuple[list[list[int]], int]:
     """The three rows of a state, and by how much a token may raise what is needed."""
-    needed = compiled.needed
-    after = walk_all(compiled.table, state, compiled.vocabulary.tokens)
+    needed = automaton.needed
+    after = walk_all(automaton.table, state, automaton.vocabulary.tokens)
     change = [int(needed[to]) - int(needed[state]) if to else 10**6 for to in after]
     rows = [[int(to > 0) for to in after], [int(one <= 0) for one in change], [int(one < 0) for one in change]]
     return rows, max([0, *(one for one, to in zip(change, after, strict=True) if to)])
@@ -40,12 +40,12 @@ def brute_force(compiled: Compiled, state: int) -> tuple[list[list[int]], int]:
 @pytest.mark.parametrize("number", range(100))
 def test_the_rows_of_a_state_are_what_a_walk_of_every_token_says(number: int) -> None:
     for vocabulary, most in ((WORDY, 25), (vocabulary_of(gen.load("demo")), 4)):
-        compiled = Compiled(tables()[number], vocabulary)
-        states = range(1, compiled.states + 1)
+        automaton = TokenAutomaton(tables()[number], vocabulary)
+        states = range(1, automaton.states + 1)
         for state in random.Random(number).sample(states, min(most, len(states))):
-            rows, raised = brute_force(compiled, state)
-            assert rows_of_state(compiled, state) == rows
-            assert compiled.rows(int(compiled.group_of[state]))[1] == raised
+            rows, raised = brute_force(automaton, state)
+            assert rows_of_state(automaton, state) == rows
+            assert automaton.rows(int(automaton.group_of[state]))[1] == raised
 
 
 def unpacked(placed: Placed, size: int) -> "np.ndarray[Any, Any]":
@@ -55,83 +55,83 @@ def unpacked(placed: Placed, size: int) -> "np.ndarray[Any, Any]":
 def test_made_ahead_on_a_device_they_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 20 * WORDY.nodes)
     for number in range(0, 100, 3):
-        compiled = Compiled(tables()[number], WORDY)
+        automaton = TokenAutomaton(tables()[number], WORDY)
         with virtual_gpus(2):
-            placed = compiled.place(GPU1)
+            placed = automaton.place(GPU1)
             assert {tensor.device for tensor in vars(placed).values()} == {GPU1}
             rows, which = unpacked(placed, WORDY.size), placed.row_of.tolist()
             worst, needed = placed.worst.tolist(), placed.needed.tolist()
-            assert placed.after.tolist() == compiled.table.next[1:].tolist()
+            assert placed.after.tolist() == automaton.table.next[1:].tolist()
         assert len({row.tobytes() for row in rows}) == len(rows)  # each is kept once
-        for state in range(1, compiled.states + 1):
-            group = int(compiled.group_of[state])
-            assert [rows[one].tolist() for one in which[state - 1]] == rows_of_state(compiled, state)
-            assert needed[state - 1] == compiled.needed[state]
-            assert worst[state - 1] == compiled.needed[state] + compiled.rows(group)[1]
+        for state in range(1, automaton.states + 1):
+            group = int(automaton.group_of[state])
+            assert [rows[one].tolist() for one in which[state - 1]] == rows_of_state(automaton, state)
+            assert needed[state - 1] == automaton.needed[state]
+            assert worst[state - 1] == automaton.needed[state] + automaton.rows(group)[1]
 
 
 def test_it_is_placed_once_with_one_host_sync() -> None:
-    compiled = Compiled(regex_table("[a-z]{3,9}"), WORDY)
+    automaton = TokenAutomaton(regex_table("[a-z]{3,9}"), WORDY)
     with virtual_gpus(2):
         with no_host_sync(count=True) as report:
-            placed = compiled.place(GPU1)
+            placed = automaton.place(GPU1)
         assert report.count == 1, report
         with no_host_sync():
-            assert compiled.place(GPU1) is placed
+            assert automaton.place(GPU1) is placed
 
 
 def test_equal_rows_are_kept_once() -> None:
-    compiled = Compiled(regex_table(r'\{("[a-z]{0,9}": \d, )*"x": (true|false)\}'), WORDY)
-    kept = {id(row) for group in range(compiled.group_of.max() + 1) for row in compiled.rows(group)[0]}
-    contents = {row.tobytes() for group in range(compiled.group_of.max() + 1) for row in compiled.rows(group)[0]}
+    automaton = TokenAutomaton(regex_table(r'\{("[a-z]{0,9}": \d, )*"x": (true|false)\}'), WORDY)
+    kept = {id(row) for group in range(automaton.group_of.max() + 1) for row in automaton.rows(group)[0]}
+    contents = {row.tobytes() for group in range(automaton.group_of.max() + 1) for row in automaton.rows(group)[0]}
     assert len(kept) == len(contents)
 
 
 def test_texts_are_followed_token_by_token() -> None:
-    compiled = Compiled(regex_table("(the|ab) (true|false)"), WORDY)
+    automaton = TokenAutomaton(regex_table("(the|ab) (true|false)"), WORDY)
     ids = {token: token_id for token_id, token in enumerate(WORDY.tokens) if token}
-    assert compiled.states == len(compiled.table.next) - 1
-    assert compiled.least_tokens == 3
-    state = compiled.follow([ids[b"the"], ids[b" "]])
-    assert state == walk(compiled.table, 1, b"the ")
-    assert not compiled.is_complete(state)
-    assert compiled.next_state(state, ids[b"the"]) == 0
-    assert compiled.next_state(0, ids[b"the"]) == 0
-    assert compiled.next_state(state, WORDY.end) == 0
-    assert compiled.is_complete(compiled.next_state(state, ids[b"true"]))
-    assert compiled.accepts("ab true")
-    assert compiled.accepts(b"ab true")
-    assert not compiled.accepts("ab tru")
+    assert automaton.states == len(automaton.table.next) - 1
+    assert automaton.least_tokens == 3
+    state = automaton.follow([ids[b"the"], ids[b" "]])
+    assert state == walk(automaton.table, 1, b"the ")
+    assert not automaton.is_complete(state)
+    assert automaton.next_state(state, ids[b"the"]) == 0
+    assert automaton.next_state(0, ids[b"the"]) == 0
+    assert automaton.next_state(state, WORDY.end) == 0
+    assert automaton.is_complete(automaton.next_state(state, ids[b"true"]))
+    assert automaton.accepts("ab true")
+    assert automaton.accepts(b"ab true")
+    assert not automaton.accepts("ab tru")
 
 
 @pytest.mark.parametrize(("pattern", "complete"), [("a?", [False, True]), ("a*", [False, False]), ("", [True])])
 def test_a_text_is_complete_where_it_is_whole_and_nothing_can_follow(pattern: str, complete: list[bool]) -> None:
-    compiled = Compiled(regex_table(pattern), WORDY)
-    states = [walk(compiled.table, 1, b"a" * length) for length in range(len(complete))]
-    assert [compiled.is_complete(state) for state in states] == complete
+    automaton = TokenAutomaton(regex_table(pattern), WORDY)
+    states = [walk(automaton.table, 1, b"a" * length) for length in range(len(complete))]
+    assert [automaton.is_complete(state) for state in states] == complete
 
 
 def test_what_no_tokens_spell_is_refused() -> None:
     with pytest.raises(Empty, match="no tokens that spell"):
-        Compiled(regex_table("b+"), Vocabulary([b"a", b"c"]))
+        TokenAutomaton(regex_table("b+"), Vocabulary([b"a", b"c"]))
 
 
 def test_too_many_rows_are_refused_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     table = regex_table("[a-c]{3}")
-    compiled = Compiled(table, WORDY)
-    groups, row_bytes = int(compiled.group_of.max()) + 1, -(-WORDY.size // 8)
+    automaton = TokenAutomaton(table, WORDY)
+    groups, row_bytes = int(automaton.group_of.max()) + 1, -(-WORDY.size // 8)
     monkeypatch.setattr(module, "MOST_BYTES", groups * 3 * row_bytes)
-    Compiled(table, WORDY)
+    TokenAutomaton(table, WORDY)
     monkeypatch.setattr(module, "MOST_BYTES", groups * 3 * row_bytes - 1)
     with pytest.raises(TooLarge, match="kinds of states"):
-        Compiled(table, WORDY)
+        TokenAutomaton(table, WORDY)
 
 
 def test_threads_may_share_it() -> None:
-    compiled, alone = (Compiled(regex_table("[a-z ]{0,200}[0-9]"), WORDY) for _ in range(2))
-    groups = [int(group) for group in compiled.group_of] * 4
+    automaton, alone = (TokenAutomaton(regex_table("[a-z ]{0,200}[0-9]"), WORDY) for _ in range(2))
+    groups = [int(group) for group in automaton.group_of] * 4
     with ThreadPoolExecutor(4) as pool:
-        made = [*pool.map(compiled.rows, groups)]
+        made = [*pool.map(automaton.rows, groups)]
     for group, (rows, raised) in zip(groups, made, strict=True):
         assert raised == alone.rows(group)[1]
         assert all(np.array_equal(*pair) for pair in zip(rows, alone.rows(group)[0], strict=True))

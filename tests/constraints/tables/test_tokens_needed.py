@@ -3,7 +3,7 @@
 import pytest
 
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables.closing import FAR, closable
+from gen.constraints.tables.tokens_needed import FAR, closable
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import fewest_tokens, spelled, walk_all

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.compiled import KINDS, Compiled
+from gen.constraints.tables.token_automaton import KINDS, TokenAutomaton
 from gen.devices import to_device
 
 NEEDED, WORST, ITSELF, FIRST_CLASS = 3, 4, 5, 6
@@ -46,7 +46,7 @@ class _Place:
     row_at: dict[int, int] = field(default_factory=dict)
 
 
-class Records:
+class Arena:
     """Room for automata; both tensors are replaced where more is needed, which `version` tells.
 
     An automaton stays until its room is needed and no row is held to it.
@@ -63,36 +63,36 @@ class Records:
         self.rows = torch.zeros((_ROWS, row_bytes), dtype=torch.uint8, device=device)
         self.rows[ALL] = 255
         self.version = 0
-        self._places: dict[Compiled, _Place] = {}
+        self._places: dict[TokenAutomaton, _Place] = {}
         self._seen: set[int] = set()  # on a CPU records whose rows are known to be there
         self._free = [*range(NOTHING + 1, _ROWS)]
 
-    def place(self, compiled: Compiled, held: Collection[Compiled | None]) -> int:
+    def place(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> int:
         """Where the record of the start of an automaton is; it is copied there if it was nowhere.
 
         Args:
             held: automata that rows are held to: these stay.
         """
-        place = self._places.get(compiled)
+        place = self._places.get(automaton)
         if place is None:
-            place = self._copy(compiled, held)
+            place = self._copy(automaton, held)
         return place.start
 
-    def record(self, compiled: Compiled, state: int) -> int:
+    def record(self, automaton: TokenAutomaton, state: int) -> int:
         """Where the record of a state is, of an automaton that is there."""
-        place = self._places[compiled]
+        place = self._places[automaton]
         return place.start + (state - 1) * place.width if state else 0
 
-    def fill(self, compiled: Compiled, record: int, held: Collection[Compiled | None]) -> None:
+    def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> None:
         """On a CPU: see to it that the rows of a state are there, and those of all states of its group."""
         if record in self._seen:
             return
         self._seen.add(record)
-        place = self._places[compiled]
-        group = int(compiled.group_of[(record - place.start) // place.width + 1])
+        place = self._places[automaton]
+        group = int(automaton.group_of[(record - place.start) // place.width + 1])
         if group in place.filled:
             return
-        rows, raised = compiled.rows(group)
+        rows, raised = automaton.rows(group)
         at = []
         for row in rows:
             if not row.any():
@@ -103,7 +103,7 @@ class Records:
                 place.rows.append(where)
                 self.rows[where] = torch.from_numpy(row)
             at.append(place.row_at[id(row)])
-        states = torch.from_numpy((compiled.group_of[1:] == group).nonzero()[0])
+        states = torch.from_numpy((automaton.group_of[1:] == group).nonzero()[0])
         records = self._records(place)
         records[states, :KINDS] = torch.tensor(at, dtype=torch.int32, device=self.device)
         records[states, WORST] = records[states, NEEDED] + raised
@@ -113,15 +113,15 @@ class Records:
         """How many bytes there is room for."""
         return self.table.nbytes + self.rows.nbytes
 
-    def _copy(self, compiled: Compiled, held: Collection[Compiled | None]) -> _Place:
+    def _copy(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> _Place:
         """Copy an automaton to where there is room."""
-        placed = compiled.place(self.device)
+        placed = automaton.place(self.device)
         states, classes = placed.after.shape
         width = FIRST_CLASS + classes
         size = states * width
         rows = self._take_rows(len(placed.rows), held)
         place = _Place(self._find(size, held), width, size, rows)
-        self._places[compiled] = place
+        self._places[automaton] = place
         records = self._records(place)
         starts = torch.arange(states, dtype=torch.int32, device=self.device) * width + place.start
         after = placed.after
@@ -143,7 +143,7 @@ class Records:
         """(states, width), a view of the table."""
         return self.table[place.start : place.start + place.size].view(-1, place.width)
 
-    def _find(self, size: int, held: Collection[Compiled | None]) -> int:
+    def _find(self, size: int, held: Collection[TokenAutomaton | None]) -> int:
         """Where so many numbers are free."""
         start = self._gap(size)
         if start + size > len(self.table):
@@ -165,7 +165,7 @@ class Records:
             start = place.start + place.size
         return start
 
-    def _take_rows(self, count: int, held: Collection[Compiled | None]) -> list[int]:
+    def _take_rows(self, count: int, held: Collection[TokenAutomaton | None]) -> list[int]:
         """So many free rows."""
         if count > len(self._free):
             self._drop(held)
@@ -180,8 +180,8 @@ class Records:
         taken, self._free = self._free[:count], self._free[count:]
         return taken
 
-    def _drop(self, held: Collection[Compiled | None]) -> None:
+    def _drop(self, held: Collection[TokenAutomaton | None]) -> None:
         """Forget the automata that no row is held to."""
-        for compiled in [one for one in self._places if one not in held]:
-            self._free += self._places.pop(compiled).rows
+        for automaton in [one for one in self._places if one not in held]:
+            self._free += self._places.pop(automaton).rows
         self._seen.clear()
