@@ -11,7 +11,7 @@ import torch
 import gen
 from gen.constraints.automata.automaton import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables import automaton as module
+from gen.constraints.tables import token_automaton as module
 from gen.constraints.tables.token_automaton import Placed, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.testing import no_host_sync, virtual_gpus
