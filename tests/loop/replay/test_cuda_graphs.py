@@ -43,7 +43,9 @@ SAMPLERS: dict[str, Sampler | list[Sampler]] = {
 
 
 def adapter(device: torch.device | str, shape: str = "llama") -> TransformersModel:
-    return gen.from_transformers(tiny_model(shape).to(device), byte_tokenizer(), probe=False)
+    """A model; a Llama of one layer, since every operator of a virtual GPU takes its time."""
+    layers: dict[str, Any] = {"num_hidden_layers": 1} if shape == "llama" else {}
+    return gen.from_transformers(tiny_model(shape, **layers).to(device), byte_tokenizer(), probe=False)
 
 
 def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 40, **options: Any) -> Any:
