@@ -2,8 +2,8 @@
 
 from gen.testing.emulator import virtual_gpus
 from gen.testing.errors import DeviceMismatchError, HostSyncError, StreamRaceError
-from gen.testing.syncs.listeners import SyncReport
-from gen.testing.syncs.sanitizer import allowed, no_host_sync
+from gen.testing.syncs.no_host_sync import allowed, no_host_sync
+from gen.testing.syncs.reports import SyncReport
 
 __all__ = [
     "DeviceMismatchError",

@@ -12,7 +12,7 @@ from gen.errors import ArgumentError
 from gen.testing import machine
 from gen.testing.rules.native_functions import without_device_check
 from gen.testing.streams import races
-from gen.testing.tensors.cpu_sites import forget
+from gen.testing.tensors.creation_sites import forget
 from gen.testing.torch_parts import check_torch
 
 
@@ -41,11 +41,11 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
     _load_formulas()
-    from gen.testing.calls import cuda_kernels
-    from gen.testing.calls.substitutes import put, substitutes
+    from gen.testing.calls import cpp_allocations
     from gen.testing.cuda import memory as usage
     from gen.testing.cuda.generators import VirtualGenerator
     from gen.testing.rules import autocast
+    from gen.testing.substitutes import put, substitutes
     from gen.testing.syncs.debug_mode import set_sync_debug_mode
 
     active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
@@ -60,7 +60,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         active.generators = tuple(VirtualGenerator(device) for device in machine.DEVICES[:gpus])
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
-        undo.callback(cuda_kernels.register())
+        undo.callback(cpp_allocations.register())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
         for owner, name, value in substitutes():

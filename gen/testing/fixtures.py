@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gen.testing.emulator import virtual_gpus
-from gen.testing.syncs.listeners import SyncReport
-from gen.testing.syncs.sanitizer import no_host_sync
+from gen.testing.syncs.no_host_sync import no_host_sync
+from gen.testing.syncs.reports import SyncReport
 
 
 @pytest.fixture

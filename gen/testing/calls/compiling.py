@@ -10,7 +10,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from gen.errors import DeviceError
-from gen.testing.syncs.listeners import not_reported
+from gen.testing.syncs.reports import not_reported
 from gen.testing.tensors.virtual_tensor import VirtualTensor
 
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd

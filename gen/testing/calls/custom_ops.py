@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from gen.testing.calls.current_call import current_call
 from gen.testing.machine import CPU
-from gen.testing.rules.operators import OpRule
+from gen.testing.rules.op_rule import OpRule
 from gen.testing.rules.same_device import place_of
 
 _EVERYWHERE = "CompositeExplicitAutograd"

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from gen.testing.calls.transfers import to
+from gen.testing.calls.tensor_to import to
 from gen.testing.cuda import memory
 from gen.testing.cuda.generators import VirtualGenerator, drawing_from, refuse_generator
 from gen.testing.machine import CPU, DEVICES, issued, machine
 from gen.testing.rules.same_device import place_of
-from gen.testing.syncs.listeners import report_sync
-from gen.testing.tensors.cpu_sites import remember
+from gen.testing.syncs.reports import report_sync
+from gen.testing.tensors.creation_sites import remember
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gen.testing.errors import DeviceMismatchError
-from gen.testing.rules.operators import OpRule
+from gen.testing.rules.op_rule import OpRule
 from gen.testing.rules.same_device import device_of, place_of
 
 _ONE: dict[str, Callable[..., Any]] = {

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.testing.calls.transfers import to
+from gen.testing.calls.tensor_to import to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import DEVICES, machine
 

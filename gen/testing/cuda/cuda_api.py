@@ -13,8 +13,8 @@ from gen.testing.cuda import comm, memory
 from gen.testing.machine import CPU, machine
 from gen.testing.rules.same_device import place_of
 from gen.testing.streams import races
-from gen.testing.streams.graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
-from gen.testing.streams.streams import (
+from gen.testing.streams.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
+from gen.testing.streams.streams_and_events import (
     ExternalStream,
     StreamContext,
     VirtualEvent,
@@ -25,7 +25,7 @@ from gen.testing.streams.streams import (
     set_stream,
 )
 from gen.testing.syncs import debug_mode
-from gen.testing.syncs.listeners import report_sync
+from gen.testing.syncs.reports import report_sync
 
 
 @dataclass(frozen=True)

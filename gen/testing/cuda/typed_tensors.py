@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gen.testing.calls.factories import report_reads
-from gen.testing.calls.transfers import to
+from gen.testing.calls.tensor_to import to
 from gen.testing.machine import DEVICES, machine
 
 DTYPES = {

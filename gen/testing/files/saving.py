@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from gen.errors import DeviceError
 from gen.testing.files.storages import marked, storage_place
 from gen.testing.machine import CPU, active_machine
-from gen.testing.syncs.listeners import report_sync
+from gen.testing.syncs.reports import report_sync
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import TypedStorage, UntypedStorage
 
 from gen.testing.machine import CPU, machine
-from gen.testing.syncs.listeners import not_reported, report_sync
+from gen.testing.syncs.reports import not_reported, report_sync
 
 
 def storage_place(storage: Any) -> int:

@@ -10,10 +10,10 @@ from gen.testing.call_sites import CallSite, call_site, describe
 from gen.testing.calls.current_call import current_call
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES
-from gen.testing.rules.operators import OpRule
-from gen.testing.syncs.listeners import report_sync
-from gen.testing.tensors.cpu_sites import recall
-from gen.testing.tensors.transforms import inside, wrapped
+from gen.testing.rules.op_rule import OpRule
+from gen.testing.syncs.reports import report_sync
+from gen.testing.tensors.creation_sites import recall
+from gen.testing.tensors.functorch_wrappers import inside, wrapped
 
 
 def place_of(tensor: Tensor) -> int:

@@ -3,7 +3,7 @@
 import warnings
 
 from gen.testing.call_sites import CallSite
-from gen.testing.syncs import listeners
+from gen.testing.syncs import reports
 
 _MODES = {"default": 0, "warn": 1, "error": 2}
 _MESSAGE = "called a synchronizing CUDA operation"
@@ -33,9 +33,9 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
             raise RuntimeError("invalid value of debug_mode, expected one of `default`, `warn`, `error`")
         debug_mode = _MODES[debug_mode]
     _mode.mode = debug_mode
-    listeners.unlisten(_mode)
+    reports.unlisten(_mode)
     if debug_mode:
-        listeners.listen(_mode)
+        reports.listen(_mode)
 
 
 def get_sync_debug_mode() -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from gen.testing.syncs.listeners import SyncReport, report_sync
-from gen.testing.syncs.listeners import listening as to_listeners
+from gen.testing.syncs.reports import SyncReport, report_sync
+from gen.testing.syncs.reports import listening as to_listeners
 
 _MESSAGE = "called a synchronizing CUDA operation"
 

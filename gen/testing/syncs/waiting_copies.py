@@ -4,7 +4,7 @@ from torch import Tensor
 
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.rules.same_device import place_of
-from gen.testing.syncs.listeners import report_sync
+from gen.testing.syncs.reports import report_sync
 
 ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at once, and does not wait
 

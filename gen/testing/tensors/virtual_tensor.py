@@ -20,22 +20,22 @@ from gen.testing.cuda import memory
 from gen.testing.cuda.generators import drawing_from, is_virtual_generator, refuse_generator
 from gen.testing.machine import CPU, DEVICES, issued
 from gen.testing.rules import autocast
-from gen.testing.rules.operators import Kind, OpRule, rule_of
+from gen.testing.rules.op_rule import Kind, OpRule, rule_of
 from gen.testing.rules.same_device import check_other_gpus, check_strangers, place_of
-from gen.testing.streams import races, stream_work
-from gen.testing.syncs.host_reads import HostAccess
-from gen.testing.syncs.listeners import report_sync
+from gen.testing.streams import accesses, races
+from gen.testing.syncs.reports import report_sync
 from gen.testing.syncs.waiting_copies import report_transfer
 from gen.testing.tensors.foreign_tensors import has_foreign
+from gen.testing.tensors.functorch_wrappers import inside, wrapped
+from gen.testing.tensors.host_access import HostAccess
 from gen.testing.tensors.plain_tensors import directly, on_the_cpu, plain
-from gen.testing.tensors.transforms import inside, wrapped
 
 _make_subclass = Tensor._make_subclass
 
 Special = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `special_calls`
+SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `function_overrides`
 Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
-BY_NAME: dict[str, Kernel] = {}  # and for some operators, see `special_kernels`
+BY_NAME: dict[str, Kernel] = {}  # and for some operators, see `operator_overrides`
 BY_KIND: dict[Kind, Kernel] = {}
 
 
@@ -112,11 +112,11 @@ class PinnedTensor(Tensor):
         return self
 
     def numpy(self, *, force: bool = False) -> Any:
-        stream_work.read_by_host(self)
+        accesses.read_by_host(self)
         return plain(self).numpy(force=force)
 
     def tolist(self) -> Any:
-        stream_work.read_by_host(self)
+        accesses.read_by_host(self)
         return plain(self).tolist()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -230,7 +230,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return NotImplemented
     if home == CPU:
         if races.state.on and not rule.view:
-            stream_work.run_by_host(rule, args, kwargs)
+            accesses.run_by_host(rule, args, kwargs)
         with on_the_cpu():
             out = rule.run(*args, **kwargs)
             return _mark_pinned(out) if rule.view else out
@@ -242,7 +242,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if waits:
         report_sync(rule.shown)
     if races.state.on and not rule.view and current_call.home != ENGINE:
-        stream_work.run_by_gpu(rule, args, kwargs, home, waits)
+        accesses.run_by_gpu(rule, args, kwargs, home, waits)
     if rule.launches:
         issued[home] += 1
     if rule.seeded:
@@ -300,7 +300,7 @@ def _copy_(rule: OpRule, target: Tensor, source: Tensor, non_blocking: bool = Fa
     if not current_call.owns(source, home):
         report_transfer(source, place, non_blocking, target.is_pinned())
         if races.state.on:
-            stream_work.copied(source, target, non_blocking)
+            accesses.copied(source, target, non_blocking)
     with on_the_cpu():
         rule.run(target, source, non_blocking)
     return target

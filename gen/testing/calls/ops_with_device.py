@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from gen.testing.calls import transfers
+from gen.testing.calls import tensor_to
 from gen.testing.calls.factories import check_generator
 from gen.testing.cuda.generators import drawing_from
 from gen.testing.machine import issued, machine
@@ -42,7 +42,7 @@ def _call_on_gpu(
         tensor = named.pop("self")
         known = ("dtype", "non_blocking", "copy", "memory_format")
         wanted = {name: value for name, value in named.items() if name in known and value is not None}
-        return transfers.to(tensor, torch.device("cuda", gpu), **wanted)
+        return tensor_to.to(tensor, torch.device("cuda", gpu), **wanted)
     named.pop("pin_memory", None)
     check_generator(named.get("generator"), gpu)
     issued[gpu] += 1

@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
 from gen.testing.calls.current_call import ENGINE, current_call
-from gen.testing.gradients.places import get_grad, placed, set_grad, validated
+from gen.testing.gradients.gradient_devices import get_grad, placed, set_grad, validated
 from gen.testing.rules.same_device import place_of
 
 

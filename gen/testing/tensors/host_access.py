@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from gen.testing.streams import stream_work
-from gen.testing.syncs.listeners import not_reported, report_sync
+from gen.testing.streams import accesses
+from gen.testing.syncs.reports import not_reported, report_sync
 from gen.testing.tensors.plain_tensors import as_plain, plain
 
 
@@ -21,7 +21,7 @@ class HostAccess(Tensor):
 
     def tolist(self) -> Any:
         report_sync("tolist")
-        stream_work.waited_for(self)
+        accesses.waited_for(self)
         return self.host_copy().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
@@ -31,7 +31,7 @@ class HostAccess(Tensor):
                 "Use Tensor.cpu() to copy the tensor to host memory first."
             )
         report_sync("numpy")
-        stream_work.waited_for(self)
+        accesses.waited_for(self)
         return self.host_copy().numpy()
 
     def __array__(self, dtype: Any = None) -> Any:
@@ -44,7 +44,7 @@ class HostAccess(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         report_sync("printing a tensor")
-        stream_work.waited_for(self)
+        accesses.waited_for(self)
         with not_reported():
             shown = self.host_copy()
             if self.requires_grad and self.is_leaf:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gen.testing.calls import custom_ops, foreach
 from gen.testing.machine import CPU
-from gen.testing.rules.operators import Kind, OpRule
+from gen.testing.rules.op_rule import Kind, OpRule
 from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.waiting_copies import report_transfer
 from gen.testing.tensors.plain_tensors import on_the_cpu, plain

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from gen.testing.machine import CPU
-from gen.testing.rules.operators import OpRule
+from gen.testing.rules.op_rule import OpRule
 from gen.testing.rules.same_device import place_of
 from gen.testing.streams.races import HOST, Key, clock, current_key, host_waits, launch, state, stream_waits, touch
 from gen.testing.syncs.waiting_copies import ASYNC_BYTES

@@ -8,7 +8,7 @@ import torch
 from gen.errors import DeviceError
 from gen.testing.machine import active_machine
 from gen.testing.syncs import real_cuda
-from gen.testing.syncs.listeners import SyncReport, listening, not_reported
+from gen.testing.syncs.reports import SyncReport, listening, not_reported
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from gen.testing.call_sites import call_site, describe
-from gen.testing.calls.transfers import to
+from gen.testing.calls.tensor_to import to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES
 from gen.testing.rules.same_device import device_of, place_of
+from gen.testing.tensors.functorch_wrappers import wrapped
 from gen.testing.tensors.plain_tensors import directly, plain
-from gen.testing.tensors.transforms import wrapped
 from gen.testing.tensors.virtual_tensor import VirtualTensor, adopt
 
 _grad: Any = torch._C.TensorBase.grad

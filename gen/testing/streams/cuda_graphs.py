@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gen.errors import DeviceError
 from gen.testing.call_sites import CallSite
 from gen.testing.machine import machine
-from gen.testing.rules.operators import rule_of
-from gen.testing.streams.streams import StreamContext, VirtualStream, current_stream
-from gen.testing.syncs.listeners import SyncReport, listening, report_sync
+from gen.testing.rules.op_rule import rule_of
+from gen.testing.streams.streams_and_events import StreamContext, VirtualStream, current_stream
+from gen.testing.syncs.reports import SyncReport, listening, report_sync
 from gen.testing.tensors.plain_tensors import as_plain, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 

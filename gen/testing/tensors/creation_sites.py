@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import Tensor
 
 from gen.testing.call_sites import CallSite, call_site
-from gen.testing.tensors.transforms import wrapped
+from gen.testing.tensors.functorch_wrappers import wrapped
 
 _KEPT = 4096
 _sites: OrderedDict[tuple[int, int], CallSite | None] = OrderedDict()

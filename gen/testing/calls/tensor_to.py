@@ -12,11 +12,11 @@ from gen.errors import DeviceError
 from gen.testing.calls.lazy_modules import placed as later
 from gen.testing.machine import CPU, machine
 from gen.testing.rules.same_device import place_of
-from gen.testing.streams import races, stream_work
+from gen.testing.streams import accesses, races
 from gen.testing.syncs.waiting_copies import report_transfer
 from gen.testing.tensors.foreign_tensors import is_foreign
+from gen.testing.tensors.functorch_wrappers import wrapped
 from gen.testing.tensors.plain_tensors import as_plain, plain
-from gen.testing.tensors.transforms import wrapped
 from gen.testing.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
@@ -112,7 +112,7 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
         copied = copied if type(copied) is Tensor else copied.as_subclass(Tensor)
     moved = on_gpu(copied, target) if target != CPU else pinned(copied) if into_pinned else copied
     if races.state.on:
-        stream_work.copied(tensor, moved, wanted.non_blocking)
+        accesses.copied(tensor, moved, wanted.non_blocking)
     return moved
 
 

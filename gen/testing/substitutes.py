@@ -12,16 +12,25 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
-from gen.testing.calls import compiling, direct_ops, factories, foreach, lazy_modules, modules, transfers
-from gen.testing.calls import special_calls as special_calls  # fill the tables of them
-from gen.testing.calls import special_kernels as special_kernels
-from gen.testing.cuda import cuda_api, processes, typed_tensors
-from gen.testing.cuda.device_names import Device, index_is_cuda
+from gen.testing import processes
+from gen.testing.calls import (
+    compiling,
+    factories,
+    foreach,
+    lazy_modules,
+    module_to,
+    ops_with_device,
+    tensor_to,
+)
+from gen.testing.calls import function_overrides as function_overrides  # they fill the tables of overrides
+from gen.testing.calls import operator_overrides as operator_overrides
+from gen.testing.cuda import cuda_api, typed_tensors
 from gen.testing.cuda.generators import VirtualGenerator
+from gen.testing.cuda.torch_device import Device, index_is_cuda
 from gen.testing.files import saving, storages
-from gen.testing.gradients import passes
+from gen.testing.gradients import backward
 from gen.testing.machine import active_machine
-from gen.testing.tensors import transforms
+from gen.testing.tensors import functorch_wrappers
 
 _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
@@ -51,19 +60,19 @@ def substitutes() -> list[tuple[object, str, object]]:
         for module in _importers(name)
     ]
     methods: list[tuple[object, str, object]] = [
-        *((Tensor, name, method) for name, method in transfers.METHODS.items()),
-        (Tensor, "device", property(transforms.device)),
+        *((Tensor, name, method) for name, method in tensor_to.METHODS.items()),
+        (Tensor, "device", property(functorch_wrappers.device)),
         (Tensor, "new_tensor", factories.new_tensor),
         (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
         (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
-        (Tensor, "data", property(Tensor.data.__get__, transfers.set_data)),  # type: ignore[attr-defined]
+        (Tensor, "data", property(Tensor.data.__get__, tensor_to.set_data)),  # type: ignore[attr-defined]
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", compiling.not_compiled),
         (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),
         (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
         (torch._C, "_group_tensors_by_device_and_dtype", foreach.group_by_device_and_dtype(_group_tensors)),
         (torch.export, "export", compiling.no_export),
-        (OpOverload, "__call__", direct_ops.taking_virtual_devices(OpOverload.__call__)),
+        (OpOverload, "__call__", ops_with_device.taking_virtual_devices(OpOverload.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
     if not index_is_cuda():
@@ -71,8 +80,8 @@ def substitutes() -> list[tuple[object, str, object]]:
     return [
         *wrapped,
         *methods,
-        *passes.substitutes(),
-        *modules.substitutes(),
+        *backward.substitutes(),
+        *module_to.substitutes(),
         *lazy_modules.substitutes(),
         *typed_tensors.substitutes(),
         *processes.substitutes(),

@@ -13,7 +13,7 @@ import torch
 
 from gen.testing.machine import DEVICES, issued, machine
 from gen.testing.streams import races
-from gen.testing.syncs.listeners import report_sync
+from gen.testing.syncs.reports import report_sync
 
 _handles = itertools.count(0x1000, 0x10)
 
