@@ -105,6 +105,14 @@ def machine() -> Machine:
     return _active[0]
 
 
+def gpu_index(device: object) -> int:
+    """The GPU that an argument `device` means; None is the current one."""
+    index = machine().index("cuda" if device is None else device)
+    if index is None:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return index
+
+
 def start(new: Machine) -> None:
     """Make a machine the active one.
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from gen.testing.call_sites import call_site, describe
 from gen.testing.calls.current_call import ENGINE, current_call
+from gen.testing.calls.dispatch import SPECIAL, Special, call_plainly
 from gen.testing.calls.tensor_to import to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU
@@ -17,7 +18,6 @@ from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import not_reported, report_sync
 from gen.testing.syncs.waiting_operators import sync_test
 from gen.testing.tensors.plain_tensors import directly
-from gen.testing.tensors.virtual_tensor import SPECIAL, Special, call_plainly
 
 
 def unchecked(name: str) -> Special:

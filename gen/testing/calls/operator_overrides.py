@@ -10,12 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from gen.testing.calls import custom_ops, foreach
+from gen.testing.calls.current_call import ENGINE, current_call
+from gen.testing.calls.dispatch import BY_KIND, BY_NAME, run_kernel
 from gen.testing.machine import CPU
 from gen.testing.rules.op_rule import Kind, OpRule
 from gen.testing.rules.same_device import place_of
+from gen.testing.streams import accesses, races
 from gen.testing.syncs.waiting_copies import report_transfer
+from gen.testing.tensors.foreign_tensors import has_foreign
 from gen.testing.tensors.plain_tensors import on_the_cpu, plain
-from gen.testing.tensors.virtual_tensor import BY_KIND, BY_NAME, on_gpu, run_kernel
+from gen.testing.tensors.virtual_tensor import on_gpu
 
 
 def _moved(tensor: Tensor, place: int) -> Tensor:
@@ -65,7 +69,28 @@ def _foreach(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     return foreach.one_by_one(rule, args, kwargs)
 
 
-BY_KIND.update({Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
+def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`Tensor.copy_`, between any two places."""
+    if has_foreign(args, kwargs):
+        return NotImplemented
+    named = {"non_blocking": False, **rule.named(args, kwargs)}
+    target, source, non_blocking = named["self"], named["src"], named["non_blocking"]
+    home = current_call.home
+    if home == ENGINE:  # a gradient's
+        with on_the_cpu():
+            rule.run(target, source, non_blocking)
+        return target
+    place = home if current_call.owns(target, home) else place_of(target)
+    if not current_call.owns(source, home):
+        report_transfer(source, place, non_blocking, target.is_pinned())
+        if races.state.on:
+            accesses.copied(source, target, non_blocking)
+    with on_the_cpu():
+        rule.run(target, source, non_blocking)
+    return target
+
+
+BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
 BY_NAME.update(

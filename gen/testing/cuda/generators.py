@@ -1,15 +1,16 @@
 """Random generators of virtual GPUs: the CPU's, with a device of their own."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from gen.testing.call_sites import call_site, describe
 from gen.testing.errors import DeviceMismatchError
-from gen.testing.machine import CPU, DEVICES, active_machine
+from gen.testing.machine import CPU, DEVICES, active_machine, gpu_index, machine
 
 _TorchGenerator = torch.Generator
 _virtual: "weakref.WeakValueDictionary[int, VirtualGenerator]" = weakref.WeakValueDictionary()
@@ -94,3 +95,34 @@ def drawing_from(gpu: int, takes_generator: bool) -> Iterator[dict[str, torch.Ge
     finally:
         own.set_state(default.get_state())
         default.set_state(saved)
+
+
+def manual_seed_all(seed: int) -> None:
+    for generator in machine().generators:
+        generator.manual_seed(seed)
+
+
+def get_rng_state(device: Any = "cuda") -> Tensor:
+    return machine().generators[gpu_index(device)].get_state()
+
+
+def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
+    machine().generators[gpu_index(device)].set_state(new_state)
+
+
+def set_rng_state_all(new_states: list[Tensor]) -> None:
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "manual_seed": lambda seed: machine().generators[machine().current].manual_seed(seed),
+    "manual_seed_all": manual_seed_all,
+    "seed": lambda: machine().generators[machine().current].seed(),
+    "seed_all": lambda: [generator.seed() for generator in machine().generators],
+    "initial_seed": lambda: machine().generators[machine().current].initial_seed(),
+    "get_rng_state": get_rng_state,
+    "set_rng_state": set_rng_state,
+    "get_rng_state_all": lambda: [get_rng_state(index) for index in range(machine().gpus)],
+    "set_rng_state_all": set_rng_state_all,
+}

@@ -21,17 +21,6 @@ _BLOCK, _SEGMENT = 512, 2 * 2**20
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-_METRICS = (
-    "active", "active_bytes", "allocated_bytes", "allocation", "inactive_split", "inactive_split_bytes",
-    "requested_bytes", "reserved_bytes", "segment", "oversize_allocations", "oversize_segments",
-)  # fmt: skip
-_POOLS = ("all", "large_pool", "small_pool")
-_WHAT = ("current", "peak", "allocated", "freed")
-
-
-_ALONE = ("oversize_allocations", "oversize_segments")  # have no pools
-
-
 class Usage:
     """One GPU's memory, in bytes."""
 
@@ -135,17 +124,3 @@ def _show(size: int) -> str:
         if size >= bytes_:
             return f"{size / bytes_:.2f} {unit}"
     return f"{size} bytes"
-
-
-def stats(usage: Usage) -> dict[str, int]:
-    """torch.cuda.memory_stats, as far as it is counted."""
-    found = {f"{metric}.{pool}.{what}": 0 for metric in _METRICS for pool in _POOLS for what in _WHAT}
-    found |= {"num_ooms": usage.failed, "num_alloc_retries": usage.failed, "allocation.all.allocated": usage.made}
-    for name, current, peak in (
-        ("allocated_bytes", usage.allocated, usage.peak),
-        ("active_bytes", usage.allocated, usage.peak),
-        ("requested_bytes", usage.allocated, usage.peak),
-        ("reserved_bytes", usage.reserved, usage.peak_reserved),
-    ):
-        found |= {f"{name}.all.current": current, f"{name}.all.peak": peak}
-    return found | {f"{name}.{what}": found[f"{name}.all.{what}"] for name in _ALONE for what in _WHAT}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gen.testing.machine import DEVICES, issued, machine
+from gen.testing.machine import DEVICES, gpu_index, issued, machine
 from gen.testing.streams import races
 from gen.testing.syncs.reports import report_sync
 
@@ -189,14 +189,6 @@ class StreamContext:
             machine().current = self._device
 
 
-def gpu_index(device: Any) -> int:
-    """The GPU that an argument `device` means; None is the current one."""
-    index = machine().index("cuda" if device is None else device)
-    if index is None:
-        raise ValueError(f"Expected a cuda device, but got: {device}")
-    return index
-
-
 def default_stream(device: Any = None) -> VirtualStream:
     """torch.cuda.default_stream."""
     return VirtualStream(gpu_index(device), stream_id=0)
@@ -214,3 +206,8 @@ def set_stream(stream: VirtualStream) -> None:
     owner = machine()
     owner.local.__dict__.setdefault("streams", {})[stream.device_index] = stream
     owner.current = stream.device_index
+
+
+def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+    """torch._C._cuda_setStream, which torch's own test suite calls."""
+    set_stream(VirtualStream(device_index, stream_id=stream_id))

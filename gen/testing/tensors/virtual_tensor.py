@@ -15,28 +15,24 @@ from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
 from gen.testing.call_sites import CallSite, call_site
-from gen.testing.calls.current_call import ENGINE, current_call, read_call
 from gen.testing.cuda import memory
-from gen.testing.cuda.generators import drawing_from, is_virtual_generator, refuse_generator
-from gen.testing.machine import CPU, DEVICES, issued
-from gen.testing.rules import autocast
-from gen.testing.rules.op_rule import Kind, OpRule, rule_of
-from gen.testing.rules.same_device import check_other_gpus, check_strangers, place_of
+from gen.testing.machine import DEVICES
 from gen.testing.streams import accesses, races
-from gen.testing.syncs.reports import report_sync
-from gen.testing.syncs.waiting_copies import report_transfer
-from gen.testing.tensors.foreign_tensors import has_foreign
 from gen.testing.tensors.functorch_wrappers import inside, wrapped
 from gen.testing.tensors.host_access import HostAccess
-from gen.testing.tensors.plain_tensors import directly, on_the_cpu, plain
+from gen.testing.tensors.plain_tensors import directly, plain
 
 _make_subclass = Tensor._make_subclass
 
-Special = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `function_overrides`
-Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
-BY_NAME: dict[str, Kernel] = {}  # and for some operators, see `operator_overrides`
-BY_KIND: dict[Kind, Kernel] = {}
+
+class Handlers:
+    """What runs functions and operators on virtual tensors: `gen.testing.calls.dispatch`, which makes such tensors."""
+
+    function: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+    operator: Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], Any]
+
+
+handlers = Handlers()
 
 
 class VirtualTensor(HostAccess):
@@ -59,13 +55,13 @@ class VirtualTensor(HostAccess):
         if type(func) is MethodWrapperType:  # an attribute
             with directly():
                 return func(*args, **(kwargs or {}))
-        return call(func, args, kwargs or {})
+        return handlers.function(func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return execute(func, args, kwargs or {})
+        return handlers.operator(func, args, kwargs or {})
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -103,7 +99,7 @@ class PinnedTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return execute(func, args, kwargs or {})
+        return handlers.operator(func, args, kwargs or {})
 
     def is_pinned(self, device: object = None) -> bool:
         return True
@@ -151,28 +147,6 @@ def pinned(tensor: Tensor) -> PinnedTensor:
     return made
 
 
-def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function of torch that was given a virtual tensor."""
-    special = SPECIAL.get(func)
-    return call_plainly(func, args, kwargs) if special is None else special(func, args, kwargs)
-
-
-def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function of torch that was given a virtual tensor and needs nothing special."""
-    outer = current_call.home, current_call.scalars
-    home, scalars = current_call.home, current_call.scalars = read_call(func, args, kwargs)
-    try:
-        with directly():
-            if torch.is_autocast_enabled("cuda"):
-                with autocast.casting():
-                    out = func(*args, **kwargs)
-            else:
-                out = func(*args, **kwargs)
-    finally:
-        current_call.home, current_call.scalars = outer
-    return out if type(out) is VirtualTensor or home == CPU or scalars else adopt(out, home)
-
-
 def adopt(out: Any, home: int) -> Any:
     """Put ordinary tensors that torch made itself on a GPU; they share memory."""
     if type(out) is Tensor:
@@ -185,122 +159,12 @@ def adopt(out: Any, home: int) -> Any:
     return out
 
 
-def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run one operator on tensors of which at least one is virtual or pinned.
-
-    Raises:
-        DeviceMismatchError: CUDA would refuse the mix of devices.
-        HostSyncError: the host would wait, and a listener does not allow it.
-    """
-    rule = rule_of(func)
-    if rule.kind is not Kind.KERNEL:
-        if rule.kind is Kind.COMPOSITE:
-            return func.decompose(*args, **kwargs)
-        if rule.kind is Kind.COPY:
-            return NotImplemented if has_foreign(args, kwargs) else _copy_(rule, *args, **kwargs)
-        return BY_KIND[rule.kind](rule, args, kwargs)
-    special = BY_NAME.get(rule.name)
-    return run_kernel(rule, args, kwargs) if special is None else special(rule, args, kwargs)
-
-
-def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run one operator that computes on one device."""
-    home = CPU
-    strangers = False
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        kind = type(value)
-        if kind is VirtualTensor:
-            items: Sequence[Any] = (value,)
-        elif kind is list or kind is tuple:
-            items = value
-        elif isinstance(value, Tensor):
-            strangers = True
-            continue
-        else:
-            continue
-        for item in items:
-            if type(item) is VirtualTensor:
-                if home == CPU:
-                    home = item._gpu
-                elif item._gpu != home:
-                    check_other_gpus(rule, args, kwargs, home)
-            elif isinstance(item, Tensor):
-                strangers = True
-    if strangers and has_foreign(args, kwargs):
-        return NotImplemented
-    if home == CPU:
-        if races.state.on and not rule.view:
-            accesses.run_by_host(rule, args, kwargs)
-        with on_the_cpu():
-            out = rule.run(*args, **kwargs)
-            return _mark_pinned(out) if rule.view else out
-    if strangers:
-        check_strangers(rule, args, kwargs, home)
-    if rule.check is not None:
-        rule.check(rule.named(args, kwargs))
-    waits = rule.sync is not None and rule.sync(rule.named(args, kwargs))
-    if waits:
-        report_sync(rule.shown)
-    if races.state.on and not rule.view and current_call.home != ENGINE:
-        accesses.run_by_gpu(rule, args, kwargs, home, waits)
-    if rule.launches:
-        issued[home] += 1
-    if rule.seeded:
-        return _drawn(rule, args, kwargs, home)
-    with on_the_cpu():
-        out = rule.run(*args, **kwargs)
-        if rule.host_results:
-            return tuple(item if index in rule.host_results else _mark(item, home) for index, item in enumerate(out))
-        return _changed(out, home, args, kwargs) if rule.written else _mark(out, home)
-
-
-def _changed(out: Any, home: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Put an operator's new tensors on a GPU, but leave what it changed in place as it is."""
-    if isinstance(out, tuple):
-        return tuple(_changed(item, home, args, kwargs) for item in out)
-    return out if any(out is given for given in (*args, *kwargs.values())) else _mark(out, home)
-
-
-def _mark(out: Any, home: int) -> Any:
+def mark(out: Any, home: int) -> Any:
     """Put an operator's new tensors on a GPU."""
     kind = type(out)
     if kind is Tensor:
         memory.count(out, home)
         return _placed(_make_subclass(VirtualTensor, out), home)
     if kind is tuple or kind is list:
-        return kind(_mark(item, home) for item in out)
+        return kind(mark(item, home) for item in out)
     return out
-
-
-def _mark_pinned(out: Any) -> Any:
-    if type(out) is Tensor:
-        return pinned(out)
-    return type(out)(map(_mark_pinned, out)) if isinstance(out, tuple | list) else out
-
-
-def _drawn(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int) -> Any:
-    """Run an operator that draws random numbers, from the given generator or from the GPU's own."""
-    generator = kwargs.get("generator")
-    if generator is not None and not is_virtual_generator(generator):
-        refuse_generator("cuda", generator.device.type)
-    if generator is not None:
-        with on_the_cpu():
-            return _changed(rule.run(*args, **kwargs), home, args, kwargs)
-    with on_the_cpu(), drawing_from(home, rule.generator) as own:
-        return _changed(rule.run(*args, **{**kwargs, **own}), home, args, kwargs)
-
-
-def _copy_(rule: OpRule, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    home = current_call.home
-    if home == ENGINE:  # a gradient's
-        with on_the_cpu():
-            rule.run(target, source, non_blocking)
-        return target
-    place = home if current_call.owns(target, home) else place_of(target)
-    if not current_call.owns(source, home):
-        report_transfer(source, place, non_blocking, target.is_pinned())
-        if races.state.on:
-            accesses.copied(source, target, non_blocking)
-    with on_the_cpu():
-        rule.run(target, source, non_blocking)
-    return target

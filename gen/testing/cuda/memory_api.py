@@ -1,0 +1,76 @@
+"""What torch.cuda says of the memory of each GPU: how much there is, is given out and was at most."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gen.testing.cuda.memory import Usage, usages
+from gen.testing.machine import gpu_index, machine
+
+_METRICS = (
+    "active", "active_bytes", "allocated_bytes", "allocation", "inactive_split", "inactive_split_bytes",
+    "requested_bytes", "reserved_bytes", "segment", "oversize_allocations", "oversize_segments",
+)  # fmt: skip
+_POOLS = ("all", "large_pool", "small_pool")
+_WHAT = ("current", "peak", "allocated", "freed")
+
+
+_ALONE = ("oversize_allocations", "oversize_segments")  # have no pools
+
+
+def stats(usage: Usage) -> dict[str, int]:
+    """torch.cuda.memory_stats, as far as it is counted."""
+    found = {f"{metric}.{pool}.{what}": 0 for metric in _METRICS for pool in _POOLS for what in _WHAT}
+    found |= {"num_ooms": usage.failed, "num_alloc_retries": usage.failed, "allocation.all.allocated": usage.made}
+    for name, current, peak in (
+        ("allocated_bytes", usage.allocated, usage.peak),
+        ("active_bytes", usage.allocated, usage.peak),
+        ("requested_bytes", usage.allocated, usage.peak),
+        ("reserved_bytes", usage.reserved, usage.peak_reserved),
+    ):
+        found |= {f"{name}.all.current": current, f"{name}.all.peak": peak}
+    return found | {f"{name}.{what}": found[f"{name}.all.{what}"] for name in _ALONE for what in _WHAT}
+
+
+def usage(device: Any = None) -> Usage:
+    """What a GPU has given out."""
+    return usages[gpu_index(device)]
+
+
+def mem_get_info(device: Any = None) -> tuple[int, int]:
+    total = machine().memory
+    return max(total - usage(device).reserved, 0), total
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    return stats(usage(device))
+
+
+def empty_cache() -> None:
+    for one in usages:
+        one.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    usage(device).fraction = fraction
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "mem_get_info": mem_get_info,
+    "memory_stats": memory_stats,
+    "memory_allocated": lambda device=None: usage(device).allocated,
+    "max_memory_allocated": lambda device=None: usage(device).peak,
+    "memory_reserved": lambda device=None: usage(device).reserved,
+    "max_memory_reserved": lambda device=None: usage(device).peak_reserved,
+    "empty_cache": empty_cache,
+    "set_per_process_memory_fraction": set_per_process_memory_fraction,
+    "get_per_process_memory_fraction": lambda device=None: usage(device).fraction,
+    **dict.fromkeys(
+        ["reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"],
+        lambda device=None: usage(device).reset_peaks(),
+    ),
+    "reset_accumulated_memory_stats": lambda device=None: None,
+}
