@@ -13,6 +13,7 @@ from gen.loop import row_set
 from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
 from gen.testing import virtual_gpus
+from gen.testing.calls import dispatch
 from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.testing.whole_programs.test_transformers import split
@@ -41,7 +42,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
             seen.append((gpu, torch.cuda.current_device(), stream))
 
     monkeypatch.setattr(row_set, "Ring", Watched)
-    placed, execute = virtual_tensor._placed, virtual_tensor.execute
+    placed, execute = virtual_tensor._placed, dispatch.execute
 
     def placing(tensor: Any, gpu: int) -> Any:
         see(gpu)
@@ -54,7 +55,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
         return execute(func, args, kwargs)
 
     monkeypatch.setattr(virtual_tensor, "_placed", placing)
-    monkeypatch.setattr(virtual_tensor, "execute", executing)
+    monkeypatch.setattr(virtual_tensor.handlers, "operator", executing)
     yield seen
 
 
