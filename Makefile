@@ -8,7 +8,7 @@ JOBS ?= 0
 PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check resolve lowest bench gpu clean
+.PHONY: demo real test check resolve release-check lowest bench gpu clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -51,6 +51,10 @@ check: .venv/.installed resolve
 resolve: .venv/.installed
 	$(RUN) .ci/resolve.py
 
+# Builds dist/, and installs and uses it in a new environment.
+release-check: .venv/.installed
+	$(RUN) .ci/release.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+
 # The tests of the adapters on the lowest transformers and accelerate that pyproject.toml allows; torch as pinned.
 LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p' pyproject.toml)
 
@@ -75,4 +79,4 @@ gpu:
 	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
 
 clean:
-	rm -rf $(REAL)* .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(REAL)* dist .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache

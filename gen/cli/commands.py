@@ -28,7 +28,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"gen {version('gen-torch')}, torch {version('torch')}, transformers {version('transformers')}")
+        print(f"gen {gen.__version__}, torch {version('torch')}, transformers {version('transformers')}")
         raise typer.Exit
 
 

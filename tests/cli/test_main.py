@@ -113,4 +113,4 @@ def test_the_module_and_the_command_are_one_program() -> None:
     assert "generate" in module.stdout
     assert "stream" in module.stdout
     version = subprocess.run([sys.executable, "-m", "gen", "--version"], capture_output=True, text=True, check=True)
-    assert version.stdout.startswith("gen 0.1.0, torch 2.")
+    assert version.stdout.startswith(f"gen {gen.__version__}, torch 2.")

@@ -1,0 +1,83 @@
+"""What a release holds: what the check of it finds, the links that an index shows, and one version everywhere."""
+
+import io
+import re
+import runpy
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gen
+
+ROOT = Path(__file__).parents[2]
+CHECK: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "release.py"))
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TRACKED = {"README.md", "training/demo/learn.py", "gen/__init__.py", *CHECK["MUST_HAVE"]}
+METADATA = "Metadata-Version: 2.4\nName: gen-torch\n\nSee [this](https://example.org/docs/gguf.md).\n"
+
+
+def wheel_of(folder: Path, files: Mapping[str, str]) -> Path:
+    with zipfile.ZipFile(folder / "a.whl", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return folder / "a.whl"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, None),
+        ({"training/demo/learn.py": ""}, "the wheel holds training/demo/learn.py, which it should not"),
+        ({"gen/py.typed": None}, "the wheel lacks gen/py.typed"),
+        ({"gen/models/demo/model.safetensors": None}, "the wheel lacks gen/models/demo/model.safetensors"),
+        ({"a.dist-info/METADATA": METADATA + "[that](docs/a.md)"}, "a link that no index can follow: docs/a.md"),
+    ],
+)
+def test_the_check_finds_what_is_wrong_with_a_wheel(
+    change: dict[str, str | None], problem: str | None, tmp_path: Path
+) -> None:
+    right = {name: "" for name in TRACKED if name.startswith("gen/")} | {"a.dist-info/METADATA": METADATA}
+    files = {name: text for name, text in (right | change).items() if text is not None}
+    found = CHECK["wheel_problems"](wheel_of(tmp_path, files), TRACKED)
+    assert bool(found) == bool(problem)
+    assert any(problem in line for line in found) if problem else not found
+
+
+def test_the_check_finds_what_an_sdist_has_too_much_and_what_it_lacks(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for name in TRACKED - {"README.md"} | {"PKG-INFO", "models/big.gguf"}:
+            archive.addfile(tarfile.TarInfo(f"gen_torch-0.1.0/{name}"), io.BytesIO())
+    assert CHECK["sdist_problems"](tmp_path / "a.tar.gz", TRACKED) == [
+        "the sdist lacks README.md",
+        "the sdist holds models/big.gguf, which it should not",
+    ]
+
+
+def test_every_link_that_an_index_shows_leads_to_a_file_of_the_release() -> None:
+    hook = PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = "".join((ROOT / fragment["path"]).read_text(encoding="utf-8") for fragment in hook["fragments"])
+    for substitution in hook["substitutions"]:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    ours = [re.sub(r".*/v\$HFPR_VERSION/", "", link) for link in links if "/v$HFPR_VERSION/" in link]
+    assert len(ours) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert [path for path in ours if not (ROOT / path.partition("#")[0]).exists()] == []
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", text):
+        assert picture.startswith("https://raw.githubusercontent.com/")
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[?{re.escape(gen.__version__)}\]?( |$)", changelog, re.MULTILINE)
+
+
+def test_the_addresses_of_the_project_lead_to_its_files() -> None:
+    for address in PYPROJECT["project"]["urls"].values():
+        path = re.sub(r"^https://github.com/[^/]+/[^/]+/?(blob/main/|tree/main/|issues$)?", "", address)
+        assert (ROOT / path).exists(), address
