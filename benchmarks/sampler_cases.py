@@ -141,7 +141,7 @@ def race_cases(logits: Tensor) -> Cases:
 
 
 def outlines_cases(logits: Tensor, file: Path = OUTLINES) -> Cases:
-    """Outlines 0.0.46's samplers, where it is installed or `benchmarks.outlines_suite` has unpacked it; else none."""
+    """Outlines 0.0.46's samplers, where it is installed or `benchmarks.outlines.suite` has unpacked it; else none."""
     outlines = _outlines(file)
     if outlines is None:
         return {}

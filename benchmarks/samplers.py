@@ -7,7 +7,7 @@ before it is timed, since in a decode loop the caches are cold too. With one thr
 else wall time. They are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
 logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
 log-probability in its time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other
-devices, run on this CPU. Outlines is there where `benchmarks.outlines_suite` has run.
+devices, run on this CPU. Outlines is there where `benchmarks.outlines.suite` has run.
 """
 
 import argparse

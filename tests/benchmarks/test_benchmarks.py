@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import architectures, constrained_generation, constraints, decode, real, samplers, throughput
-from benchmarks.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks import decode, real, samplers, throughput
+from benchmarks.architectures import sweep
+from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
+from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
+from benchmarks.constraints import coverage, generation
+from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.random_model import random_model
-from benchmarks.schema_order import SchemaOrder
-from benchmarks.tiny_models import Group, model_types, tiny_model
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -144,8 +146,8 @@ def test_constraints_reports_what_every_engine_reaches_and_accepts(
     schemas, report = tmp_path / "schemas.jsonl", tmp_path / "report.json"
     schemas.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     options = ["--schemas", str(schemas), "--model", "demo", "--refused", "--json", str(report)]
-    monkeypatch.setattr(sys, "argv", ["constraints", *options])
-    constraints.main()
+    monkeypatch.setattr(sys, "argv", ["coverage", *options])
+    coverage.main()
     printed = capsys.readouterr().out
     assert "circle: ValueError: $ref" in printed
     rows = {row["engine"]: row for row in json.loads(report.read_text())["rows"]}
@@ -175,14 +177,14 @@ def test_constrained_generation_reports_every_vocabulary_and_engine(
 ) -> None:
     report = tmp_path / "report.json"
     sizes = ["--vocab", "300", "--batch", "2", "--new-tokens", "12", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", ["constrained_generation", *sizes, "--json", str(report)])
-    constrained_generation.main()
+    monkeypatch.setattr(sys, "argv", ["generation", *sizes, "--json", str(report)])
+    generation.main()
     rows = json.loads(report.read_text())["rows"]
     assert [row["vocabulary"] for row in rows] == [300]
     assert all(row["step with / without"] > 0 for row in rows)
     sizes = ["--vocab", "--model", "demo", "--batch", "2", "--new-tokens", "128"]
-    monkeypatch.setattr(sys, "argv", ["constrained_generation", *sizes, "--json", str(report)])
-    constrained_generation.main()
+    monkeypatch.setattr(sys, "argv", ["generation", *sizes, "--json", str(report)])
+    generation.main()
     rows = json.loads(report.read_text())["end to end"]
     assert [(row["engine"], row["batch"], row["whole"]) for row in rows[:2]] == [
         ("gen", 1, "1 of 1"),
@@ -196,8 +198,8 @@ def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     report, page = tmp_path / "report.json", tmp_path / "page.md"
     only = ["--only", "llama", "gemma3_text", "musicgen", "bert"]
     arguments = ["--groups", "decoders", "encoders", *only, "--json", str(report), "--markdown", str(page)]
-    monkeypatch.setattr(sys, "argv", ["architectures", *arguments])
-    architectures.main()
+    monkeypatch.setattr(sys, "argv", ["sweep", *arguments])
+    sweep.main()
     printed = capsys.readouterr().out
     assert "decoders: 3 run, 3 right, 0 refused, 0 wrong, 1 not made" in printed
     assert "encoders: 1 run, 1 right, 0 refused, 0 wrong, 0 not made" in printed
@@ -243,9 +245,9 @@ def test_the_sweep_sees_a_window_that_is_left_out_in_prompts_and_in_new_tokens()
 
 
 def test_the_sweep_goes_on_when_a_model_crashes_or_hangs() -> None:
-    [crashed] = architectures.sweep(["llama"], "decoders", examiner=_crash)
+    [crashed] = sweep.sweep(["llama"], "decoders", examiner=_crash)
     assert (crashed.verdict, crashed.reason) == ("wrong", "its process ended with code 3")
-    [hung] = architectures.sweep(["llama"], "decoders", examiner=_hang, limit=0.1)
+    [hung] = sweep.sweep(["llama"], "decoders", examiner=_hang, limit=0.1)
     assert (hung.verdict, hung.reason) == ("wrong", "no answer within 0.1 s")
 
 
@@ -255,10 +257,10 @@ def test_the_sweep_covers_what_transformers_lists() -> None:
     assert {"bert", "fnet", "t5", "xlnet"} <= set(model_types("encoders"))
 
 
-def _crash(architecture: str, group: Group) -> architectures.Verdict:
+def _crash(architecture: str, group: Group) -> sweep.Verdict:
     os._exit(3)
 
 
-def _hang(architecture: str, group: Group) -> architectures.Verdict:
+def _hang(architecture: str, group: Group) -> sweep.Verdict:
     threading.Event().wait()
     raise AssertionError("it waits for ever")

@@ -1,6 +1,6 @@
 """Which JSON schemas each engine reaches, whether it is right, and how long compiling takes.
 
-    python -m benchmarks.constraints --schemas schemas.jsonl
+    python -m benchmarks.constraints.coverage --schemas schemas.jsonl
 
 A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}, as in the MaskBench part of JSONSchemaBench.
 Instances are given as compact texts with their keys in the schema's order. "listed only" are valid instances without
@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.constraint_engines import Engine, TooSlow, engines, within
+from benchmarks.constraints.engines import Engine, TooSlow, engines, within
+from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.measuring import machine, markdown_table
 from benchmarks.random_model import save_random_model
-from benchmarks.schema_order import SchemaOrder
 
 SECONDS = 20  # for one schema, then an engine has refused it
 Schemas = list[dict[str, Any]]

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gen
-from benchmarks.tiny_configs import VOCABULARY
-from benchmarks.tiny_models import tokenizer
+from benchmarks.architectures.tiny_configs import VOCABULARY
+from benchmarks.architectures.tiny_models import tokenizer
 from gen.models.transformers.vision import reads_images
 
 TIE = 1e-4  # logits nearer to the best than this share of their spread (highest less lowest) are as good

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.models.auto import modeling_auto
 
-from benchmarks.tiny_configs import tiny_config
+from benchmarks.architectures.tiny_configs import tiny_config
 
 Group = Literal["decoders", "vision", "encoders"]
 

@@ -1,4 +1,4 @@
-"""Generation with Outlines 0.0.46 and a tiny model of random weights; run by `benchmarks.outlines_suite`.
+"""Generation with Outlines 0.0.46 and a tiny model of random weights; run by `benchmarks.outlines.suite`.
 
 The samplers are those of `outlines.samplers`, which the suite replaces by gen's in its second run.
 """

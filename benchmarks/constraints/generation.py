@@ -1,6 +1,6 @@
 """What a constraint costs in generation: tables of the vocabulary, the first token, each step; beside Outlines 1.3.
 
-    python -m benchmarks.constrained_generation --vocab 49152 131072 --model models/SmolLM2-135M-Instruct
+    python -m benchmarks.constraints.generation --vocab 49152 131072 --model models/SmolLM2-135M-Instruct
 
 The models of --vocab are small Llamas with random weights, whose steps are short, so that all that is added to them
 shows. "tables" are the vocabulary's, made once; "first token" is that of a type of six fields, not compiled before,

@@ -1,14 +1,14 @@
 """Is `gen` right for every architecture of transformers? Tiny random models against their own plain forwards.
 
-    python -m benchmarks.architectures [--groups decoders vision encoders] [--only llama] [--jobs 2] [--json FILE]
+    python -m benchmarks.architectures.sweep [--groups decoders vision encoders] [--only llama] [--jobs 2] [--json FILE]
 
 decoders: all that transformers lists as causal language models. vision: models that read images, with text alone.
 encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or a hang ends that one alone.
 
 The oracle is the model's forward over a prompt and what follows it, without a cache, without padding, alone, anew for
 every token; prompts and new tokens go beyond each window. A text is right if each token is the oracle's choice and its
-log-probability the oracle's; tolerances are in `benchmarks.comparisons`. Samples have to be the same alone and in a
-batch, and have the oracle's log-probabilities; beams are the oracle's own beam search.
+log-probability the oracle's; tolerances are in `benchmarks.architectures.comparisons`. Samples have to be the same
+alone and in a batch, and have the oracle's log-probabilities; beams are the oracle's own beam search.
 
 Verdicts: right; refused (a GenError says why); wrong (what differs, or an error from inside); not made (no tiny model).
 """
@@ -29,9 +29,9 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
+from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
+from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
 from benchmarks.measuring import machine, markdown_table
-from benchmarks.tiny_models import UNSUITED, Group, model_types, tiny_model
 
 GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
 VERDICTS = ("right", "refused", "wrong", "not made")
@@ -121,7 +121,7 @@ def sweep(
 ) -> Iterator[Verdict]:
     """A verdict for each architecture, as they come, each from a process of its own that has `limit` seconds."""
     context = multiprocessing.get_context("forkserver")  # its children start with everything imported
-    context.set_forkserver_preload(["benchmarks.comparisons", "benchmarks.tiny_models"])
+    context.set_forkserver_preload(["benchmarks.architectures.comparisons", "benchmarks.architectures.tiny_models"])
     waiting = list(names)
     running: dict[connection.Connection[Any, Any], tuple[str, BaseProcess, float]] = {}
     while waiting or running:

@@ -1,6 +1,6 @@
 """Outlines 0.0.46 with an exl2 model on cuda:1: its issue 909, layer by layer, and the same programs patched.
 
-Run by `benchmarks.outlines_suite`, on virtual GPUs with the stub of exllamav2's kernels that the tests have. The oracle
+Run by `benchmarks.outlines.suite`, on virtual GPUs with the stub of exllamav2's kernels that the tests have. The oracle
 is the same program with a transformers model on the CPU.
 """
 

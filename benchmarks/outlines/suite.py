@@ -1,11 +1,11 @@
 """Do Outlines' own tests pass with gen's samplers in the place of its own, and after gen's `patch()`?
 
-    python -m benchmarks.outlines_suite
+    python -m benchmarks.outlines.suite
 
 Makes an environment with Outlines 0.0.46, takes its tests of samplers and generator from its source distribution, and
 runs them unmodified: with its samplers, with gen's, and with `gen.integrations.outlines.patch()`.
-`benchmarks/outlines_end_to_end.py`, which generates text, regular expressions and JSON with Outlines and a tiny model,
-runs each way too; then `benchmarks/outlines_exl2.py`, which shows issue 909 and exl2 models. Prints each test's
+`benchmarks/outlines/end_to_end.py`, which generates text, regular expressions and JSON with Outlines and a tiny model,
+runs each way too; then `benchmarks/outlines/exl2.py`, which shows issue 909 and exl2 models. Prints each test's
 results; exits with 1 if they differ in more than test_multinomial, whose expected draws are those of another random
 function, or if a test of exl2 models fails.
 """
@@ -24,10 +24,10 @@ from xml.etree import ElementTree
 
 from benchmarks.measuring import markdown_table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TESTS = ["tests/test_samplers.py", "tests/generate/test_generator.py"]
-END_TO_END = ROOT / "benchmarks" / "outlines_end_to_end.py"
-EXL2 = ROOT / "benchmarks" / "outlines_exl2.py"
+END_TO_END = ROOT / "benchmarks" / "outlines" / "end_to_end.py"
+EXL2 = ROOT / "benchmarks" / "outlines" / "exl2.py"
 MAY_DIFFER = {"test_multinomial"}
 
 # All that Outlines needs but torch, pytest and a few libraries of theirs, which are the running interpreter's. pip must
