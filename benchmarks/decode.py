@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread, write_json
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
 from gen.models.transformers.model import TransformersModel
@@ -228,7 +228,7 @@ def main() -> None:
     print(f"{len(answers) - len(missed)} of {len(answers)} goals met")
     if arguments.json:
         rows = [asdict(answer) | {"met": answer.met} for answer in answers]
-        arguments.json.write_text(json.dumps(described | {"load after": _load(), "answers": rows}, indent=1) + "\n")
+        write_json(arguments.json, described | {"load after": _load(), "answers": rows})
 
 
 def _arguments() -> argparse.Namespace:

@@ -87,7 +87,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print(f"torch {torch.__version__} finds no CUDA device here: nothing to do.")
         return 0
-    from benchmarks.measuring import machine
+    from benchmarks.measuring import machine, write_json
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"machine": machine(), "steps": []}
@@ -101,7 +101,7 @@ def main() -> int:
         if made.exists():
             report[step.name] = json.loads(made.read_text())
             made.unlink()
-        (arguments.out / "gpu.json").write_text(json.dumps(report, indent=1) + "\n")  # whatever comes
+        write_json(arguments.out / "gpu.json", report)  # whatever comes
     _plot(report, arguments.out)
     failed = [step["name"] for step in report["steps"] if step["code"] != 0]
     print(f"{arguments.out / 'gpu.json'}: {'failed: ' + ', '.join(failed) if failed else 'all steps passed'}")

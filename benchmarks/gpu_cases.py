@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.measuring import interleave, markdown_table, ratio, spread
+from benchmarks.measuring import interleave, markdown_table, ratio, spread, write_json
 from benchmarks.programs import some_prompts, theirs
 from benchmarks.random_model import Shape, random_model
 from benchmarks.sampler_cases import SETTINGS, make_logits, path_cases
@@ -180,7 +180,7 @@ def main() -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
         if given.json:
-            given.json.write_text(json.dumps(rows, indent=1) + "\n")  # whatever comes
+            write_json(given.json, rows)  # whatever comes
     if given.what == "decode":
         print(markdown_table(rows))
 

@@ -1,5 +1,6 @@
 """What the benchmarks share: the machine's description, interleaved timing, tables."""
 
+import json
 import os
 import platform
 import statistics
@@ -82,3 +83,20 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def write_json(path: Path, report: Mapping[str, object] | Sequence[object]) -> None:
+    """Write a report as JSON with one record a line, so that two reports can be compared line by line."""
+    path.write_text(_lines(report, 0) + "\n", encoding="utf-8")
+
+
+def _lines(value: object, depth: int) -> str:
+    """The report has a line for each entry; an entry that holds objects has a line for each of these."""
+    entries = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if depth > 1 or (depth == 1 and not any(isinstance(entry, dict) for entry in entries)):
+        return json.dumps(value)
+    names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(entries)
+    inner = " " * (depth + 1)
+    texts = [f"{inner}{name}{_lines(entry, depth + 1)}" for name, entry in zip(names, entries, strict=True)]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([opening, ",\n".join(texts), f"{' ' * depth}{closing}"])

@@ -9,7 +9,6 @@ each test that fails with them and not without, those that were skipped without 
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from xml.etree import ElementTree
 
 import torch
 
-from benchmarks.measuring import machine, markdown_table
+from benchmarks.measuring import machine, markdown_table, write_json
 
 ROOT = Path(__file__).parents[1]
 WITH = ["-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"]
@@ -54,7 +53,7 @@ def main() -> None:
             print(f"{name}: {test}: {said}")
     if arguments.json:
         whole = {"machine": machine(), "torch": torch.__version__, "runs": rows, "suites": report}
-        arguments.json.write_text(json.dumps(whole, indent=1) + "\n")
+        write_json(arguments.json, whole)
 
 
 def _run(file: Path, options: list[str], minutes: float) -> Results:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.measuring import machine, markdown_table, ratio, spread
+from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
 from benchmarks.programs import ours, theirs
 from gen.models.transformers.model import TransformersModel
 
@@ -57,7 +57,7 @@ def main() -> None:
     print(json.dumps(described["machine"]), "\n")
     print(markdown_table(rows))
     if arguments.json:
-        arguments.json.write_text(json.dumps(described, indent=1) + "\n")
+        write_json(arguments.json, described)
 
 
 def _arguments() -> argparse.Namespace:

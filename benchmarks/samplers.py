@@ -13,6 +13,7 @@ devices, run on this CPU. Outlines is there where `benchmarks.outlines.suite` ha
 import argparse
 import json
 import os
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports its own 
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
 from benchmarks.sampler_cases import (
     make_logits,
     our_cases,
@@ -42,6 +43,7 @@ MAKERS = {
     "race": race_cases,
 }
 ARGMAX, READ = "torch.argmax", "read"
+OUTPUTS = ("json", "markdown", "summary", "plot")
 
 
 def main() -> None:
@@ -58,9 +60,11 @@ def main() -> None:
                     if rows:
                         print(markdown_table(rows), "\n", flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(arguments.json, report)
     if arguments.markdown:
         arguments.markdown.write_text(_document(report))
+    if arguments.summary:
+        arguments.summary.write_text(_summary(report))
     if arguments.plot:
         _plot(report["rows"], arguments.plot)
 
@@ -78,12 +82,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--markdown", type=Path, help="write the tables there")
+    parser.add_argument("--summary", type=Path, help="write one table of all shapes there")
     parser.add_argument("--plot", type=Path, help="draw the ratios to argmax there, as PNG")
     return parser.parse_args()
 
 
 def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: value for name, value in vars(arguments).items() if name not in ("json", "markdown", "plot")}
+    return {name: value for name, value in vars(arguments).items() if name not in OUTPUTS}
 
 
 def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -157,6 +162,31 @@ def _document(report: dict[str, Any]) -> str:
     for (kind, dtype, batch, vocab, threads), rows in shapes.items():
         parts += [f"## {kind}, {batch} x {vocab} {dtype}, {threads} thread(s)", markdown_table(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def _summary(report: dict[str, Any]) -> str:
+    """The report as one Markdown table: a row for each shape and sampler, over all types and numbers of threads."""
+    found: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+    for row in report["rows"]:
+        maker, _, sampler = row["case"].partition(": ")
+        if maker in ("gen", "Outlines", "transformers"):
+            key = (row["logits"], row["batch"], row["vocab"], sampler)
+            found.setdefault(key, {}).setdefault(maker, []).append(row)
+    rows = []
+    for (kind, batch, vocab, sampler), makers in found.items():
+        ours = [row["/ argmax"] for row in makers["gen"]]
+        medians = {
+            maker: f"{statistics.median(row['/ argmax'] for row in makers[maker]):.3g}" if maker in makers else ""
+            for maker in ("gen", "Outlines", "transformers")
+        }
+        shape = {"logits": kind, "shape": f"{batch} x {vocab}", "sampler": sampler}
+        memory = max(row["memory"] for row in makers["gen"])
+        rows.append({**shape, **medians, "gen, slowest": f"{max(ours):.3g}", "gen, memory": f"{memory:.2f}"})
+    note = """Each number is a time divided by that of `torch.argmax` on the same logits: the median over the types and
+numbers of threads below, and for `gen` the slowest of them too. Memory is the most that `gen` allocates, divided by the
+logits' size in float32."""
+    told = {**report["machine"], **{name: report["arguments"][name] for name in ("dtype", "threads", "rounds")}}
+    return "\n\n".join(["# Samplers at many shapes", note, f"`{json.dumps(told)}`", markdown_table(rows)]) + "\n"
 
 
 def _plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from benchmarks.random_model import save_random_model
 from gen.devices import available_devices, resolve_device
@@ -53,7 +53,7 @@ def main() -> None:
         told = "one device only" if share is None else f"{share:.1%} of texts equal on all devices"
         print(f"batch {batch}, same seed: {told}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(arguments.json, report)
     if arguments.plot:
         _plot(report["rows"], arguments.plot)
 

@@ -31,7 +31,7 @@ import torch
 import gen
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison, VectorComparison
 from benchmarks.architectures.tiny_models import UNSUITED, Group, model_types, tiny_model
-from benchmarks.measuring import machine, markdown_table
+from benchmarks.measuring import machine, markdown_table, write_json
 
 GROUPS: tuple[Group, ...] = ("decoders", "vision", "encoders")
 VERDICTS = ("right", "refused", "wrong", "not made")
@@ -181,7 +181,7 @@ def main() -> None:
         report[group] = {"counts": counts, "rows": [asdict(verdict) for verdict in verdicts]}
         pages.append(_page(summary, verdicts))
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(arguments.json, report)
     if arguments.markdown:
         arguments.markdown.write_text("\n".join([json.dumps(machine()), "", *pages]))
 

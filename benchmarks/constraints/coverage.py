@@ -24,7 +24,7 @@ import torch
 import gen
 from benchmarks.constraints.engines import Engine, TooSlow, engines, within
 from benchmarks.constraints.schema_order import SchemaOrder
-from benchmarks.measuring import machine, markdown_table
+from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.random_model import save_random_model
 
 SECONDS = 20  # for one schema, then an engine has refused it
@@ -54,7 +54,7 @@ def main() -> None:
             print(f"\n{name} refuses:", *(f"{one}: {why}" for one, why in result.refused.items()), sep="\n  ")
             print(f"{name} is wrong on:", *result.wrong, sep="\n  ")
     if arguments.json:
-        arguments.json.write_text(json.dumps({**described, "rows": rows}, indent=1) + "\n")
+        write_json(arguments.json, {**described, "rows": rows})
 
 
 def _arguments() -> argparse.Namespace:

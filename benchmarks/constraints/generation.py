@@ -23,7 +23,7 @@ import torch
 from pydantic import BaseModel, Field
 
 import gen
-from benchmarks.measuring import machine, markdown_table
+from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.random_model import save_random_model
 from gen.models.transformers.model import TransformersModel
 
@@ -55,7 +55,7 @@ def main() -> None:
         if rows:
             print(markdown_table(rows), "\n")
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_json(arguments.json, report)
 
 
 def _arguments() -> argparse.Namespace:

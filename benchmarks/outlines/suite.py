@@ -11,7 +11,6 @@ function, or if a test of exl2 models fails.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import venv
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.measuring import markdown_table
+from benchmarks.measuring import markdown_table, write_json
 
 ROOT = Path(__file__).parents[2]
 TESTS = ["tests/test_samplers.py", "tests/generate/test_generator.py"]
@@ -82,7 +81,7 @@ def main() -> None:
     print(f"different: {', '.join(differ) or 'none'}")
     if arguments.json:
         told = {"tests": rows, "different": differ, "exl2": exl2}
-        arguments.json.write_text(json.dumps(told, indent=1) + "\n")
+        write_json(arguments.json, told)
     unexplained = {name.rsplit("::")[-1] for name in differ} - MAY_DIFFER
     if not names or unexplained or set(exl2.values()) != {"passed"}:
         sys.exit(1)

@@ -110,8 +110,9 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, tables, plot = tmp_path / "report.json", tmp_path / "tables.md", tmp_path / "plot.png"
+    summary = tmp_path / "summary.md"
     shapes = ["--batch", "4", "--vocab", "1001", "--dtype", "float32", "bfloat16", "--kind", "zipf", "demo"]
-    outputs = ["--json", str(report), "--markdown", str(tables), "--plot", str(plot)]
+    outputs = ["--json", str(report), "--markdown", str(tables), "--summary", str(summary), "--plot", str(plot)]
     monkeypatch.setattr(sys, "argv", ["samplers", *shapes, "--threads", "1", "--rounds", "1", *outputs])
     samplers.main()
     rows = json.loads(report.read_text())["rows"]
@@ -131,6 +132,9 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
     for row in rows:
         assert row["case"] in printed and row["case"] in tables.read_text()
         assert row["memory"] > 0 or row["case"] in ("torch.argmax", "read"), row
+    slowest = max(row["/ argmax"] for row in rows if row["case"] == "gen: top-p" and row["vocab"] == 1001)
+    [line] = [line for line in summary.read_text().splitlines() if "4 x 1001 " in line and " top-p  " in line]
+    assert f" {slowest:.3g} " in line
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
