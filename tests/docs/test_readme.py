@@ -1,24 +1,33 @@
-"""The README is true: its Python runs and prints what it shows, its commands succeed, its links lead somewhere."""
+"""The README is true: its Python prints what it shows, its commands succeed, its numbers were measured, its links lead
+somewhere."""
 
 import contextlib
 import io
+import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gen import cli
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 
-def commands() -> list[str]:
-    """The lines of the shell blocks that start with gen; `make` and benchmarks are run by CI and by hand."""
-    shell = (body for language, body in BLOCK.findall(README) if language == "sh")
-    return [line for body in shell for line in body.splitlines() if line.startswith("gen ")]
+def commands(program: str) -> list[str]:
+    """The lines of shell blocks, of the README and of the command line's page, that run one program."""
+    shell = (body for language, body in BLOCK.findall(README + COMMAND_LINE) if language == "sh")
+    lines = (line.partition("    #")[0].strip() for body in shell for line in body.splitlines())
+    return [line for line in dict.fromkeys(lines) if line.startswith(f"{program} ")]
+
+
+def measured(file: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{file}-2core-epyc.json").read_text())
 
 
 def test_python_examples_print_what_the_readme_shows() -> None:
@@ -36,15 +45,60 @@ def test_python_examples_print_what_the_readme_shows() -> None:
     assert shown == printed
 
 
-@pytest.mark.parametrize("command", commands())
-def test_commands_succeed(command: str) -> None:
-    program = [sys.executable, "-m", *shlex.split(command, comments=True)]
-    run = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, input="One morning")
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip()
+@pytest.mark.parametrize("command", commands("gen"))
+def test_commands_succeed(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process: `tests/cli/test_main.py` shows that the program of its own is the same one."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("One morning"))
+    with pytest.raises(SystemExit) as end:
+        cli.main(shlex.split(command)[1:])
+    printed = capsys.readouterr()
+    assert end.value.code in (0, None), printed.err
+    assert printed.out.strip()
+
+
+def test_make_has_every_target_that_is_named() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"(?:^|`)make ([\w-]+)", README, re.MULTILINE)
+    assert {"demo", "test", "real", "gpu"} <= set(named) <= set(targets)
+
+
+def test_the_numbers_of_throughput_are_the_measured_ones() -> None:
+    def row(title: object, programs: dict[str, Any]) -> str:
+        ours, theirs = programs["gen"], programs["transformers"]
+        return f"| {title} | {ours['tokens/s']} | {theirs['tokens/s']} | {ours['time / transformers']} |"
+
+    rows = measured("throughput")["rows"]
+    for batch in (1, 8, 32):
+        assert row(batch, {found["program"]: found for found in rows if found["batch"] == batch}) in README
+    mixed = measured("throughput-mixed")["mixed"]
+    assert row("200, each with a limit of its own", {found["program"]: found for found in mixed}) in README
+
+
+def test_the_numbers_of_the_samplers_are_the_measured_ones() -> None:
+    ms = {found["case"]: found["ms"] for found in measured("samplers")["rows"]}
+    table = re.findall(
+        r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]*) ?\| ([\d.]*) ?\|$", README.partition("8 x 131072")[2], re.M
+    )
+    assert [name for name, *_ in table] == [
+        "greedy",
+        "temperature",
+        "temperature, top-k, top-p",
+        "top-p",
+        "beam search, 4 beams",
+    ]
+    for name, *cells in table:
+        for maker, cell in zip(("gen", "Outlines", "transformers"), cells, strict=True):
+            assert cell == str(ms.get(f"{maker}: {name}", "")), (maker, name)
+    assert f"`torch.argmax` took {ms['torch.argmax']} ms" in README
+
+
+def test_the_share_of_a_real_models_time_is_the_measured_one() -> None:
+    shares = {row["batch"]: row["measured"] for row in measured("decode")["answers"] if row["question"] == "real"}
+    text = " ".join(README.split())
+    assert f"`gen` takes {shares[1]:.2f} of transformers' time at batch 1 and {shares[8]:.2f} at batch 8" in text
 
 
 def test_links_lead_to_files_of_the_project() -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", README) if not link.startswith("http")]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for folder, text in ((ROOT, README), (ROOT / "docs", COMMAND_LINE)):
+        links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if not link.startswith("http")]
+        assert [link for link in links if not (folder / link).exists()] == []
