@@ -74,10 +74,10 @@ def generate_command(
     as_json: options.AsJson = False,
     batch_size: options.BatchSize = 8,
 ) -> None:
-    """Continue each prompt; texts come in the order of the prompts.
+    """Continue each prompt, and print the texts in the order of the prompts.
 
-    A prompt that fails is named on stderr; the others go on, and the exit code is 1. Without options of sampling,
-    search or penalties, tokens are chosen as the checkpoint recommends.
+    If a prompt fails, stderr names it, the others go on, and the exit code is 1. If you give no option of sampling,
+    search or penalties, the checkpoint's own recommendation decides how tokens are chosen.
     """
     sampler = read_sampler(
         samples=samples,
@@ -162,7 +162,7 @@ def stream_command(
     no_repeat_ngram_size: options.NoRepeatNgramSize = None,
     bad_word: options.BadWord = None,
 ) -> None:
-    """Continue one prompt and print the text while it grows; options are those of `gen generate`."""
+    """Continue one prompt, and print the text while it grows."""
     sampler = read_sampler(
         greedy=greedy,
         temperature=temperature,
@@ -197,10 +197,15 @@ def stream_command(
 
 @app.command("convert")
 def convert_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to read.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     *,
-    dtype: Annotated[str | None, typer.Option(help='As "float16"; default: the file\'s, float32 if quantised.')] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE", help='As "float16". If you give none: the file\'s, or float32 if it is quantised.'
+        ),
+    ] = None,
 ) -> None:
     """Write a GGUF file as a folder in Hugging Face format, which loads faster."""
     from gen.models.gguf.reading import convert
@@ -211,19 +216,39 @@ def convert_command(
 
 @app.command("doctor")
 def doctor_command(
-    model: Annotated[str, typer.Argument(help="As for generate, or an exported program.")] = "demo",
+    model: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help='What "generate --model" takes, or a program of torch.export.'),
+    ] = "demo",
     *,
-    device: Annotated[str | None, typer.Option(help='As "cuda:1"; default: the last virtual one.')] = None,
-    device_map: Annotated[str | None, typer.Option(help='"auto" spreads the model over the devices.')] = None,
-    devices: Annotated[
-        int | None, typer.Option(min=0, help="How many virtual GPUs; 0: real ones. Default: 2 where there are none.")
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help='As "cuda:1". If you give none: the last virtual GPU.')
     ] = None,
-    encoder: Annotated[bool, typer.Option("--encoder", help="The model embeds, it does not generate.")] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Of an exported program: a directory or Hub id.")] = None,
-    exllama: Annotated[int | None, typer.Option(min=2, max=3, help="Load it with exllamav2, or exllamav3.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The diagnosis as a JSON object.")] = False,
+    device_map: Annotated[
+        str | None, typer.Option(metavar="MAP", help='"auto" spreads the model over the devices.')
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 where there is no GPU.",
+        ),
+    ] = None,
+    encoder: Annotated[bool, typer.Option("--encoder", help="The model turns texts into vectors.")] = False,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The tokenizer of an exported program: a directory or a Hub id."),
+    ] = None,
+    exllama: Annotated[
+        int | None, typer.Option(metavar="2|3", min=2, max=3, help="Load the model with exllamav2, or exllamav3.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as a JSON object.")] = False,
 ) -> None:
-    """Look where a model's parts are, and where the host waits for each token; exit code 1 if anything is amiss."""
+    """Tell where a model's parts are, and where the host waits for each token.
+
+    The exit code is 1 if anything is amiss.
+    """
     from gen.doctor import diagnose
 
     _keep_stderr_tidy()

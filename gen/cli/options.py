@@ -13,52 +13,68 @@ if TYPE_CHECKING:
     from gen.samplers import Sampler
 
 
-def _option(group: str, help: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=group, **settings)
+_AGAIN = "You can repeat the option."
 
 
-Prompts = Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="None: stdin is one prompt.")]
-OnePrompt = Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="None: stdin is the prompt.")]
-File = Annotated[Path | None, _option("Prompts", 'Prompts, one a line; "-" is stdin.', "--file")]
-Image = Annotated[
-    list[Path] | None, _option("Prompts", "A picture that goes with each prompt; may be given again.", "--image")
+def _option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
+    """An option of a group; `value` stands for its value in the help, None if it is a flag."""
+    return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
+
+
+Prompts = Annotated[
+    list[str] | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads one from stdin.")
 ]
-Chat = Annotated[bool, _option("Prompts", "Use the tokenizer's chat template.", "--chat")]
+OnePrompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads it from stdin.")]
+File = Annotated[Path | None, _option("Prompts", 'Read prompts from FILE, one a line; "-" is stdin.', "FILE", "--file")]
+Image = Annotated[list[Path] | None, _option("Prompts", f"Give each prompt this picture. {_AGAIN}", "FILE", "--image")]
+Chat = Annotated[bool, _option("Prompts", "Put each prompt into the model's chat template.", None, "--chat")]
 
-ModelName = Annotated[str, _option("Model", 'A directory, a GGUF file, a Hub id, or "demo".', "--model")]
-Device = Annotated[str | None, _option("Model", 'As "cuda:1"; default: the current CUDA device, else cpu.')]
-DType = Annotated[str | None, _option("Model", 'As "bfloat16"; default: the checkpoint\'s.')]
+ModelName = Annotated[
+    str, _option("Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model")
+]
+Device = Annotated[
+    str | None, _option("Model", 'As "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE")
+]
+DType = Annotated[str | None, _option("Model", 'As "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
 
-MaxNewTokens = Annotated[int, _option("Length", "Most new tokens for each text.", min=0)]
-MinNewTokens = Annotated[int | None, _option("Length", "Fewest tokens before a text may end by itself.")]
+MaxNewTokens = Annotated[int, _option("Length", "Make at most N tokens for each text.", "N", min=0)]
+MinNewTokens = Annotated[int | None, _option("Length", "Let no text end by itself before it has N tokens.", "N")]
 Stop = Annotated[
     list[str] | None,
-    _option("Length", r"A string that ends a text; \n, \t, \r, \\ and \u2026 are escapes. May be given again."),
+    _option("Length", rf"End a text before TEXT. \n, \t, \r, \\ and \u2026 are escapes. {_AGAIN}", "TEXT"),
 ]
 
-Schema = Annotated[Path | None, _option("Output type", "JSON that meets the JSON Schema in this file.")]
-Regex = Annotated[str | None, _option("Output type", "A text that this regular expression matches as a whole.")]
-Choice = Annotated[list[str] | None, _option("Output type", "One of these texts; may be given again.")]
+Schema = Annotated[Path | None, _option("Output type", "Write JSON that meets the JSON Schema in FILE.", "FILE")]
+Regex = Annotated[str | None, _option("Output type", "Write a text that PATTERN matches as a whole.", "PATTERN")]
+Choice = Annotated[list[str] | None, _option("Output type", f"Write one of these texts. {_AGAIN}", "TEXT")]
 
-Temperature = Annotated[float | None, _option("Sampling", "Divides the logits; 0 is greedy.")]
-TopK = Annotated[int | None, _option("Sampling", "Keep the k most likely tokens.")]
-TopP = Annotated[float | None, _option("Sampling", "Keep the most likely tokens up to this mass.")]
-MinP = Annotated[float | None, _option("Sampling", "Keep tokens at least this likely against the best.")]
-Seed = Annotated[int | None, _option("Sampling", "Gives the same texts again.", min=0, max=2**63 - 1)]
-Samples = Annotated[int, _option("Sampling", "Texts for each prompt; with --beams the best ones.")]
+Temperature = Annotated[float | None, _option("Sampling", "Divide the logits by T. 0 is greedy.", "T")]
+TopK = Annotated[int | None, _option("Sampling", "Draw from the K likeliest tokens.", "K")]
+TopP = Annotated[
+    float | None, _option("Sampling", "Draw from the likeliest tokens, until their probabilities add up to P.", "P")
+]
+MinP = Annotated[float | None, _option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")]
+Seed = Annotated[
+    int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=2**63 - 1)
+]
+Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
 
-Greedy = Annotated[bool, _option("Search", "Take the most likely token.", "--greedy")]
-Beams = Annotated[int | None, _option("Search", "Look for the likeliest text with this many beams.", min=1)]
-LengthPenalty = Annotated[float | None, _option("Search", "Of beams: above 0 prefers long texts; default 1.")]
+Greedy = Annotated[bool, _option("Search", "Take the likeliest token each time.", None, "--greedy")]
+Beams = Annotated[int | None, _option("Search", "Look for the likeliest text with N beams.", "N", min=1)]
+LengthPenalty = Annotated[
+    float | None, _option("Search", "With --beams: above 0 prefers longer texts. If you give none: 1.", "X")
+]
 
-RepetitionPenalty = Annotated[float | None, _option("Penalties", "Above 1: tokens of prompt and text are less likely.")]
-PresencePenalty = Annotated[float | None, _option("Penalties", "Taken from the logits of the text's tokens.")]
-FrequencyPenalty = Annotated[float | None, _option("Penalties", "The same, for each time that a token has come.")]
-NoRepeatNgramSize = Annotated[int | None, _option("Penalties", "No sequence of this many tokens comes twice.")]
-BadWord = Annotated[list[str] | None, _option("Penalties", "A text that must not come; may be given again.")]
+RepetitionPenalty = Annotated[
+    float | None, _option("Penalties", "Above 1: make tokens of the prompt and the text less likely.", "X")
+]
+PresencePenalty = Annotated[float | None, _option("Penalties", "Subtract X from the logits of the text's tokens.", "X")]
+FrequencyPenalty = Annotated[float | None, _option("Penalties", "The same, once for each time a token has come.", "X")]
+NoRepeatNgramSize = Annotated[int | None, _option("Penalties", "Let no sequence of N tokens come twice.", "N")]
+BadWord = Annotated[list[str] | None, _option("Penalties", f"Never write TEXT. {_AGAIN}", "TEXT")]
 
-AsJson = Annotated[bool, _option("Output", "A JSON object a line for each text.", "--json")]
-BatchSize = Annotated[int, _option("Output", "How many prompts run together.", min=1)]
+AsJson = Annotated[bool, _option("Output", "Print a JSON object a line for each text.", None, "--json")]
+BatchSize = Annotated[int, _option("Output", "Run N prompts together.", "N", min=1)]
 
 
 class Grouped(TyperCommand):
