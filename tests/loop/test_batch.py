@@ -297,7 +297,7 @@ def llama() -> Any:
 
 
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab", "cd"]
-LIMITS = [9, 30, 4, 17, 12, 1, 25, 6]
+LIMITS = [9, 36, 4, 17, 12, 1, 25, 6]
 SEARCHES = [
     multinomial(temperature=0.9),
     multinomial(3, repetition_penalty=1.2, min_new_tokens=4),
@@ -323,30 +323,29 @@ class OutOfMemory:
         return limited
 
 
+def told(groups: Any) -> list[Any]:
+    return [
+        (one.text, one.token_ids, one.finish_reason, one.seed)
+        for group in groups
+        for one in (group if isinstance(group, list) else [group])
+    ]
+
+
 @pytest.mark.parametrize("sampler", SEARCHES)
-@pytest.mark.parametrize("call", [0, 3, 11])
-@pytest.mark.parametrize("method", ["fill", "step", "copy", "grow"])
 def test_texts_are_the_same_wherever_memory_ran_out(
-    llama: Any, sampler: Sampler, call: int, method: str, monkeypatch: pytest.MonkeyPatch
+    llama: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: Any = {"sampler": sampler, "seed": range(8), "max_new_tokens": LIMITS, "details": True}
+    monkeypatch.setattr(running, "_HEADROOM", 8)  # so that rows grow, too
     llama.release()
-    expected = gen.generate(llama, PROMPTS, **arguments)
-    planted = OutOfMemory(getattr(TransformersRows, method), 5, call)
-    monkeypatch.setattr(TransformersRows, method, planted.of())
-    llama.release()
-    made = gen.generate(llama, PROMPTS, replay=False, **arguments)
-
-    def told(groups: Any) -> list[Any]:
-        return [
-            (one.text, one.token_ids, one.finish_reason, one.seed)
-            for group in groups
-            for one in (group if isinstance(group, list) else [group])
-        ]
-
-    assert told(made) == told(expected)
-    assert planted.failed <= 3
-    assert planted.failed or call or method in ("copy", "grow")
+    expected = told(gen.generate(llama, PROMPTS, **arguments))
+    for method, call in [("fill", 0), ("step", 0), ("step", 3), ("step", 11), ("copy", 0), ("copy", 3), ("grow", 0)]:
+        planted = OutOfMemory(getattr(TransformersRows, method), 5, call)
+        with monkeypatch.context() as patch:
+            patch.setattr(TransformersRows, method, planted.of())
+            llama.release()
+            assert told(gen.generate(llama, PROMPTS, replay=False, **arguments)) == expected, (method, call)
+        assert 1 <= planted.failed <= 3, (method, call)
 
 
 def test_on_a_gpu_a_text_whose_last_token_is_on_its_way_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

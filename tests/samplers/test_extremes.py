@@ -222,7 +222,7 @@ def test_float64_logits_beyond_float32_keep_their_order(path: ModuleType) -> Non
 
 
 @each_path
-@pytest.mark.parametrize("vocab", [1, 2, 129, 300, 1000, 5000])
+@pytest.mark.parametrize("vocab", [1, 129, 1000, 5000])
 @pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tensors"])
 def test_dead_rows_give_token_zero_and_change_no_other_row(path: ModuleType, vocab: int, per_row: bool) -> None:
     usual: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}
@@ -231,7 +231,7 @@ def test_dead_rows_give_token_zero_and_change_no_other_row(path: ModuleType, voc
     rows[1::3], rows[2::3] = alive, nan
     keys = row_keys(torch.arange(30), 1)[0]
     for names in [names for n in range(5) for names in combinations(usual, n)]:
-        for heat in (0.8, 0, 1e-40, 1e35):
+        for heat in (0.8, 0, 1e-40, 1e35) if "temperature" in names else (0.8,):
             numbers = {name: usual[name] if name != "temperature" else heat for name in names}
 
             def draw(logits: Tensor, keys: Tensor, numbers: dict[str, Any] = numbers) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,8 @@ EDGES: list[dict[str, Any]] = [
     {"temperature": 1e-3, "top_p": 0.9},
     {"temperature": 50.0, "top_p": 0.7, "top_k": 300},
 ]
-VOCABULARIES = [1, 2, 31, 33, 300, 32_000, 49_152, 131_072, 151_936]
+VOCABULARIES = [1, 2, 31, 33, 300, 32_000, 151_936]
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def check(path: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
@@ -56,11 +57,13 @@ def check(path: ModuleType, logits: Tensor, parameters: Parameters, expected: Re
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_paths_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype) -> None:
+    """With all parameters; on large vocabularies, which take long, each type has a third of them."""
     logits = hard_logits(vocab, dtype)
     ranked = Ranked(logits)
-    for parameters in COMBINATIONS + EDGES:
+    share = slice(TYPES.index(dtype), None, 3) if vocab >= 32_000 else slice(None)
+    for parameters in (COMBINATIONS + EDGES)[share]:
         expected = ranked.cut(**parameters)
         results = [check(path, logits, Parameters(**parameters), expected) for path in PATHS]
         (token_ids, logprobs), (others, other_logprobs) = results
@@ -69,7 +72,7 @@ def test_paths_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype
         torch.testing.assert_close(logprobs[alike], other_logprobs[alike], atol=3e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("vocab", [33, 1000, 32_000, 151_936])
+@pytest.mark.parametrize("vocab", [33, 1000, 32_000])
 def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
     logits = hard_logits(vocab, torch.float32)
     rows = torch.arange(len(logits))
@@ -135,7 +138,7 @@ def test_the_likeliest_tokens_are_the_references(path: Any, vocab: int) -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
 def test_paths_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
-    logits = hard_logits(2000, torch.float32)[1:4].repeat(2000, 1)
+    logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
     assert torch.equal(cpu_backend.draw(logits, keys, *rows)[0], torch_backend.draw(logits, keys, *rows)[0])

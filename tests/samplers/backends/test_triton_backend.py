@@ -33,8 +33,13 @@ def test_the_kernels_under_the_interpreter() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize(("capability", "dtype", "block"), [(80, "fp32", 0), (90, "bf16", 0), (90, "fp16", 1)])
-@pytest.mark.parametrize("cut", ["none", "TOP_K", "TOP_P", "MIN_P", "all"])
+@pytest.mark.parametrize(
+    ("capability", "dtype", "block", "cut"),
+    [
+        *((80, "fp32", 0, cut) for cut in ("none", "TOP_K", "TOP_P", "MIN_P", "all")),
+        *((90, dtype, block, cut) for dtype, block in (("bf16", 0), ("fp16", 1)) for cut in ("none", "all")),
+    ],
+)
 def test_the_kernels_compile_to_machine_code(
     capability: int, dtype: str, block: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
