@@ -3,9 +3,9 @@ PYTHON ?= python3
 RUN := .venv/bin/python
 # Where torch comes from, if not from the registry: an index of torch's builds, as its own one for the CPU.
 TORCH_INDEX ?=
-# How many processes run the tests side by side; with 0 it is one alone.
-JOBS ?= 0
-PYTEST := -m pytest -q -n $(JOBS) --dist worksteal
+# How many processes run the tests side by side: one for each core, at most four, of up to 1.5 GB each; 0 is one alone.
+JOBS ?= logical
+PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
 .PHONY: demo real test check resolve release-check lowest bench gpu clean

@@ -1,7 +1,11 @@
-"""Settings that every test needs: no network, no GPU surprises, one thread; and GPUs, virtual ones or the machine's."""
+"""Settings that every test needs: no network, one thread, no GPU unless `pytest -m gpu` asks for it; and GPUs, virtual
+ones or the machine's.
+"""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,19 +16,55 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 torch.set_num_threads(1)
 
+LEFT_OUT = pytest.StashKey[list[pytest.Item]]()  # the tests that need more GPUs than they may use
+_counts: Counter[int] = Counter()  # of these, by how many GPUs they need
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Tests marked `gpu` run where there is a CUDA device, those marked `gpu(devices=2)` where there are two."""
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the machine's GPUs from torch and from child processes, before either looks for them.
+
+    So all tests but those for a GPU run as on a machine without one; `pytest -m gpu` runs those, and no others.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `gpu` or `gpu(devices=2)` where there are not as many CUDA devices."""
     found = torch.cuda.device_count()
-    for item in items:
-        needed = max((mark.kwargs.get("devices", 1) for mark in item.iter_markers("gpu")), default=0)
-        if found < needed:
-            item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA device(s), this machine has {found}"))
+    left_out = config.stash[LEFT_OUT] = [item for item in items if devices_for(item) > found]
+    _counts.update(map(devices_for, left_out))
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if devices_for(item) <= found]
+
+
+def devices_for(item: pytest.Item) -> int:
+    """How many CUDA devices a test needs."""
+    return max((mark.kwargs.get("devices", 1) for mark in item.iter_markers("gpu")), default=0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that prints, where several run the tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = dict(_counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    for needed, count in getattr(node, "workeroutput", {}).get("left out", {}).items():
+        _counts[needed] = max(_counts[needed], count)  # each process has collected all
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _counts:
+        parts = [f"{count} need {needed} CUDA device(s)" for needed, count in sorted(_counts.items())]
+        terminalreporter.write_line(f"tests left out: {', '.join(parts)}; `pytest -m gpu` runs them on GPUs")
 
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> Iterator[torch.device]:
-    """The test runs with cuda:0: a virtual one, and the machine's own."""
+    """The test runs with cuda:0: a virtual one, and with `-m gpu` the machine's own."""
     device = torch.device("cuda:0")
     if request.param == "real":
         yield device
@@ -35,7 +75,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu(devices=2))])
 def two_gpus(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The test runs with cuda:0 and cuda:1, virtual ones and the machine's own, and cuda:0 is current."""
+    """The test runs with cuda:0 and cuda:1, virtual ones and with `-m gpu` the machine's own, and cuda:0 is current."""
     if request.param == "real":
         with torch.cuda.device(0):
             yield

@@ -98,7 +98,6 @@ def test_nothing_is_listened_to_after_the_block() -> None:
     assert report.count == 0
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a real CUDA device is there to be checked")
 def test_without_a_device_it_refuses_rather_than_to_find_nothing() -> None:
     with pytest.raises(DeviceError, match=r"virtual_gpus\(\) first"), no_host_sync():
         pass
