@@ -41,14 +41,15 @@ LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCH
 
 generator = torch.Generator().manual_seed(0)
 PROMPTS = [torch.randint(1, 250, (length,), generator=generator).tolist() for length in (11, 4, 1, 6, 30, 16)]
-NEW = 40  # tokens that are known of each text
+NEW = 40  # tokens that are known of each text; 24 with the attention that is not the likely one
 
 
 @cache
 def model_of(shape: str, attention: str) -> tuple[PreTrainedModel, list[list[int]]]:
     """A model and its greedy tokens after each prompt alone, by transformers."""
     hf_model = tiny_model(shape, vocab_size=259, attn_implementation=attention)
-    return hf_model, [generated(hf_model, prompt, NEW) for prompt in PROMPTS]
+    new = NEW if (shape, attention) in LIKELY else 24
+    return hf_model, [generated(hf_model, prompt, new) for prompt in PROMPTS]
 
 
 def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
@@ -145,7 +146,7 @@ def test_refilled_rows_give_what_transformers_gives_of_each_prompt_alone(
     assert len({token for tokens in found for token in tokens}) > 20, "the texts hardly vary"
 
 
-@pytest.mark.parametrize(("shape", "attention"), ATTENTIONS)
+@pytest.mark.parametrize(("shape", "attention"), LIKELY)
 def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_as_a_whole(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,10 +223,10 @@ SAMPLERS: dict[str, Sampler] = {
     ("shape", "sampler"),
     [(shape, "greedy") for shape in ARCHITECTURES if shape not in ALIGNED] + [("llama", name) for name in SAMPLERS],
 )
-def test_no_memory_moves_in_a_hundred_steps_of_one_length(shape: str, sampler: str) -> None:
+def test_no_memory_moves_in_forty_steps_of_one_length(shape: str, sampler: str) -> None:
     model = gen.from_transformers(tiny_model(shape, vocab_size=259), byte_tokenizer())
     kind = kind_of(SAMPLERS[sampler])
-    requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=110) for prompt in PROMPTS[:2]]
+    requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=50) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
     with torch.inference_mode():
         rows = RowSet(model, count, 128, kind.key, kind.search, [Penalties], Streams(model.placement))
@@ -234,7 +235,7 @@ def test_no_memory_moves_in_a_hundred_steps_of_one_length(shape: str, sampler: s
         step = rows.step(count, 128)
         step()
         before, kept = addresses(rows)
-        for _ in range(100):
+        for _ in range(40):
             step()
         assert addresses(rows)[0] == before
     assert len(before) > 8
