@@ -41,15 +41,16 @@ LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCH
 
 generator = torch.Generator().manual_seed(0)
 PROMPTS = [torch.randint(1, 250, (length,), generator=generator).tolist() for length in (11, 4, 1, 6, 30, 16)]
-NEW = 40  # tokens that are known of each text; 24 with the attention that is not the likely one
+REFILLED, IN_PARTS, GROWN = [24, 9, 17, 20, 12, 5], [12, 20, 20, 15, 9, 14], [24, 20, 12, 20, 40, 14]  # new tokens
 
 
 @cache
 def model_of(shape: str, attention: str) -> tuple[PreTrainedModel, list[list[int]]]:
     """A model and its greedy tokens after each prompt alone, by transformers."""
     hf_model = tiny_model(shape, vocab_size=259, attn_implementation=attention)
-    new = NEW if (shape, attention) in LIKELY else 24
-    return hf_model, [generated(hf_model, prompt, new) for prompt in PROMPTS]
+    likely = (shape, attention) in LIKELY  # which all tests run
+    limits = [*map(max, REFILLED, IN_PARTS, GROWN)] if likely else REFILLED
+    return hf_model, [generated(hf_model, prompt, limit) for prompt, limit in zip(PROMPTS, limits, strict=True)]
 
 
 def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
@@ -138,10 +139,9 @@ def test_refilled_rows_give_what_transformers_gives_of_each_prompt_alone(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf_model, expected = model_of(shape, attention)
-    limits = [24, 9, 17, 20, 12, 5]
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
-    found = ran(model, PROMPTS, limits, Options(rows=2))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    found = ran(model, PROMPTS, REFILLED, Options(rows=2))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, REFILLED, strict=True)]
     assert calls.comes_amid_steps("fill")
     assert len({token for tokens in found for token in tokens}) > 20, "the texts hardly vary"
 
@@ -151,10 +151,9 @@ def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_a
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf_model, expected = model_of(shape, attention)
-    limits = [12, 20, 20, 15, 9, 14]
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
-    found = ran(model, PROMPTS, limits, Options(rows=2, admit_tokens=5))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    found = ran(model, PROMPTS, IN_PARTS, Options(rows=2, admit_tokens=5))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, IN_PARTS, strict=True)]
     parts = [tokens for start, tokens in calls.of("fill") if start]
     if shape in HYBRIDS or shape in ALIGNED:
         assert not parts  # what a recurrent layer keeps is made of a whole prompt
@@ -171,10 +170,9 @@ def test_rows_that_grow_in_the_middle_of_texts_keep_them(
 ) -> None:
     hf_model, expected = model_of(shape, attention)
     monkeypatch.setattr(running, "_HEADROOM", 32)
-    limits = [NEW, NEW, 12, 30, NEW, NEW]
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
-    found = ran(model, PROMPTS, limits, Options(rows=4))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, limits, strict=True)]
+    found = ran(model, PROMPTS, GROWN, Options(rows=4))
+    assert found == [tokens[:limit] for tokens, limit in zip(expected, GROWN, strict=True)]
     assert calls.comes_amid_steps("grow", most=4)
 
 
