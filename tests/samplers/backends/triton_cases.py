@@ -27,8 +27,11 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("vocab", [33, 1100])
-@pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
+@pytest.mark.parametrize(
+    ("vocab", "parameters"),
+    [*((33, parameters) for parameters in PARAMETERS), *((1100, parameters) for parameters in PARAMETERS[3:])],
+    ids=str,
+)
 def test_draws_are_the_torch_paths(vocab: int, parameters: dict[str, Any]) -> None:
     logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[KINDS].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
@@ -71,7 +74,7 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
     assert set(token_ids.flatten().tolist()) == {3, 130, 140}
 
 
-@pytest.mark.parametrize("parameters", [{"top_k": 40}, {"top_p": 0.9}, {"temperature": 2.0, "min_p": 0.01}], ids=str)
+@pytest.mark.parametrize("parameters", [{"top_k": 40}, {"temperature": 2.0, "top_p": 0.9, "min_p": 0.01}], ids=str)
 def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
     logits = hard_logits(5000, torch.float32)[[1, 3, 4]].to(DEVICE)  # Zipf, ties, flat
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
@@ -104,8 +107,16 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
     torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
-@pytest.mark.parametrize("parameters", [{}, {"temperature": 1e-30}, {"temperature": 1e20, "min_p": 0.1}, PARAMETERS[5]])
+@pytest.mark.parametrize(
+    ("dtype", "parameters"),
+    [
+        (torch.float32, {"temperature": 1e-30}),
+        (torch.float16, {"temperature": 1e20, "min_p": 0.1}),
+        (torch.float64, {}),
+        *((dtype, PARAMETERS[5]) for dtype in (torch.float32, torch.float16, torch.float64)),
+    ],
+    ids=str,
+)
 def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
     logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)

@@ -1,0 +1,41 @@
+"""Tiny language models with random weights, and what they say by the plain forward."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES, WITH_PARTS
+from tests.helpers.tokenizers import BOS
+
+
+def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
+    """A small model with random weights, large enough that its greedy texts vary."""
+    name, settings = (SHAPES | HYBRIDS | OTHERS)[shape]
+    config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
+    tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
+        config = getattr(transformers, config_name)(vocab_size=vocab_size, **(settings | tokens | changes))
+        torch.manual_seed(seed)
+        head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+        model: PreTrainedModel = getattr(transformers, f"{name}{head}")(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                spread = 1.0 if "emb" in parameter_name or "wte" in parameter_name else 0.3
+                parameter.copy_(spread * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+@torch.inference_mode()
+def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
+    """The likeliest tokens below `known` by the plain forward, anew at every token: no cache, padding or mask."""
+    token_ids = list(prompt_ids)
+    for _ in range(new_tokens):
+        logits = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0, -1, :known]
+        token_ids.append(int(logits.argmax()))
+    return token_ids[len(prompt_ids) :]
