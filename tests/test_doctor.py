@@ -40,7 +40,7 @@ def run(*arguments: str) -> int:
     return int(exit_.value.code or 0)
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2", "mixtral", "gemma3"])
+@pytest.mark.parametrize("shape", ["llama", "gemma3"])
 def test_a_sound_model_has_no_problems(shape: str) -> None:
     with virtual_gpus(2):
         diagnosis = examine(on_gpu_1(shape))
@@ -49,7 +49,7 @@ def test_a_sound_model_has_no_problems(shape: str) -> None:
     assert all(waits.per_token == 0 and waits.per_call <= 2 for waits in diagnosis.waits.values())
 
 
-@pytest.mark.parametrize("shape", ["llama", "gpt2", "mixtral"])
+@pytest.mark.parametrize("shape", ["gpt2", "mixtral"])
 def test_a_split_model_has_no_problems(shape: str) -> None:
     with virtual_gpus(2):
         model = gen.from_transformers(split(tiny_model(shape), shape), byte_tokenizer())

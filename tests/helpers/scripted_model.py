@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from gen.models.idle_rows import Idle
 from torch import Tensor
 
 from gen.devices import Placement
 from gen.models.base import Inputs
+from gen.models.idle_rows import Idle
 from gen.tokenizers import Tokenizer
 from tests.helpers.tokenizers import EOS, byte_tokenizer
 
