@@ -1,6 +1,7 @@
 """Every way to choose tokens gives on a GPU what it gives on the CPU: on a virtual one, and on the machine's own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,15 +36,15 @@ CONSTRAINTS = {
 
 def generated(model: Any, **arguments: Any) -> list[gen.Completion]:
     """All completions of the prompts."""
-    arguments = {"sampler": greedy(), "seed": 5, "max_new_tokens": 20} | arguments
-    groups: Any = gen.generate(model, PROMPTS, details=True, **arguments)
+    defaults: dict[str, Any] = {"sampler": greedy(), "seed": 5, "max_new_tokens": 20}
+    groups: Any = gen.generate(model, PROMPTS, details=True, **(defaults | arguments))
     return [one for group in groups for one in (group if isinstance(group, list) else [group])]
 
 
 def stopped(model: Any) -> list[gen.Completion]:
     """A stop string that is in a text, and an eos that is in another."""
     first, second, _ = generated(model)
-    found = generated(model, stop=[first.text[4:6]], eos_token_id=second.token_ids[7])
+    found = generated(model, stop=[first.text[2]], eos_token_id=second.token_ids[7])
     assert {completion.finish_reason for completion in found} >= {"stop", "eos"}
     return found
 
@@ -86,7 +87,7 @@ def served(model: Any) -> list[gen.Completion]:
 
 
 WAYS: dict[str, Callable[[Any], list[gen.Completion]]] = {
-    **{name: lambda model, sampler=sampler: generated(model, sampler=sampler) for name, sampler in SAMPLERS.items()},
+    **{name: partial(generated, sampler=sampler) for name, sampler in SAMPLERS.items()},
     **{f"a constraint {where}": constrained(where) for where in CONSTRAINTS},
     "stop strings and eos": stopped,
     "a user's processor": processed,
