@@ -8,7 +8,7 @@ JOBS ?= logical
 PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check resolve release-check lowest bench gpu clean
+.PHONY: demo real test check docs resolve release-check lowest bench gpu clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -41,11 +41,15 @@ $(REAL)/config.json: | .venv/.installed
 test: .venv/.installed
 	$(RUN) $(PYTEST)
 
-check: .venv/.installed resolve
+check: .venv/.installed resolve docs
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) $(PYTEST)
+
+# The documentation site, in build/docs; a broken link, a warning or anything that comes from another host fails.
+docs: .venv/.installed
+	$(RUN) .ci/docs.py
 
 # Every extra resolves from the public registry alone, to the pins of constraints.txt.
 resolve: .venv/.installed
@@ -79,4 +83,4 @@ gpu:
 	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
 
 clean:
-	rm -rf $(REAL)* dist .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(REAL)* dist .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .cache build/docs

@@ -36,7 +36,9 @@ class Engine:
         model: as for `gen.generate`.
         rows: how many requests run at once.
         max_waiting: how many more may wait.
-        max_batch_tokens, replay, cuda_graph: as for `gen.generate`.
+        max_batch_tokens: as for `gen.generate`.
+        replay: as for `gen.generate`.
+        cuda_graph: as for `gen.generate`.
     Raises:
         ArgumentError: an argument cannot be used.
     """
@@ -67,9 +69,10 @@ class Engine:
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Args: as for `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked in the
-            caller's thread. An output type that has not been compiled before is compiled in another thread, and what is
-            amiss with it is raised by the stream.
+        Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked
+        in the caller's thread. An output type that has not been compiled before is compiled in another thread, and what
+        is amiss with it is raised by the stream.
+
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
         Raises:
@@ -98,8 +101,9 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
 
     The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
 
-    Args: as for `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call, output types as by
-        `Engine.submit`.
+    Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call, output types
+    as by `Engine.submit`.
+
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """

@@ -24,7 +24,8 @@ class BeamSearchSampler(Processors):
     The rows of a prompt stand side by side, `beams` of them. Order: the softmax of each row, its weight added, the best
     over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones. Where there
     are fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token is ever
-    emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA.
+    emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA. The arguments of
+    `gen.samplers.Processors` are taken too.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
@@ -32,7 +33,6 @@ class BeamSearchSampler(Processors):
             no text is too long for it.
         early_stopping: when a prompt is done: True as soon as it has `beams` finished texts, False when the best beam
             cannot improve on them at its present length, "never" when it cannot at any length.
-        Those of `gen.samplers.Processors` too.
     Attributes:
         samples: the number of beams.
     Raises:

@@ -21,7 +21,8 @@ class GreedySampler(Processors):
     the softmax of the logits. Device: that of the logits. Host sync: none on CUDA. Source: as transformers' greedy
     search; the maximum is looked for in blocks of 128 first.
 
-    Args: those of `gen.samplers.Processors`.
+    The arguments of `gen.samplers.Processors` are taken, and no others.
+
     Raises:
         ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
     """

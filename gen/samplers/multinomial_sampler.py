@@ -26,17 +26,16 @@ class MultinomialSampler(Processors):
     Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024,
     arXiv:2407.01082 (min-p).
 
+    top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value, whose
+    range the host does not check; see `gen.samplers.parameters.Parameters`. They are copied. The arguments of
+    `gen.samplers.Processors` are taken too. Attributes have the names of the arguments.
+
     Args:
         samples: how many texts the loop makes for each prompt.
         top_k: keep the k most likely tokens; at least 1.
         top_p: keep the most likely tokens until their mass reaches this; above 0, at most 1.
         min_p: keep tokens at least this many times as likely as the best; 0 to 1.
         temperature: divides the logits; at least 0.
-        top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value,
-        whose range the host does not check; see `gen.samplers.parameters.Parameters`. They are copied.
-        Those of `gen.samplers.Processors` too.
-    Attributes:
-        samples, top_k, top_p, min_p, temperature: as they were given.
     Raises:
         ArgumentError: a value out of range, or an unknown name; the attempt to set an attribute; at a step, a tensor
             of another number of rows.
