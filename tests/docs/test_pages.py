@@ -1,59 +1,140 @@
-"""The programs of the pages in docs/ print what the pages show; the export example runs."""
+"""The pages of docs/ say what is so: their programs print what they show, and their commands and names exist."""
 
+import ast
+import inspect
 import re
 import runpy
+import shlex
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
+import tomllib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import gen
+import gen.integrations.outlines
+import gen.integrations.transformers
+from gen.cli.commands import app
+from gen.testing import virtual_gpus
+from tests.docs import pages
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = re.compile(r"```python\n(?P<program>.*?)```\n\n```text\n(?P<printed>.*?)```", re.DOTALL)
+# Pages whose programs no test can run; that they can be read, and that all names in them exist, is tested below.
+NEEDS = {
+    "exllama.md": "a CUDA device with exllamav2 and exllamav3",
+    "outlines.md": "Outlines 0.0.46; benchmarks/outlines_suite.py installs it and runs the like",
+}
+PROJECT = tomllib.loads((pages.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PAGES = [page for page in pages.NAMES if pages.shown(page) and page not in NEEDS]
 
 
-def text_model(folder: Path) -> Path:
+def text_model(folder: Path) -> dict[str, object]:
     tiny_model(max_position_embeddings=160).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
-    return folder
+    return {"checkpoint": folder, "folder": folder, "tokenizer": byte_tokenizer()}
 
 
-def encoder(folder: Path) -> Path:
+def encoder(folder: Path) -> dict[str, object]:
     tiny_encoder().save_pretrained(folder)
     encoder_tokenizer().save_pretrained(folder)
-    return folder
+    return {"checkpoint": folder}
 
 
-@pytest.mark.parametrize(
-    ("page", "save"),
-    [
-        ("exported.md", text_model),
-        ("embedding.md", encoder),
-        ("chat.md", text_model),
-        ("engine.md", text_model),
-        ("output_types.md", text_model),
-    ],
-)
-def test_a_page_prints_what_it_shows(page: str, save: object, tmp_path: Path) -> None:
-    assert callable(save)
-    names = {"checkpoint": save(tmp_path), "folder": tmp_path, "tokenizer": byte_tokenizer()}
-    [found] = PROGRAM.finditer((ROOT / "docs" / page).read_text())
-    output = StringIO()
-    with redirect_stdout(output):
-        exec(compile(found["program"], page, "exec"), names)
-    assert output.getvalue() == found["printed"]
+def vision_model(folder: Path) -> dict[str, object]:
+    tiny_vision_model("llava").save_pretrained(folder / "model")
+    tiny_processor("llava").save_pretrained(folder / "model")
+    picture(1).save(folder / "cat.png")
+    return {"path": folder / "model", "picture": picture(2)}
+
+
+GIVEN: dict[str, Callable[[Path], dict[str, object]]] = {
+    "chat.md": vision_model,
+    "embedding.md": encoder,
+    "exported.md": text_model,
+    "five_systems.md": vision_model,
+    "virtual_gpus.md": text_model,
+}
+WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {"guides/devices.md": virtual_gpus}
+
+
+def prepared(page: str, folder: Path, stack: ExitStack) -> dict[str, object]:
+    """What the programs of a page are given."""
+    names = GIVEN[page](folder) if page in GIVEN else {}
+    if page in WITHIN:
+        stack.enter_context(WITHIN[page]())
+    return {"__name__": "my_test", **names}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_prints_what_it_shows(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        names = prepared(page, tmp_path, stack)
+        printed = [pages.without_times(text) for text in pages.printed(page, names, tmp_path)]
+    assert printed == [pages.without_times(text) for text in pages.shown(page)]
+
+
+def names_of(program: str) -> list[tuple[str, ast.Call | None]]:
+    """The names gen.x.y of a program, each with its call where it is called."""
+    tree = ast.parse(program)
+    called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return [(ast.unparse(node), called.get(id(node))) for node in nodes if ast.unparse(node).startswith("gen.")]
+
+
+@pytest.mark.parametrize("page", NEEDS)
+def test_what_no_test_can_run_has_names_and_arguments_that_exist(page: str) -> None:
+    found = [name for block in pages.blocks(page) if block.language == "python" for name in names_of(block.body)]
+    assert found
+    for name, call in found:
+        target: Any = gen
+        for part in name.split(".")[1:]:
+            target = getattr(target, part)
+        if call is not None:
+            inspect.signature(target).bind(*call.args, **{word.arg or "": word.value for word in call.keywords})
+
+
+@pytest.mark.parametrize("page", pages.NAMES)
+def test_commands_that_are_only_shown_exist(page: str) -> None:
+    targets = set(re.findall(r"^(\w+):", (pages.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for line in pages.commands(page):
+        program, *words = shlex.split(line, comments=True)
+        if program == "gen":
+            check_options(words)
+        elif program == "make":
+            assert words[0] in targets, line
+        elif program == "python" and words[0] == "-m":
+            assert find_spec(words[1]), line
+        elif program == "python":
+            assert (pages.ROOT / words[0]).is_file(), line
+        elif program == "pip":
+            assert {*re.findall(r"\[(\w+)\]", line)} <= {*EXTRAS}, line
+        else:
+            assert program == "pytest", line
+
+
+def check_options(words: list[str]) -> None:
+    """Raise unless `gen` takes these arguments."""
+    command: Any = get_command(app)
+    with command.make_context("gen", words, resilient_parsing=True) as context:
+        name, inner, rest = command.resolve_command(context, words)
+        inner.make_context(name, rest, parent=context, resilient_parsing=True)
 
 
 def test_the_export_example_gives_the_models_own_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, file = text_model(tmp_path), tmp_path / "model.pt2"
-    monkeypatch.setattr(sys, "argv", ["export_demo.py", str(folder), str(file)])
-    runpy.run_path(str(ROOT / "examples" / "export_demo.py"), run_name="__main__")
+    text_model(tmp_path)
+    file = tmp_path / "model.pt2"
+    monkeypatch.setattr(sys, "argv", ["export_demo.py", str(tmp_path), str(file)])
+    runpy.run_path(str(pages.ROOT / "examples" / "export_demo.py"), run_name="__main__")
     printed = capsys.readouterr().out
     assert "the same text as the model's own" in printed
-    assert f"{file} on {gen.load(folder).placement}" in printed
+    assert f"{file} on {gen.load(tmp_path).placement}" in printed

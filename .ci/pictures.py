@@ -1,0 +1,139 @@
+"""Draws the pictures of the documentation, as SVG: `python .ci/pictures.py` writes them anew.
+
+What they show is worked out here from the numbers that their pages give to follow with a pencil.
+"""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "inside"
+TOKENS = {"cat": 8.0, "dog": 4.0, "owl": 2.0, "emu": 2.0}  # masses: exp(logit)
+NOISE = {"cat": 1.2, "dog": 0.3, "owl": 0.9, "emu": 0.1}  # exponential, of mean 1
+KEPT, DROPPED, INK, PAPER, DEVICE = "#3f51b5", "#c5cae9", "#222222", "#ffffff", "#eef1fb"
+
+
+def top_k(masses: dict[str, float], k: int) -> set[str]:
+    """The k largest, ties at the k-th included."""
+    least = sorted(masses.values(), reverse=True)[k - 1]
+    return {token for token, mass in masses.items() if mass >= least}
+
+
+def top_p(masses: dict[str, float], p: float) -> set[str]:
+    """From the largest down, as long as what came before has less than the share p."""
+    kept, reached = set(), 0.0
+    for token, mass in sorted(masses.items(), key=lambda item: -item[1]):
+        if reached < p * sum(masses.values()):
+            kept.add(token)
+        reached += mass
+    return kept
+
+
+def min_p(masses: dict[str, float], p: float) -> set[str]:
+    """At least p times the largest."""
+    return {token for token, mass in masses.items() if mass >= p * max(masses.values())}
+
+
+def arrivals(masses: dict[str, float], noise: dict[str, float]) -> dict[str, float]:
+    """When each token arrives: its noise divided by its mass."""
+    return {token: noise[token] / mass for token, mass in masses.items()}
+
+
+def text(x: float, y: float, words: str, *, size: int = 14, anchor: str = "middle", color: str = INK) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{color}">{words}</text>'
+
+
+def box(x: float, y: float, width: float, height: float, fill: str, *, stroke: str = "none", round: int = 0) -> str:
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round}"'
+    return f'<rect {place} fill="{fill}" stroke="{stroke}"/>'
+
+
+def line(*points: tuple[float, float], arrow: bool = False, dashed: bool = False) -> str:
+    path = " ".join(f"{x:g},{y:g}" for x, y in points)
+    extra = (' marker-end="url(#arrow)"' if arrow else "") + (' stroke-dasharray="5 4"' if dashed else "")
+    return f'<polyline points="{path}" fill="none" stroke="{INK}" stroke-width="1.3"{extra}/>'
+
+
+def picture(width: int, height: int, title: str, parts: list[str]) -> str:
+    size = 'markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"'
+    arrow = f'<marker id="arrow" {size}><path d="M0 0 L8 4 L0 8 z" fill="{INK}"/></marker>'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' font-family="sans-serif">',
+        f"<title>{title}</title>",
+        f"<defs>{arrow}</defs>",
+        box(0, 0, width, height, PAPER, round=8),
+    ]
+    return "\n".join([*head, *parts, "</svg>"]) + "\n"
+
+
+def cuts() -> str:
+    """What each cut keeps of the four tokens."""
+    panels = {
+        "all": (set(TOKENS), "16 in all"),
+        "top-k 2": (top_k(TOKENS, 2), "the two largest"),
+        "top-p 0.7": (top_p(TOKENS, 0.7), "8 + 4 reach 0.7 x 16 = 11.2"),
+        "min-p 0.4": (min_p(TOKENS, 0.4), "at least 0.4 x 8 = 3.2"),
+    }
+    parts = []
+    for number, (name, (kept, why)) in enumerate(panels.items()):
+        left = 20 + number * 185
+        parts += [text(left + 80, 26, name, size=16), text(left + 80, 46, why, size=11)]
+        for place, (token, mass) in enumerate(TOKENS.items()):
+            x, height = left + 8 + place * 38, mass * 15
+            parts.append(box(x, 190 - height, 30, height, KEPT if token in kept else DROPPED))
+            parts += [text(x + 15, 185 - height, f"{mass:g}", size=12), text(x + 15, 208, token, size=12)]
+        if name.startswith("min-p"):
+            parts.append(line((left, 190 - 3.2 * 15), (left + 160, 190 - 3.2 * 15), dashed=True))
+    return picture(760, 222, "Four tokens, and what top-k, top-p and min-p keep of them", parts)
+
+
+def race() -> str:
+    """Who arrives first, with the noise of the page."""
+    times = arrivals(TOKENS, NOISE)
+    first = min(times, key=lambda token: times[token])
+    parts = [text(250, 30, "start", size=12), line((250, 40), (250, 200))]
+    for lane, (token, time) in enumerate(times.items()):
+        y, end = 60 + lane * 40, 250 + time * 1000
+        sum_ = f"{token}: {NOISE[token]:g} / {TOKENS[token]:g} = {time:g}"
+        parts += [text(20, y + 5, sum_, anchor="start"), line((250, y), (end, y))]
+        parts.append(f'<circle cx="{end:g}" cy="{y}" r="7" fill="{KEPT if token == first else DROPPED}"/>')
+        if token == first:
+            parts.append(text(end + 16, y + 5, "first", anchor="start", color=KEPT))
+    return picture(760, 220, "A race of four tokens: the smallest time wins", parts)
+
+
+def data() -> str:
+    """The way of the data."""
+    parts = [box(20, 104, 720, 150, DEVICE, round=8), text(30, 246, "on the device", size=12, anchor="start")]
+    boxes = {
+        "text": (30, 30),
+        "request": (185, 30),
+        "row of a batch": (340, 30),
+        "model step": (30, 120),
+        "logits": (185, 120),
+        "stages": (340, 120),
+        "search": (495, 120),
+        "next token": (620, 120),
+        "ring": (620, 190),
+        "host": (620, 290),
+        "text so far": (465, 290),
+    }
+    for name, (x, y) in boxes.items():
+        parts += [box(x, y, 110, 36, PAPER, stroke=KEPT, round=6), text(x + 55, y + 23, name)]
+    for (x, y), (to_x, to_y) in (((140, 48), (185, 48)), ((295, 48), (340, 48)), ((140, 138), (185, 138))):
+        parts.append(line((x, y), (to_x, to_y), arrow=True))
+    parts += [line((295, 138), (340, 138), arrow=True), line((450, 138), (495, 138), arrow=True)]
+    parts += [line((605, 138), (620, 138), arrow=True), line((675, 156), (675, 190), arrow=True)]
+    parts += [line((675, 226), (675, 290), arrow=True), line((620, 308), (575, 308), arrow=True)]
+    parts.append(line((395, 66), (395, 84), (85, 84), (85, 120), arrow=True))
+    parts.append(line((620, 150), (608, 150), (608, 176), (85, 176), (85, 156), arrow=True))
+    parts.append(text(346, 194, "the next step, without a word to the host", size=12))
+    parts.append(text(395, 214, "stages: penalties, your processors, the constraint", size=12))
+    parts.append(text(664, 274, "one step late", size=12, anchor="end"))
+    return picture(760, 340, "The way of the data, from a text to a text", parts)
+
+
+PICTURES = {"cuts.svg": cuts, "race.svg": race, "data.svg": data}
+
+if __name__ == "__main__":
+    for name, draw in PICTURES.items():
+        (FOLDER / name).write_text(draw(), encoding="utf-8")

@@ -1,0 +1,118 @@
+"""The pages of docs/ as programs: their blocks in order, run as a reader would run them.
+
+`python` blocks of a page run one after the other in one namespace; what a block prints is the `text` block after it. A
+block with a title is a file. `console` blocks have commands after "$ ", run in the folder of those files, and what they
+print. Commands in `sh` blocks need what no test has: they are only read.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from gen import cli
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_FENCE = re.compile(
+    r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE
+)
+_SECONDS = re.compile(r"\bin \d+\.\d+s\b")
+NAMES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its file's name or "", and what it says."""
+
+    language: str
+    title: str
+    body: str
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [Block(found["language"], found["title"] or "", found["body"]) for found in _FENCE.finditer(text)]
+
+
+def shown(page: str) -> list[str]:
+    """What the page says that its programs and commands print, one for each that prints."""
+    found = blocks(page)
+    texts = []
+    for number, block in enumerate(found):
+        if _runs(block):
+            texts.append("".join(after.body for after in found[number + 1 : number + 2] if after.language == "text"))
+        elif block.language == "console":
+            texts.append(block.body)
+    return texts
+
+
+def printed(page: str, names: dict[str, object], folder: Path) -> Iterator[str]:
+    """What the programs and commands of a page print, one for each.
+
+    Args:
+        names: what its programs may use; they add their own.
+        folder: where its files are written; the current one.
+    """
+    for block in blocks(page):
+        if block.title:
+            (folder / block.title).write_text(block.body, encoding="utf-8")
+        elif _runs(block):
+            output = StringIO()
+            with redirect_stdout(output):
+                exec(compile(block.body, "my_test.py", "exec"), names)
+            yield output.getvalue()
+        elif block.language == "console":
+            yield "".join(_session(line) for line in block.body.splitlines() if line.startswith("$ "))
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's `sh` blocks."""
+    return [line for block in blocks(page) if block.language == "sh" for line in block.body.splitlines() if line]
+
+
+def without_times(text: str) -> str:
+    """A text in which all durations are equal."""
+    return _SECONDS.sub("in 0.00s", text)
+
+
+def _runs(block: Block) -> bool:
+    return block.language == "python" and not block.title
+
+
+def _session(line: str) -> str:
+    """A command as a terminal shows it: the line after "$ ", and what it prints to stdout.
+
+    "..." stands for a line that names a place within gen itself.
+    """
+    piped, _, command = line.removeprefix("$ ").rpartition(" | ")
+    said, before = shlex.split(piped)[1:], sys.stdin  # of an echo
+    program, *arguments = shlex.split(command)
+    output = StringIO()
+    sys.stdin = TextIOWrapper(BytesIO("".join(f"{word}\n" for word in said).encode()))
+    try:
+        with redirect_stdout(output), suppress(SystemExit):
+            {"gen": cli.main, "pytest": _pytest}[program](arguments)
+    finally:
+        sys.stdin = before
+    printed = re.sub(rf"^{re.escape(str(ROOT))}.*$", "...", output.getvalue(), flags=re.MULTILINE)
+    return f"{line}\n{printed}"
+
+
+def _pytest(arguments: list[str]) -> None:
+    """Run pytest in this process, and forget what it imported."""
+    modules, path = set(sys.modules), list(sys.path)
+    try:
+        pytest.main([*arguments, "-p", "no:cacheprovider", "--disable-plugin-autoload", "--assert=plain", "--color=no"])
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if not name.startswith(("torch", "gen", "_pytest")):
+                del sys.modules[name]
