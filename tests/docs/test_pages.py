@@ -8,7 +8,8 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,27 @@ def test_a_page_prints_what_it_shows(page: str, tmp_path: Path, monkeypatch: pyt
         names = prepared(page, tmp_path, stack)
         printed = [pages.without_times(text) for text in pages.printed(page, names, tmp_path)]
     assert printed == [pages.without_times(text) for text in pages.shown(page)]
+
+
+@pytest.mark.parametrize("page", pages.NAMES)
+def test_files_and_names_that_a_page_speaks_of_exist(page: str) -> None:
+    text = (pages.DOCS / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:gen|tests|benchmarks|examples|training|docs)/[\w./-]*)`", text)
+    assert [name for name in named if not (pages.ROOT / name).exists()] == []
+    for name in re.findall(r"`(gen(?:\.\w+)+)[`(]", text):
+        assert exists(name), name
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or what one has."""
+    found: Any = gen
+    for number, part in enumerate(name.split(".")[1:], 2):
+        with suppress(ModuleNotFoundError):
+            import_module(".".join(name.split(".")[:number]))
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
 
 
 def names_of(program: str) -> list[tuple[str, ast.Call | None]]:
