@@ -112,8 +112,8 @@ def build() -> list[str]:
     done = subprocess.run(
         [program, "build", "--strict", "--clean"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
-    said = [line for line in lines if not _EXPECTED.fullmatch(line)]
+    text, _, traceback = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).partition("Traceback (most recent call last):\n")
+    said = [line for line in text.splitlines() if not _EXPECTED.fullmatch(line)] or traceback.splitlines()
     return said or ([f"zensical ended with {done.returncode}"] if done.returncode else [])
 
 

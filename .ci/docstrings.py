@@ -1,7 +1,7 @@
 """How docstrings become the reference: an extension of griffe, which mkdocstrings reads them with.
 
 gen's docstrings have their sections one under the other. griffe takes "Args:" and its kin for a section only after an
-empty line, so it gets one here. And a public name in backticks becomes a link to its place in the reference.
+empty line, so it gets one here. And a name in backticks becomes a link, if the reference has a place for it.
 """
 
 import re
@@ -25,7 +25,9 @@ def for_reference(docstring: str, names: set[str]) -> str:
     """A docstring whose sections griffe finds, and whose public names are links."""
 
     def link(found: re.Match[str]) -> str:
-        return f"[{found[0]}][{found[1]}]" if found[1] in names else found[0]
+        name = found[1]
+        known = name in names or name.rpartition(".")[0] in names - {"gen.models.base"}  # a member of a class
+        return f"[{found[0]}][{name}]" if known else found[0]
 
     return _NAME.sub(link, _SECTION.sub("\n\n", docstring))
 

@@ -13,7 +13,8 @@ from gen.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Inputs = Mapping[str, Tensor]  # what a prompt's images are to the model, on the CPU; empty without images
+Inputs = Mapping[str, Tensor]
+"""What a prompt's images are to the model, on the CPU; empty without images."""
 
 
 class NoRoom(Exception):

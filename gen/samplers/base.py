@@ -9,6 +9,7 @@ from gen.errors import ArgumentError, ResultError, check_number, show
 from gen.samplers.processors import Processors
 
 Sampled = tuple[Tensor, Tensor, Tensor]
+"""What a step gives: next_token_ids (rows, 1) int64, ancestors (rows,) int64, weights (rows,) floating."""
 
 
 class Sampler(Protocol):

@@ -23,13 +23,15 @@ import gen.integrations.transformers
 from gen.cli.commands import app
 from gen.testing import virtual_gpus
 from tests.docs import pages
-from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
+from tests.helpers.tiny_models import tiny_model
+from tests.helpers.tokenizers import byte_tokenizer
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
 # Pages whose programs no test can run; that they can be read, and that all names in them exist, is tested below.
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
-    "outlines.md": "Outlines 0.0.46; benchmarks/outlines_suite.py installs it and runs the like",
+    "outlines.md": "Outlines 0.0.46; benchmarks/outlines/suite.py installs it and runs the like",
 }
 PROJECT = tomllib.loads((pages.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
