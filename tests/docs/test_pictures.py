@@ -3,6 +3,7 @@
 import math
 import runpy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ def test_the_committed_pictures_are_those_of_the_script() -> None:
 
 def test_the_cuts_of_the_picture_are_those_of_the_sampler() -> None:
     for cut, value in (("top_k", 2), ("top_k", 3), ("top_p", 0.6), ("top_p", 0.7), ("min_p", 0.4)):
-        left = gen.samplers.multinomial(**{cut: value}).warp(LOGITS)[0]
+        settings: dict[str, Any] = {cut: value}
+        left = gen.samplers.multinomial(**settings).warp(LOGITS)[0]
         kept = {token for token, logit in zip(DRAWN["TOKENS"], left.tolist(), strict=True) if logit > -math.inf}
         assert kept == DRAWN[cut](DRAWN["TOKENS"], value)
