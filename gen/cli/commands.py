@@ -1,8 +1,7 @@
-"""The commands: `gen generate`, `stream`, `convert`, `doctor`. Texts go to stdout, progress and errors to stderr."""
+"""The program and its commands that make text, `gen generate` and `gen stream`. Texts go to stdout, the rest to stderr."""
 
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,9 @@ from tqdm import tqdm
 import gen
 from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
+from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, read_output_type, read_sampler, read_stops
+from gen.cli.printing import keep_stderr_tidy, say
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
@@ -129,7 +130,7 @@ def generate_command(
                     tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
                     continue
                 for completion in result if isinstance(result, list) else [result]:
-                    _say(_as_json(one, completion) if as_json else completion.text, end="\n")
+                    say(_as_json(one, completion) if as_json else completion.text, end="\n")
             progress.update(len(batch))
     if failed:
         raise typer.Exit(1)
@@ -191,92 +192,17 @@ def stream_command(
         chat=chat,
     )
     for piece in pieces:
-        _say(piece)
-    _say("\n")
+        say(piece)
+    say("\n")
 
 
-@app.command("convert")
-def convert_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to read.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    *,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DTYPE", help='As "float16". If you give none: the file\'s, or float32 if it is quantised.'
-        ),
-    ] = None,
-) -> None:
-    """Write a GGUF file as a folder in Hugging Face format, which loads faster."""
-    from gen.models.gguf.reading import convert
-
-    _keep_stderr_tidy()
-    convert(file, folder, dtype=dtype)
-
-
-@app.command("doctor")
-def doctor_command(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help='What "generate --model" takes, or a program of torch.export.'),
-    ] = "demo",
-    *,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help='As "cuda:1". If you give none: the last virtual GPU.')
-    ] = None,
-    device_map: Annotated[
-        str | None, typer.Option(metavar="MAP", help='"auto" spreads the model over the devices.')
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 where there is no GPU.",
-        ),
-    ] = None,
-    encoder: Annotated[bool, typer.Option("--encoder", help="The model turns texts into vectors.")] = False,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The tokenizer of an exported program: a directory or a Hub id."),
-    ] = None,
-    exllama: Annotated[
-        int | None, typer.Option(metavar="2|3", min=2, max=3, help="Load the model with exllamav2, or exllamav3.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as a JSON object.")] = False,
-) -> None:
-    """Tell where a model's parts are, and where the host waits for each token.
-
-    The exit code is 1 if anything is amiss.
-    """
-    from gen.doctor import diagnose
-
-    _keep_stderr_tidy()
-    diagnosis = diagnose(
-        model,
-        device=device,
-        device_map=device_map,
-        virtual=devices,
-        encoder=encoder,
-        tokenizer=tokenizer,
-        exllama=exllama,
-    )
-    _say(json.dumps({"model": model, **diagnosis.as_dict()}) if as_json else str(diagnosis), end="\n")
-    if diagnosis.problems:
-        raise typer.Exit(1)
+app.command("convert")(convert_command)
+app.command("doctor")(doctor_command)
 
 
 def _load(model: str, device: str | None, dtype: str | None) -> Any:
-    _keep_stderr_tidy()
+    keep_stderr_tidy()
     return gen.load(model, device=device, dtype=dtype)
-
-
-def _keep_stderr_tidy() -> None:
-    """Where stderr is a file or a pipe, leave out the progress bars of loading."""
-    if not sys.stderr.isatty():
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
 
 
 def _attempt(
@@ -307,12 +233,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _say(text: str, end: str = "") -> None:
-    """Print at once; where the reader has gone, as `head` does, stop without a word."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
-        raise typer.Exit from None
