@@ -1,4 +1,4 @@
-"""The program and its commands that make text, `gen generate` and `gen stream`. Texts go to stdout, the rest to stderr."""
+"""`gen generate` and `gen stream`, and the program that has all commands. Texts go to stdout, the rest to stderr."""
 
 import json
 import math
