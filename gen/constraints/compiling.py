@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gen.constraints.automata.automaton import Empty, TooLarge, Unsupported
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host import Grammar
 from gen.constraints.output_types import Plan, read_plan

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import _constants  # type: ignore[attr-defined]  # of the trees that `parsed` makes
 from typing import Any
 
-from gen.constraints.automata.automaton import TooLarge, Unsupported
+from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.parsing import parsed
 from gen.errors import ConstraintError, show
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from gen.arguments import check_flag, check_text
 from gen.constraints import grammars
-from gen.constraints.automata.automaton import Table
 from gen.constraints.automata.regexes import choice_table, regex_table
+from gen.constraints.automata.table import Table
 from gen.errors import ConstraintError, show
 
 Whitespace = Literal["line", "compact", "indent"]

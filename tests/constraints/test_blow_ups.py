@@ -15,7 +15,7 @@ import pytest
 SCRIPT = textwrap.dedent(
     """
     import json, resource, sys, time
-    from gen.constraints.automata.automaton import Empty, TooLarge, Unsupported
+    from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
     from gen.constraints.automata.regexes import choice_table, regex_table
     from gen.constraints.schema import closed_schema, schema_table
 

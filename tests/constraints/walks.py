@@ -5,7 +5,7 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.automaton import Table
+from gen.constraints.automata.table import Table
 
 
 def random_texts(table: Table, count: int, *, seed: int = 0, longest: int = 60) -> list[str]:

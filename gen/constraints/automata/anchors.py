@@ -8,8 +8,8 @@ may be. Example: "a$" with the text "a": the edge of `$` holds where the next is
 import re
 from collections.abc import Mapping
 
-from gen.constraints.automata.automaton import Nfa
 from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, category, complement, intersection
+from gen.constraints.automata.nfa import Nfa
 
 BEGIN, LINE_END, WORD, PERHAPS, OTHER, END, LAST_LINE_END = (1 << bit for bit in range(7))
 """What stands before or after a place: nothing, a newline, characters of `\\w`, or of it in one reading, others,
@@ -76,6 +76,7 @@ def without_guards(
     if not guards:
         return nfa, start, accept
     kinds = _kinds([guard for edges in guards.values() for _, guard in edges])
+    reading, silent = nfa.rows()
     out = Nfa()
     end = out.state()
     number: dict[tuple[int, int, int], int] = {}
@@ -93,20 +94,21 @@ def without_guards(
         state, before, after = key = todo.pop()
         here = number[key]
         if state == accept and after & END:
-            out.silent[here].append(end)
-        out.silent[here] += [place(target, before, after) for target in nfa.silent[state]]
+            out.join(here, end)
+        for target in silent[state]:
+            out.join(here, place(target, before, after))
         for target, guard in guards.get(state, ()):
             if still := after & guard.get(before, 0):
-                out.silent[here].append(place(target, before, still))
+                out.join(here, place(target, before, still))
         read: dict[int, list[tuple[int, int]]] = {}
-        for low, high, target in nfa.edges[state]:
+        for low, high, target in reading[state]:
             read.setdefault(target, []).append((low, high))
         for target, characters in read.items():
             for kind, ranges in kinds:
                 if then := _after(kind, after):
                     reached = place(target, kind, then)
-                    parts = intersection(tuple(characters), ranges)
-                    out.edges[here] += [(low, high, reached) for low, high in parts]
+                    for low, high in intersection(tuple(characters), ranges):
+                        out.edge(here, low, high, reached)
     return out, first, end
 
 

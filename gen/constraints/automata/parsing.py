@@ -4,7 +4,7 @@ import re
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
-from gen.constraints.automata.automaton import TooLarge, Unsupported
+from gen.constraints.automata.limits import TooLarge, Unsupported
 
 _LONGEST = 100_000  # characters of a pattern
 

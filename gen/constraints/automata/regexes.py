@@ -11,22 +11,15 @@ from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
 
 from gen.constraints.automata import anchors
-from gen.constraints.automata.automaton import (
-    MAX_STATES,
-    Empty,
-    Nfa,
-    Sparse,
-    Table,
-    TooLarge,
-    Unsupported,
-    check_deadline,
-    deadline_in,
-    determinise,
-    table,
-)
 from gen.constraints.automata.characters import EVERY, Ranges, any_case, category, complement, dot, union
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import MAX_STATES, Empty, TooLarge, Unsupported, check_deadline, deadline_in
+from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.parsing import parsed
-from gen.constraints.automata.texts import both, listed, utf8, write
+from gen.constraints.automata.spelling import raw_table
+from gen.constraints.automata.table import Table, table
+from gen.constraints.automata.texts import both, listed
 
 _CATEGORIES = {
     op.CATEGORY_DIGIT: "d",
@@ -45,7 +38,7 @@ def regex_table(pattern: str, flags: int = 0) -> Table:
         pattern: in the syntax of Python's re.
         flags: of Python's re.
     Raises:
-        Unsupported, TooLarge, Empty: see gen.constraints.automata.automaton.
+        Unsupported, TooLarge, Empty: see gen.constraints.automata.limits.
     """
     deadline = deadline_in()
     texts = matched(pattern, deadline, flags=flags)
@@ -62,16 +55,9 @@ def choice_table(texts: list[str]) -> Table:
     return table(found)
 
 
-def raw_table(texts: Sparse, deadline: float) -> Table:
-    """Texts over code points as a table over the bytes of their UTF-8."""
-    nfa = Nfa()
-    start = nfa.state()
-    return table(determinise(nfa, start, write(nfa, texts, start, utf8), deadline=deadline))
-
-
 def matched(
     pattern: str, deadline: float, *, flags: int = 0, search: bool = False, ecma: bool = False, certain: bool = True
-) -> Sparse | None:
+) -> Dfa | None:
     """The texts, over code points, that a pattern matches in full, or None.
 
     Args:
@@ -96,7 +82,7 @@ class _Reader:
         self._flags, self._search, self._ecma, self._certain, self._deadline = flags, search, ecma, certain, deadline
         self._steps = 0
 
-    def read(self, items: list[Any]) -> Sparse | None:
+    def read(self, items: list[Any]) -> Dfa | None:
         """The texts that the items match: those of the look-aheads at the beginning and of the rest at once."""
         begin = 0
         while begin < len(items) and _is_begin(items[begin], self._flags):
@@ -114,19 +100,19 @@ class _Reader:
             texts = both(texts, begun, self._deadline, without=not wanted)
         return texts
 
-    def _texts(self, items: list[Any], *, before: bool, after: bool) -> Sparse | None:
+    def _texts(self, items: list[Any], *, before: bool, after: bool) -> Dfa | None:
         """The texts that the items match, with any text before or after."""
         self._nfa = Nfa()
         self._guards: dict[int, list[tuple[int, anchors.Guard]]] = {}
         start = self._nfa.state()
         here = start
         if before:
-            self._nfa.edges[start] += [(*every, start) for every in EVERY]
+            self._nfa.edge(start, *EVERY[0], start)
             here = self._nfa.after(start)
         end = self._sequence(items, here, self._flags)
         if after:
             end = self._nfa.after(end)
-            self._nfa.edges[end] += [(*every, end) for every in EVERY]
+            self._nfa.edge(end, *EVERY[0], end)
         nfa, start, end = anchors.without_guards(self._nfa, self._guards, start, end)
         try:
             return determinise(nfa, start, end, MAX_STATES, self._deadline)
@@ -155,7 +141,7 @@ class _Reader:
         if kind is op.BRANCH:
             end = nfa.state()
             for alternative in value[1]:
-                nfa.silent[self._sequence(alternative, nfa.after(state), flags)].append(end)
+                nfa.join(self._sequence(alternative, nfa.after(state), flags), end)
             return end
         if kind is op.SUBPATTERN:
             _, more, less, items = value
@@ -175,13 +161,13 @@ class _Reader:
             state = self._sequence(items, nfa.after(state), flags)
         if most is op.MAXREPEAT:
             loop = nfa.after(state)
-            nfa.silent[self._sequence(items, nfa.after(loop), flags)].append(loop)
+            nfa.join(self._sequence(items, nfa.after(loop), flags), loop)
             return nfa.after(loop)
         end = nfa.state()
         for _ in range(most - least):
-            nfa.silent[state].append(end)
+            nfa.join(state, end)
             state = self._sequence(items, nfa.after(state), flags)
-        nfa.silent[state].append(end)
+        nfa.join(state, end)
         return end
 
     def _members(self, members: Any, flags: int) -> Ranges:

@@ -2,8 +2,12 @@
 
 from typing import Any, Literal
 
-from gen.constraints.automata.automaton import Empty, Nfa, Table, TooLarge, Unsupported, deadline_in, determinise, table
-from gen.constraints.automata.texts import both, listed, utf8, write
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.spelling import spell, utf8
+from gen.constraints.automata.table import Table, table
+from gen.constraints.automata.texts import both, listed
 from gen.constraints.schema.closed import closed_schema
 from gen.constraints.schema.writing.layout import LAYOUTS
 from gen.constraints.schema.writing.strings import string_texts
@@ -53,5 +57,5 @@ def string_table(schema: Any) -> Table:
             if part.values is not None:
                 texts = both(texts, listed(value for value in part.values if isinstance(value, str)), deadline)
             if texts is not None:
-                nfa.silent[write(nfa, texts, nfa.after(start), utf8)].append(end)
+                nfa.join(spell(nfa, texts, nfa.after(start), utf8), end)
     return table(determinise(nfa, start, end, deadline=deadline))

@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.references import References
 

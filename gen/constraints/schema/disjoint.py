@@ -4,7 +4,7 @@ What is written for the first part may be closed, but is checked against the sec
 open, with formats as mere remarks. Where there is no proof the answer is no.
 """
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.values import PartsOf, meets

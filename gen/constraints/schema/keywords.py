@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Bound, Items, Part, Properties, identity
 
 _REFUSED = {

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gen.constraints.automata.automaton import TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline
 from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.negation import negated
 from gen.constraints.schema.parts import ANYTHING, Part, Properties, merge

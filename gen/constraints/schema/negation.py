@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.keywords import SAYS_SOMETHING, own_part
 from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Part, Properties, kind
 from gen.constraints.schema.references import References

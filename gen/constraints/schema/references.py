@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 
 _IGNORES_SIBLINGS = re.compile(r"json-schema\.org/(schema|draft-0[3-7]/)")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part, identity, kind
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas

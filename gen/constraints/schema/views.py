@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gen.constraints.automata.automaton import Sparse, Unsupported
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part
@@ -13,9 +14,9 @@ class Patterns:
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self._known: dict[tuple[str, bool], Sparse | None] = {}
+        self._known: dict[tuple[str, bool], Dfa | None] = {}
 
-    def texts(self, pattern: str, path: str, *, certain: bool = True) -> Sparse | None:
+    def texts(self, pattern: str, path: str, *, certain: bool = True) -> Dfa | None:
         """The strings in which a pattern matches in every reading, or in any. Raises Unsupported, TooLarge."""
         key = (pattern, certain)
         if key not in self._known:

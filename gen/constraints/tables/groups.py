@@ -3,15 +3,21 @@
 Two states are of one group where they agree on every string of at most as many bytes as a token has: whether it can
 follow, and by how much it changes the number of tokens that are needed. A text of up to 1024 characters has 1026
 states and 35 groups: one for each that is so near to the end that a token might not fit, and one for all others.
+
+Example, the texts "abc" and "xbd", with the states 1 --a--> 2 --b--> 3 --c--> 4 and 1 --x--> 5 --b--> 6 --d--> 7. By
+strings of one byte the groups are {1}, {2, 5}, {3}, {6} and {4, 7}; by strings of two bytes {2, 5} falls apart, since
+"bc" can follow 2 alone.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.automaton import Table
+from gen.constraints.automata.arrays import Bools, Ints, Longs
+from gen.constraints.automata.table import Table
+from gen.constraints.tables.runs import Runs, runs_of
 from gen.constraints.tables.tokens_needed import FAR
 
-Ints = npt.NDArray[np.int32]
+_Sums = npt.NDArray[np.uint64]
 
 
 def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
@@ -23,35 +29,73 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     Returns:
         (states + 1,), group 0 being that of the dead state alone, and (groups,).
     """
-    after = table.next
-    change = np.where(after > 0, needed[after] - needed[:, None], FAR)
-    groups = np.minimum(np.arange(len(after), dtype=np.int32), 1)
-    states = np.arange(1, len(after))
-    for length in range(1, depth + 1):  # after it states of a group agree on strings of this length
-        lines = change[states] if length == 1 else groups[after[states]]
-        finer = _split(groups[states], lines, int(groups.max()) + 1)
-        stable = length > 1 and bool((finer == groups[states]).all())
+    count, classes = table.next.shape
+    runs = runs_of(table.next)
+    lines = _Lines(runs, classes, 2 * count)
+    groups = np.ones(count, np.int64)  # numbers of no meaning; what falls apart gets new ones
+    groups[0] = 0
+    sizes = np.bincount(groups, minlength=2 * count)
+    known = 2
+    change = needed[runs.target].astype(np.int64) - needed[runs.source] + int(FAR)  # never 0, which stands for no run
+    states = np.arange(1, count)
+    for length in range(1, depth + 1):  # after it states of a group agree on strings of at most this length
+        mine = groups[states]
+        places = runs.of(states)
+        seen = change[places].astype(np.uint64) if length == 1 else lines.names[groups[runs.target[places]]]
+        order, new = lines.sorted(states, places, seen, mine)
+        states, mine = states[order], mine[order]
+        part = np.cumsum(new) - 1
+        whole = np.bincount(mine, minlength=known)[:known] == sizes[:known]  # groups all of whose states are here
+        first = np.flatnonzero(new)
+        keeps = np.zeros(len(first), np.bool_)  # of a group that is here as a whole one part keeps the number
+        keepers = np.unique(mine[first], return_index=True)[1]
+        keeps[keepers] = whole[mine[first[keepers]]]
+        numbers = np.where(keeps, mine[first], known + np.cumsum(~keeps) - 1)
+        known += int((~keeps).sum())
+        finer = numbers[part]
+        moved = finer != mine
+        states, mine, finer = states[moved], mine[moved], finer[moved]
         groups[states] = finer
-        states = states[np.bincount(groups)[finer] > 1]  # what is alone stays alone
-        if stable or not states.size:
+        sizes[:known] += np.bincount(finer, minlength=known)[:known] - np.bincount(mine, minlength=known)[:known]
+        touched = np.zeros(count, np.bool_)
+        touched[runs.source[runs.leading_to(states)]] = True
+        states = np.flatnonzero(touched & (sizes[groups] > 1))  # what is alone stays alone
+        if not states.size:
             break
-    return groups, np.unique(groups, return_index=True)[1].astype(np.int32)
+    _, examples, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    return numbers.astype(np.int32), examples.astype(np.int32)
 
 
-def _split(groups: Ints, lines: Ints, count: int) -> Ints:
-    """Groups whose states also have equal lines: one part of each keeps its number, others are numbered from `count`.
+class _Lines:
+    """Tells the lines of states apart by two random sums of 64 bits each, to which a run adds as much as its classes
+    would one by one: two lines that differ have equal sums in less than one of 2 ** 90 cases.
 
-    Lines are told apart by a random sum, and then compared.
+    Attributes:
+        names: a random number for each group.
     """
-    factors = np.random.default_rng(0).integers(1, 2**63 - 1, lines.shape[1] + 1, np.int64).astype(np.uint64)
-    sums = lines.astype(np.uint64) @ factors[1:] + groups.astype(np.uint64) * factors[0]
-    _, first, part = np.unique(sums, return_index=True, return_inverse=True)
-    if not ((groups == groups[first[part]]).all() and (lines == lines[first[part]]).all()):  # hardly ever
-        whole = np.column_stack((groups, lines))
-        _, first, part = np.unique(whole, axis=0, return_index=True, return_inverse=True)
-    numbers = np.full(len(first), -1, np.int32)
-    kept, keeper = np.unique(groups[first], return_index=True)
-    numbers[keeper] = kept
-    new = numbers < 0
-    numbers[new] = np.arange(count, count + int(new.sum()), dtype=np.int32)
-    return numbers[part.ravel()]
+
+    def __init__(self, runs: Runs, classes: int, groups: int) -> None:
+        chance = np.random.default_rng(0)
+        self._begin = runs.begin
+        factors = chance.integers(0, 2**64 - 1, (2, classes + 1), np.uint64)
+        before = np.cumsum(factors, axis=1)
+        self._weights = before[:, runs.end] - before[:, runs.first]
+        self.names = chance.integers(0, 2**64 - 1, groups, np.uint64)
+        self._own = chance.integers(0, 2**64 - 1, 2, np.uint64) | np.uint64(1)
+
+    def sorted(self, states: Longs, places: Longs, seen: _Sums, groups: Longs) -> tuple[Longs, Bools]:
+        """An order of states in which those of a group with equal lines stand together, and where new ones begin."""
+        counts = self._begin[states + 1] - self._begin[states]
+        ends = np.cumsum(counts)
+        sums = []
+        for weights, own in zip(self._weights, self._own, strict=True):
+            running = np.zeros(len(places) + 1, np.uint64)
+            np.cumsum(weights[places] * seen, out=running[1:])
+            sums.append(running[ends] - running[ends - counts] + self.names[groups] * own)
+        order = np.argsort(sums[0], kind="stable")
+        new = np.ones(len(order), np.bool_)
+        new[1:] = False
+        for each in sums:
+            line = each[order]
+            new[1:] |= line[1:] != line[:-1]
+        return order, new

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gen.constraints.automata.automaton import Empty, Table, TooLarge
+from gen.constraints.automata.limits import Empty, TooLarge
+from gen.constraints.automata.table import Table
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.tokens_needed import FAR, closable
 from gen.constraints.tables.vocabulary import Vocabulary

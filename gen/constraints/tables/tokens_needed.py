@@ -9,8 +9,9 @@ What is counted is the shortest text in bytes, spelled in as few tokens as it ca
 import numpy as np
 import numpy.typing as npt
 
-from gen.constraints.automata.automaton import Table
-from gen.constraints.tables.vocabulary import MAX_BYTES, Vocabulary
+from gen.constraints.automata.table import Table
+from gen.constraints.tables.runs import runs_of
+from gen.constraints.tables.vocabulary import Vocabulary
 
 Ints = npt.NDArray[np.int32]
 
@@ -26,7 +27,7 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
         (states + 1,): how many tokens certainly suffice from each state: 0 where a text may end, `FAR` where it has no
         end. From each state that needs tokens, one token leads to a state that needs one less.
     """
-    distance, bytes_ = _ways(table, vocabulary)
+    distance, bytes_ = _ways(table, vocabulary.spells)
     if (distance[1:] >= FAR).any():
         table = Table(np.where(distance[table.next] < FAR, table.next, 0), table.classes, table.final)
     needed = np.where(table.final, 0, FAR).astype(np.int32)
@@ -41,49 +42,50 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     return table, needed
 
 
-def _ways(table: Table, vocabulary: Vocabulary) -> tuple[Ints, Ints]:
+def _ways(table: Table, spells: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Fewest bytes from each state to a final one, `FAR` where there is no way, and the first byte of such a way.
 
-    Ways are of bytes that are tokens by themselves, so that every way can be spelled.
+    Args:
+        spells: (256,) the bytes that are tokens by themselves; ways are of these, so that every way can be spelled.
     """
     states, classes = table.next.shape
-    spells = vocabulary.spells
     byte_of = np.full(classes, -1, np.int32)
-    for byte in np.flatnonzero(spells)[::-1]:
-        byte_of[table.classes[byte]] = byte
-    distance = np.where(table.final, 0, FAR).astype(np.int32)
-    after = np.where(byte_of >= 0, table.next, 0)
-    order = np.argsort(after, axis=None, kind="stable")
-    sources = (order // classes).astype(np.int32)
-    first = np.searchsorted(after.ravel()[order], np.arange(states + 1))
-    front = np.flatnonzero(table.final)
-    while front.size:  # breadth first, backwards
-        before = np.unique(np.concatenate([sources[first[state] : first[state + 1]] for state in front]))
-        before = before[(distance[before] == FAR) & (before > 0)]
-        distance[before] = distance[front[0]] + 1
-        front = before
-    best = np.where(after > 0, distance[after], FAR).argmin(1)
-    return distance, byte_of[best]
+    alone = np.flatnonzero(spells)[::-1]  # so that the lowest byte of a class is the last that is written
+    byte_of[table.classes[alone]] = alone
+    spelled = byte_of >= 0
+    runs = runs_of(table.next if spelled.all() else np.where(spelled, table.next, 0))
+    first, before = runs.begin_before.tolist(), runs.source[runs.before].tolist()
+    far = int(FAR)
+    distance = np.where(table.final, 0, far).tolist()
+    front: list[int] = np.flatnonzero(table.final).tolist()
+    for state in front:  # breadth first, backwards
+        farther = distance[state] + 1
+        for source in before[first[state] : first[state + 1]]:
+            if distance[source] == far:
+                distance[source] = farther
+                front.append(source)
+    distances = np.array(distance, np.int32)
+    best = np.zeros(states, np.int64)
+    leads = np.diff(runs.begin) > 0
+    if leads.any():
+        best[leads] = np.minimum.reduceat(
+            distances[runs.target] * np.int64(classes) + runs.first, runs.begin[:-1][leads]
+        )
+    return distances, byte_of[best % classes]
 
 
 def _tokens_along(table: Table, vocabulary: Vocabulary, states: Ints, bytes_: Ints) -> Ints:
     """Where tokens lead along the shortest way of each state: (longest token, states), 0 where no token ends."""
-    targets = np.zeros((min(vocabulary.longest, MAX_BYTES), len(states)), np.int32)
+    targets: list[Ints] = []
     places = np.arange(len(states))
-    at, node = states, np.zeros(len(states), np.int64)
-    first = 1  # node of the level
-    for depth, level in enumerate(vocabulary.levels):
+    at, node = states, np.zeros(len(states), np.int32)
+    while places.size and len(targets) < vocabulary.longest:
         byte = bytes_[at]
-        keys = level.parents.astype(np.int64) * 256 + level.bytes
-        wanted = node * 256 + byte
-        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        node = vocabulary.after(node, byte, len(targets))
         at = table.next[at, table.classes[byte]]
-        goes_on = keys[found] == wanted
-        node = first + found
-        targets[depth, places] = np.where(goes_on & vocabulary.is_token[node], at, 0)
-        goes_on &= ~table.final[at]
+        here = np.zeros(len(states), np.int32)
+        here[places] = np.where(vocabulary.is_token[node], at, 0)
+        targets.append(here)
+        goes_on = (node < vocabulary.nodes) & ~table.final[at]
         places, at, node = places[goes_on], at[goes_on], node[goes_on]
-        first += len(keys)
-        if not places.size:
-            break
-    return targets
+    return np.array(targets, np.int32).reshape(len(targets), len(states))

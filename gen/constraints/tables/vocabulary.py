@@ -100,7 +100,23 @@ class Vocabulary:
         self.is_token = np.zeros(self.nodes + 1, np.bool_)
         """Whether a token ends at a node."""
         self.is_token[node] = True
+        self._keys = [level.parents.astype(np.int64) * 256 + level.bytes for level in self.levels]
+        self._first = np.cumsum([1, *map(len, self._keys)]).tolist()
+        self._pairs = np.full((1 + len(self._keys[0])) * 256, self.nodes, np.int32)
+        """The nodes of the first two levels, by the node before each and a byte."""
+        for level, keys in enumerate(self._keys[:2]):
+            self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
         self._placed: dict[torch.device, PlacedVocabulary] = {}
+
+    def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
+        """The nodes after nodes that stand behind so many bytes, and one byte more; `nodes` where there is none."""
+        keys = nodes.astype(np.int64) * 256 + bytes_
+        if depth < 2:
+            pairs: npt.NDArray[np.int32] = self._pairs[keys]
+            return pairs
+        known = self._keys[depth]
+        found = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[found] == keys, found + self._first[depth], self.nodes).astype(np.int32)
 
     @property
     def longest(self) -> int:

@@ -4,22 +4,18 @@ from itertools import product
 
 import pytest
 
-from gen.constraints.automata.automaton import (
-    Empty,
-    Nfa,
-    TooLarge,
-    check_deadline,
-    deadline_in,
-    determinise,
-    table,
-)
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.limits import Empty, TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.table import table
 
 
 def third_from_the_end(letter: int, others: int, back: int) -> tuple[Nfa, int, int]:
     """Texts of two letters in which `letter` stands `back` places before the end: 2 ** back states."""
     nfa = Nfa()
     start = here = nfa.state()
-    nfa.edges[start] += [(letter, letter, start), (others, others, start)]
+    nfa.edge(start, letter, letter, start)
+    nfa.edge(start, others, others, start)
     here = nfa.reads(here, [(letter, letter)])
     for _ in range(back - 1):
         here = nfa.reads(here, [(letter, letter), (others, others)])

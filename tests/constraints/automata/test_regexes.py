@@ -5,8 +5,10 @@ import re
 
 import pytest
 
-from gen.constraints.automata.automaton import Empty, Table, TooLarge, Unsupported, deadline_in
-from gen.constraints.automata.regexes import choice_table, matched, raw_table, regex_table
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.regexes import choice_table, matched, regex_table
+from gen.constraints.automata.spelling import raw_table
+from gen.constraints.automata.table import Table
 from gen.constraints.automata.texts import holds
 from tests.constraints.walks import random_texts
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema import closed_schema
 from tests.constraints.schema.random_schemas import random_schema, random_value
 

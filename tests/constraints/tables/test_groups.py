@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gen.constraints.automata.regexes import regex_table
+from gen.constraints.automata.table import Table
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.tokens_needed import closable
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -50,17 +51,24 @@ def test_states_that_differ_only_farther_than_a_token_reaches_are_one_group() ->
     assert far[after_x] != far[after_y]
 
 
-def test_sums_that_are_equal_by_chance_join_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unlucky:
-        def integers(self, low: int, high: int, size: int, dtype: type) -> Any:
-            return np.zeros(size, dtype)
+@pytest.mark.parametrize("number", range(1, 100, 5))
+@pytest.mark.parametrize("depth", [1, 2, 5, 40])
+def test_there_are_as_few_groups_as_can_be(number: int, depth: int) -> None:
+    table, needed = closable(tables()[number], Vocabulary(spelled()))
+    groups, examples = groups_of(table, needed, depth)
+    slowly = refined(table, needed, depth)
+    assert len(examples) == len(set(slowly)) == len(set(zip(groups.tolist(), slowly, strict=True)))
 
-    vocabulary = Vocabulary(spelled())
-    for number in range(0, 100, 9):
-        table, needed = closable(tables()[number], vocabulary)
-        groups, examples = groups_of(table, needed, vocabulary.longest)
-        with monkeypatch.context() as patched:
-            patched.setattr(np.random, "default_rng", lambda _: Unlucky())
-            others, more = groups_of(table, needed, vocabulary.longest)
-        assert len(examples) == len(more)
-        assert len(set(zip(groups.tolist(), others.tolist(), strict=True))) == len(examples)
+
+def refined(table: Table, needed: Any, depth: int) -> list[int]:
+    """The group of each state: what is seen of a state is compared as a whole, round by round."""
+    after, tokens = table.next.tolist(), needed.tolist()
+    group = [min(state, 1) for state in range(len(after))]
+    for length in range(depth):
+        number: dict[Any, int] = {}
+        seen = [
+            (group[state], tuple(to and (tokens[to] - tokens[state] if not length else group[to], 1) for to in line))
+            for state, line in enumerate(after)
+        ]
+        group = [number.setdefault(one, len(number)) for one in seen]
+    return group

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gen
-from gen.constraints.automata.automaton import Empty, TooLarge
+from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.tables import token_automaton as module
 from gen.constraints.tables.token_automaton import Placed, TokenAutomaton

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import item_schemas
 
@@ -39,14 +39,14 @@ def write_array(writer: "Writer", part: Part, state: int, place: "Place") -> int
     else:
         if most is None:
             loop = nfa.state()
-            nfa.silent[writer.text(here, between if known else opened)].append(loop)
+            nfa.join(writer.text(here, between if known else opened), loop)
             after = writer.value(item_schemas(part, known), loop, inside)
             if after is not None:
-                nfa.silent[writer.text(after, between)].append(loop)
+                nfa.join(writer.text(after, between), loop)
                 ends.append(writer.text(after, f"{closing}]"))
     if not ends:
         return None
     end = nfa.state()
     for one in ends:
-        nfa.silent[one].append(end)
+        nfa.join(one, end)
     return end

@@ -6,7 +6,8 @@ part of them is too long. Formats that are none of these say nothing about a tex
 
 from functools import cache
 
-from gen.constraints.automata.automaton import Sparse, deadline_in
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import deadline_in
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import ANY, of_length
 
@@ -62,11 +63,11 @@ _FORMATS = {
 _LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
 
 
-def format_texts(name: str) -> Sparse | None:
+def format_texts(name: str) -> Dfa | None:
     """The texts of a format; any text for formats that are none."""
     return _known(name) if name in _FORMATS else ANY
 
 
 @cache
-def _known(name: str) -> Sparse | None:
+def _known(name: str) -> Dfa | None:
     return of_length(matched(_FORMATS[name], deadline_in(60)), 0, _LONGEST.get(name))

@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from gen.constraints.automata.automaton import Unsupported
+from gen.constraints.automata.limits import Unsupported
 
 
 class Layout(NamedTuple):

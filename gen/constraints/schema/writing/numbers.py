@@ -9,7 +9,10 @@ from functools import lru_cache
 from math import lcm
 from typing import NamedTuple
 
-from gen.constraints.automata.automaton import Edge, Sparse, TooLarge, Unsupported, deadline_in, trimmed
+import numpy as np
+
+from gen.constraints.automata.dfa import Dfa, trimmed
+from gen.constraints.automata.limits import TooLarge, Unsupported, deadline_in
 from gen.constraints.automata.regexes import matched
 from gen.constraints.schema.parts import Bound
 
@@ -24,7 +27,7 @@ _MOST_STATES = 5000
 
 
 @lru_cache(1024)
-def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fraction, ...], whole: bool) -> Sparse | None:
+def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fraction, ...], whole: bool) -> Dfa | None:
     """The numbers within the bounds that are multiples of all; without an exponent if there is a bound.
 
     Raises Unsupported for multiples that are no whole numbers, TooLarge for multiples of large ones.
@@ -48,22 +51,18 @@ def _minus(bound: Bound | None) -> Bound | None:
     return bound and (-bound[0], bound[1])
 
 
-def _signed(positive: Sparse | None, negative: Sparse | None) -> Sparse | None:
+def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
     """Positive texts, and negative ones with a minus."""
     if negative is None:
         return positive
-    rows: list[list[Edge]] = [[]]
-    final = [False]
-    for texts, minus in ((positive, False), (negative, True)):
-        if texts is None:
-            continue
-        shift = len(rows)
-        moved = [[(low, high, target + shift) for low, high, target in row] for row in texts.edges]
-        rows[0] += [(45, 45, shift)] if minus else moved[0]
-        rows += moved
-        final += texts.final
-    rows[0].sort()
-    return trimmed(rows, final)
+    minus = np.array([[0, 45, 45, 1]], np.int32)
+    edges = np.concatenate((minus, negative.edges + np.array([1, 0, 0, 1], np.int32)))
+    final = np.concatenate((np.zeros(1, np.bool_), negative.final))
+    if positive is None:
+        return Dfa(edges, final)
+    moved = positive.edges + np.array([len(final), 0, 0, len(final)], np.int32)
+    begins = moved[positive.edges[:, 0] == 0] * np.array([0, 1, 1, 1], np.int32)
+    return trimmed(np.concatenate((edges, begins, moved)), np.concatenate((final, positive.final)))
 
 
 class _State(NamedTuple):
@@ -93,22 +92,20 @@ class _Magnitudes:
             if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
                 raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
 
-    def texts(self) -> Sparse | None:
+    def texts(self) -> Dfa | None:
         first = _State(0, -1, 0, 0, 0, False)
         number = {first: 0}
         order = [first]
-        rows: list[list[Edge]] = []
-        for state in order:
-            row: list[Edge] = []
+        edges: list[tuple[int, int, int, int]] = []
+        for place, state in enumerate(order):
             for code, after in self._steps(state):
                 if after not in number:
                     number[after] = len(order)
                     order.append(after)
-                row.append((code, code, number[after]))
-            rows.append(row)
+                edges.append((place, code, code, number[after]))
             if len(order) > _MOST_STATES:
                 raise TooLarge("more states than a number may have")
-        return trimmed(rows, [self._accepts(state) for state in order])
+        return trimmed(np.array(edges, np.int32), np.array([self._accepts(state) for state in order]))
 
     def _steps(self, state: _State) -> list[tuple[int, _State]]:
         pointed = state.decimals >= 0

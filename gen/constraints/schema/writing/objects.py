@@ -6,7 +6,9 @@ one (then a comma follows), or how many if there is a limit. The count stops at 
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gen.constraints.automata.automaton import Sparse, Unsupported
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import Unsupported
+from gen.constraints.automata.spelling import json_content, spell
 from gen.constraints.automata.texts import ANY, both, holds, listed
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
@@ -21,7 +23,7 @@ _MOST_PATTERNS = 3
 class _Others(NamedTuple):
     """Names that are not listed, and the schemas that their values must meet."""
 
-    names: Sparse
+    names: Dfa
     schemas: tuple[Any, ...]
 
 
@@ -69,56 +71,63 @@ class _Object:
         self._opened, self._between, self._closing = writer.layout.around(place.level)
 
     def write(self, state: int, listed_ones: list[tuple[str, tuple[Any, ...]]], others: list[_Others]) -> int | None:
-        writer, nfa = self._writer, self._writer.nfa
-        here: dict[int, int] = {0: writer.text(state, "{")}  # the state after so many properties
-        for name, schemas in listed_ones:
-            there = {} if name in self._part.required else {count: nfa.after(one) for count, one in here.items()}
-            for count, start in self._separated(here).items():
-                key = writer.text(start, writer.layout.dumps(name, 0).decode() + writer.layout.name)
+        writer, nfa, required = self._writer, self._writer.nfa, self._part.required
+        here = {0: writer.text(state, "{")}  # the state after so many properties
+        keys: dict[int, int] = {}  # where the name of one more begins, that has so many with it
+        last_required = max((place for place, (name, _) in enumerate(listed_ones) if name in required), default=-1)
+        closing: dict[bool, int] = {}  # where an object may end, with no property or with some
+        for place, (name, schemas) in enumerate(listed_ones):
+            if place > last_required:
+                self._may_close(here, closing)
+            self._separate(here, keys)
+            here = {}
+            for count, start in keys.items():
+                key = writer.text(start, writer.layout.dumps(name, 0).decode()[1:] + writer.layout.name)
                 end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
                 if end is not None:
-                    nfa.silent[end].append(there.setdefault(count, nfa.state()))
-            here = there
+                    nfa.join(end, here.setdefault(count, nfa.state()))
+            keys = {} if name in required else {count: nfa.after(start) for count, start in keys.items()}
         if others:
-            self._write_others(here, others)
-        ends = []
-        for count, one in here.items():
-            if count >= self._counts.least:
-                ends.append(writer.text(one, f"{self._closing}}}" if count else "}"))
-        if not ends:
+            self._write_others(here, keys, others)
+        self._may_close(here, closing)
+        if not closing:
             return None
         end = nfa.state()
-        for one in ends:
-            nfa.silent[one].append(end)
+        for some, one in closing.items():
+            nfa.join(writer.text(one, f"{self._closing}}}" if some else "}"), end)
         return end
 
-    def _separated(self, here: dict[int, int]) -> dict[int, int]:
-        """The states where one more property begins, after its separator, by the count with it."""
-        starts: dict[int, int] = {}
+    def _may_close(self, here: dict[int, int], closing: dict[bool, int]) -> None:
+        """Let objects end at states after enough properties."""
+        for count, one in here.items():
+            if count >= self._counts.least:
+                self._writer.nfa.join(one, closing.setdefault(count > 0, self._writer.nfa.state()))
+
+    def _separate(self, here: dict[int, int], keys: dict[int, int]) -> None:
+        """Write what stands before one more property, and the quote of its name."""
         for count, one in here.items():
             after = self._counts.after(count)
             if after is not None:
-                start = starts.setdefault(after, self._writer.nfa.state())
-                self._writer.nfa.silent[self._writer.text(one, self._between if count else self._opened)].append(start)
-        return starts
+                separated = self._writer.text(one, (self._between if count else self._opened) + '"')
+                self._writer.nfa.join(separated, keys.setdefault(after, self._writer.nfa.state()))
 
-    def _write_others(self, here: dict[int, int], others: list[_Others]) -> None:
+    def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[_Others]) -> None:
         """Any number of properties that are not listed, at the states after those that are."""
         nfa, limit = self._writer.nfa, self._counts.limit
         if limit is None:  # any number more; one alone is counted
             here.setdefault(1, nfa.state())
         for count in range(limit or 1):
-            before = here if limit is None else {count: here[count]} if count in here else {}
-            for after, start in self._separated(before).items():
-                for end in self._properties(start, others):
-                    nfa.silent[end].append(here.setdefault(after, nfa.state()))
+            self._separate(here if limit is None else {count: here[count]} if count in here else {}, keys)
+            if count + 1 in keys:
+                for end in self._properties(keys[count + 1], others):
+                    nfa.join(end, here.setdefault(count + 1, nfa.state()))
 
     def _properties(self, state: int, others: list[_Others]) -> list[int]:
-        """One property that is not listed; the states after it."""
+        """One property that is not listed, after the quote of its name; the states after it."""
         writer = self._writer
         ends = []
         for names, schemas in others:
-            key = writer.text(writer.string(state, names), writer.layout.name)
+            key = writer.text(spell(writer.nfa, names, state, json_content), '"' + writer.layout.name)
             depth = self._place.depth if schemas else self._place.depth - 1
             end = writer.value(schemas, key, self._place.within("additionalProperties", depth))
             if end is not None:
@@ -126,9 +135,9 @@ class _Object:
         return ends
 
 
-def _names(writer: "Writer", part: Part, place: "Place") -> Sparse | None:
+def _names(writer: "Writer", part: Part, place: "Place") -> Dfa | None:
     """All names that `propertyNames` allows."""
-    texts: Sparse | None = ANY
+    texts: Dfa | None = ANY
     for schema in part.names:
         path = f"{place.path}/propertyNames"
         parts = [one for one in writer.parts_of((schema,), path) if "string" in one.types]
@@ -146,7 +155,7 @@ def _names(writer: "Writer", part: Part, place: "Place") -> Sparse | None:
     return texts
 
 
-def _others(writer: "Writer", part: Part, allowed: Sparse | None, place: "Place") -> list[_Others]:
+def _others(writer: "Writer", part: Part, allowed: Dfa | None, place: "Place") -> list[_Others]:
     """The names that are not listed, by which patterns they match."""
     patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
     if len(patterns) > _MOST_PATTERNS:

@@ -1,15 +1,15 @@
 """The strings that a part allows, as texts over code points."""
 
-from gen.constraints.automata.automaton import Sparse
+from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.texts import ANY, both, listed, of_length
 from gen.constraints.schema.parts import Part
 from gen.constraints.schema.views import Patterns
 from gen.constraints.schema.writing.formats import format_texts
 
 
-def string_texts(part: Part, patterns: Patterns, path: str) -> Sparse | None:
+def string_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
     """The strings of the part's formats, patterns and lengths that it does not exclude, or None. Raises as they do."""
-    texts: Sparse | None = ANY
+    texts: Dfa | None = ANY
     for one in [format_texts(name) for name in part.formats] + [patterns.texts(one, path) for one in part.patterns]:
         texts = one if texts is ANY else texts if one is ANY else both(texts, one, patterns.deadline)
     for pattern in part.unmatched:
@@ -19,9 +19,9 @@ def string_texts(part: Part, patterns: Patterns, path: str) -> Sparse | None:
     return of_length(texts, part.min_length, part.max_length)
 
 
-def perhaps_texts(part: Part, patterns: Patterns, path: str) -> Sparse | None:
+def perhaps_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
     """The strings that meet the part in some reading: patterns as wide as they are read, formats as mere remarks."""
-    texts: Sparse | None = ANY
+    texts: Dfa | None = ANY
     for pattern in part.patterns:
         texts = both(texts, patterns.texts(pattern, path, certain=False), patterns.deadline)
     for pattern in part.unmatched:

@@ -1,10 +1,15 @@
 """Parts as an automaton over bytes: every value that a schema allows, as it is written."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gen.constraints.automata.automaton import Nfa, Sparse, TooLarge, Unsupported, check_deadline
-from gen.constraints.automata.texts import json_content, listed, write
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline, deadline_in
+from gen.constraints.automata.nfa import Mark, Nfa
+from gen.constraints.automata.spelling import json_content, spell
+from gen.constraints.automata.texts import listed
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part
@@ -31,11 +36,11 @@ class Place(NamedTuple):
         return Place(f"{self.path}/{step}", depth, self.level + 1)
 
 
-class _Copy(NamedTuple):
-    """States that were written for a value: the first, the one after the last, where the value begins and ends."""
+class _Written(NamedTuple):
+    """What was written for a value: between which marks, and the states where the value begins and ends."""
 
-    first: int
-    beyond: int
+    begin: Mark
+    beyond: Mark
     start: int
     end: int
 
@@ -53,7 +58,7 @@ class Writer:
         self.patterns = Patterns(deadline)
         self._merger = Merger(root, deadline, Disjoint(self.parts_of, self.patterns, closed))
         self._open: set[tuple[int, ...]] = set()
-        self._copies: dict[tuple[tuple[int, ...], int, int], _Copy | None] = {}
+        self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
 
     def parts_of(self, schemas: Sequence[Any], path: str) -> Sequence[Part]:
         """The parts of values that meet all of the schemas."""
@@ -73,29 +78,33 @@ class Writer:
         if place.level > _LEVELS:
             raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
         check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+        if not schemas:
+            return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
         start = self.nfa.after(state)
+        begin = self.nfa.mark()._replace(states=start)
         self._open.add(key[0])
-        parts = self.parts_of(schemas, place.path)
-        ends = [end for part in parts for end in self._part(part, start, place) if end is not None]
+        end = self.any_of(self.parts_of(schemas, place.path), start, place)
         self._open.discard(key[0])
+        self._copies[key] = None if end is None else _Written(begin, self.nfa.mark(), start, end)
+        return end
+
+    def any_of(self, parts: Sequence[Part], state: int, place: Place) -> int | None:
+        """Write any value of some parts after `state`; returns the state after it, None if there is no value."""
+        ends = [end for part in parts for end in self._part(part, state, place) if end is not None]
         if not ends:
-            self._copies[key] = None
             return None
         end = self.nfa.state()
         for one in ends:
-            self.nfa.silent[one].append(end)
-        self._copies[key] = _Copy(start, end + 1, start, end)
+            self.nfa.join(one, end)
         return end
 
     def text(self, state: int, text: str) -> int:
         """Write a text as it is."""
-        for byte in text.encode():
-            state = self.nfa.reads(state, ((byte, byte),))
-        return state
+        return self.nfa.spell(state, text.encode())
 
-    def string(self, state: int, texts: Sparse) -> int:
+    def string(self, state: int, texts: Dfa) -> int:
         """Write any of some texts as a JSON string."""
-        return self.text(write(self.nfa, texts, self.text(state, '"'), json_content), '"')
+        return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
 
     def _part(self, part: Part, state: int, place: Place) -> Iterator[int | None]:
         """Write a part after `state`; where each of its alternatives ends."""
@@ -103,7 +112,7 @@ class Writer:
             values = allowed_values(part, self.parts_of, self.patterns, place.path)
             texts = listed(self.layout.dumps(value, place.level) for value in values)
             if texts is not None:
-                yield write(self.nfa, texts, self.nfa.after(state))
+                yield self.nfa.insert(texts, self.nfa.after(state))
             return
         free = part is ANYTHING
         for name in TYPES:
@@ -119,7 +128,10 @@ class Writer:
         if name == "null":
             return self.text(state, "null")
         if name == "boolean":
-            return write(self.nfa, _TRUTHS, state)
+            end = self.nfa.state()
+            for text in ("true", "false"):
+                self.nfa.join(self.text(state, text), end)
+            return end
         if name == "array":
             return write_array(self, part, state, place)
         if name == "object":
@@ -131,22 +143,22 @@ class Writer:
             numbers = number_texts(part.low, part.high, part.multiples, name == "integer")
         except Unsupported as error:
             raise Unsupported(f"{error} at {place.path}") from None
-        return None if numbers is None else write(self.nfa, numbers, state)
+        return None if numbers is None else self.nfa.insert(numbers, state)
 
-    def _copy(self, copy: _Copy | None, state: int) -> int | None:
+    def _copy(self, written: _Written | None, state: int) -> int | None:
         """Copy what was written before, to stand after `state`."""
-        if copy is None:
+        if written is None:
             return None
-        nfa = self.nfa
-        shift = len(nfa.edges) - copy.first
-        for one in range(copy.first, copy.beyond):
-            new = nfa.state()
-            if one == copy.end:  # what leads on from there is no part of the value
-                continue
-            nfa.silent[new] = [target + shift for target in nfa.silent[one]]
-            nfa.edges[new] = [(low, high, target + shift) for low, high, target in nfa.edges[one]]
-        nfa.silent[state].append(copy.start + shift)
-        return copy.end + shift
+        shift = self.nfa.copy(written.begin, written.beyond)
+        self.nfa.join(state, written.start + shift)
+        return written.end + shift
 
 
-_TRUTHS = listed((b"true", b"false")) or Sparse([], [])
+@lru_cache(256)
+def _any_value(layout: Layout, depth: int, level: int) -> Dfa:
+    """Values of any type, as they are written at a level: the same in all schemas."""
+    writer = Writer(True, False, layout, deadline_in(60))
+    start = writer.nfa.state()
+    end = writer.any_of((ANYTHING,), start, Place("#", depth, level))
+    assert end is not None  # there is always null; tells mypy
+    return determinise(writer.nfa, start, end, deadline=writer.deadline)

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from gen.constraints.automata.automaton import Sparse, TooLarge, Unsupported
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Bound
 from gen.constraints.schema.writing.numbers import number_texts
@@ -76,10 +77,10 @@ def test_numbers_are_those_within_the_bounds(seed: int) -> None:
     assert accepted > 500
 
 
-def walk(texts: Sparse, chance: random.Random) -> str:
+def walk(texts: Dfa, chance: random.Random) -> str:
     state, text = 0, ""
-    while not texts.final[state] or (texts.edges[state] and chance.random() < 0.95):
-        low, high, state = chance.choice(texts.edges[state])
+    while not texts.final[state] or (texts.lines[state] and chance.random() < 0.95):
+        low, high, state = chance.choice(texts.lines[state])
         text += chr(chance.randint(low, high))
     return text
 

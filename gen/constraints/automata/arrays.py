@@ -1,0 +1,42 @@
+"""Edges as arrays: where those of each state begin, which overlap, several ranges of numbers as one array.
+
+Example: the states [0, 0, 2] of three edges begin at [0, 2, 2, 3], so that state 1 has none; the ranges from [5, 0] to
+[7, 1] are the numbers 5, 6 and 0.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def by_number(edges: Ints) -> Longs:
+    """The order of (n, 4) edges, each source, low, high, target, by source and low."""
+    return np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 1], kind="stable")
+
+
+def overlapping(edges: Ints) -> Ints:
+    """The states two of whose edges share a number, of edges in order."""
+    before, after = edges[:-1], edges[1:]
+    found: Ints = before[(before[:, 0] == after[:, 0]) & (after[:, 1] <= before[:, 2]), 0]
+    return found
+
+
+def begins(states: Ints | Longs, count: int) -> Longs:
+    """Where each of `count` states begins among states in order, (count + 1,)."""
+    out = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(states, minlength=count), out=out[1:])
+    return out
+
+
+def ranges(first: Longs, end: Longs) -> Longs:
+    """All numbers from first[0] below end[0], then those from first[1] below end[1], and so on."""
+    counts = end - first
+    return np.repeat(end - np.cumsum(counts), counts) + np.arange(int(counts.sum()))
+
+
+def adjacency(sources: Ints, targets: Ints, count: int) -> tuple[list[int], list[int]]:
+    """Where the targets of each state begin, (count + 1,), and the targets in the order of their sources."""
+    return begins(sources, count).tolist(), targets[np.argsort(sources, kind="stable")].tolist()

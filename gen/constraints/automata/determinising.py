@@ -1,0 +1,217 @@
+"""From nondeterministic automata to deterministic ones, by sets of states; what is deterministic already stays.
+
+Example: state 0 leads to 1 by "a", and without reading to 2, which leads to itself by "b" and without reading to 1,
+
+    from {0, 2}, which is where a text begins:          "a" leads to 1, "b" to {2, 1}
+    from {2, 1}:                                        "b" leads to {2, 1}
+    state 1 leads to nothing: it is no set, but itself
+
+Of most automata most states are such, copies of what was deterministic before: they keep their edges, and only the few
+sets are taken apart. Everything has a bound: states, members of all sets together (memory) and a deadline (time).
+"""
+
+from array import array
+from itertools import pairwise
+
+import numpy as np
+
+from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, overlapping
+from gen.constraints.automata.dfa import Dfa, trimmed
+from gen.constraints.automata.limits import MAX_STATES, Empty, TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.silent import aliases, through
+
+_MEMBERS = 2_000_000  # of all sets of states together: some 100 MB
+_BETWEEN_LOOKS = 20_000  # edges between two looks at the clock
+
+Edge = tuple[int, int, int]
+"""Lowest and highest number, inclusive, and the state that it leads to."""
+
+
+def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES, deadline: float | None = None) -> Dfa:
+    """The deterministic automaton of the texts that lead from `start` to `accept`, by sets of states.
+
+    Raises:
+        TooLarge: more than max_states states, or past the deadline (of `deadline_in`; None is 2 seconds from now).
+        Empty: there is no such text.
+    """
+    sets = _Sets(nfa, accept, max_states, deadline_in() if deadline is None else deadline)
+    found = trimmed(*sets.reach(start))
+    if found is None:
+        raise Empty("no text meets this")
+    return found
+
+
+class _Sets:
+    """States of the deterministic automaton: those of an Nfa that are deterministic, and sets of them, which are
+    numbered behind them.
+
+    Attributes:
+        edges: (n, 4) of the Nfa, sorted, past states that only lead to another one without reading.
+        node: for each state the one of the deterministic automaton that stands for it; -1: not known yet.
+    """
+
+    def __init__(self, nfa: Nfa, accept: int, max_states: int, deadline: float) -> None:
+        self.accept, self.count = accept, nfa.states
+        self._max_states, self._deadline = max_states, deadline
+        self._number: dict[frozenset[int], int] = {}
+        self._members: list[frozenset[int]] = []
+        self._closures: dict[int, frozenset[int]] = {}
+        self._leaving: dict[int, list[Edge]] = {}
+        self._size = self._work = 0
+        edges, silent = nfa.arrays()
+        self._alias = aliases(edges, silent, accept, self.count)
+        edges[:, 3] = self._alias[edges[:, 3]]
+        silent[:, 1] = self._alias[silent[:, 1]]
+        self.edges = edges[by_number(edges)]
+        self._begin = begins(self.edges[:, 0], self.count)
+        says = np.diff(self._begin) > 0
+        says[accept] = True
+        self._says = says.tolist()  # which states read or accept
+        self._first, self._after = adjacency(silent[:, 0], silent[:, 1], self.count)
+        single = np.ones(self.count, np.bool_)
+        single[silent[:, 0]] = False
+        single[overlapping(self.edges)] = False
+        self._final = np.arange(self.count) == accept
+        self._own = self.edges
+        read = through(self.edges, silent, self._closure, self.count)
+        single[read.states] = True
+        for state, members in zip(read.states, read.closures, strict=True):
+            self._number[members | {state}] = state
+            self._final[state] |= accept in members
+        edges = np.concatenate((self.edges, read.edges))
+        self.edges = edges[by_number(edges)]
+        self._single = single.tolist()
+        self.node: list[int] = np.where(single, np.arange(self.count), -1).tolist()
+
+    def reach(self, start: int) -> tuple[Ints, Bools]:
+        """The edges of all that can be reached from a state, which becomes 0, and where texts may end."""
+        node, count = self.node, self.count
+        begin, targets = begins(self.edges[:, 0], count).tolist(), self.edges[:, 3].tolist()
+        reached = bytearray(count)  # which of the Nfa's states
+        made = array("i")  # edges of sets
+        first = self._node(int(self._alias[start]))
+        order = [first] if first < count else []
+        for state in order:
+            reached[state] = 1
+        done = sets = 0
+        while done < len(order) or sets < len(self._members):
+            while done < len(order):
+                state = order[done]
+                done += 1
+                for target in targets[begin[state] : begin[state + 1]]:
+                    to = node[target]
+                    if to < 0:
+                        to = self._node(target)
+                    if to < count and not reached[to]:
+                        reached[to] = 1
+                        order.append(to)
+                if not done % 1024:
+                    self._look(1024, len(order))
+            if sets < len(self._members):
+                for low, high, to in self._taken_apart(self._members[sets]):
+                    made.extend((count + sets, low, high, to))
+                    if to < count and not reached[to]:
+                        reached[to] = 1
+                        order.append(to)
+                sets += 1
+                self._look(0, len(order))
+        self._look(0, len(order))
+        return self._arranged(first, np.frombuffer(reached, np.bool_), np.array(made, np.int32).reshape(-1, 4))
+
+    def _arranged(self, first: int, reached: Bools, made: Ints) -> tuple[Ints, Bools]:
+        """The edges of what was reached and of the sets, with states numbered anew."""
+        used = np.concatenate((reached, np.ones(len(self._members), np.bool_)))
+        number = np.cumsum(used, dtype=np.int32) - 1
+        number[:first] += 1
+        number[first] = 0
+        kept = self.edges[reached[self.edges[:, 0]]]
+        kept[:, 3] = np.array(self.node, np.int32)[kept[:, 3]]
+        edges = np.concatenate((kept, made))
+        edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
+        final = np.zeros(int(used.sum()), np.bool_)
+        ends = np.array([self.accept in members for members in self._members], np.bool_)
+        final[number[used]] = np.concatenate((self._final, ends))[used]
+        return edges, final
+
+    def _node(self, state: int) -> int:
+        """What stands for a state: itself, if nothing can be reached from it without reading, or a set."""
+        if self.node[state] < 0:
+            self.node[state] = self._of(self._closure(state))
+        return self.node[state]
+
+    def _of(self, members: frozenset[int]) -> int:
+        """The state of the deterministic automaton for a set of states."""
+        if len(members) == 1:
+            [one] = members
+            if self._single[one]:
+                return one
+        number = self._number.get(members)
+        if number is None:
+            number = self._number[members] = self.count + len(self._members)
+            self._members.append(members)
+            self._add(len(members))
+        return number
+
+    def _closure(self, state: int) -> frozenset[int]:
+        """What can be reached without reading, of that only what reads or accepts."""
+        known = self._closures.get(state)
+        if known is None:
+            first, after = self._first, self._after
+            seen, todo = {state}, [state]
+            while todo:
+                here = todo.pop()
+                new = [one for one in after[first[here] : first[here + 1]] if one not in seen]
+                seen.update(new)
+                todo += new
+            known = frozenset([one for one in seen if self._says[one]])
+            self._closures[state] = known
+            self._add(len(known))
+            self._look(len(seen), 0)
+        return known
+
+    def _taken_apart(self, members: frozenset[int]) -> list[Edge]:
+        """The edges of a set, cut where one begins or ends; a piece leads to all that its edges lead to."""
+        leaving = sorted([edge for state in members for edge in self._edges_of(state)])
+        self._look(len(leaving) + 1, 0)
+        if not any(after[0] <= before[1] for before, after in pairwise(leaving)):
+            return [(low, high, self._node(target)) for low, high, target in leaving]
+        cuts = sorted({low for low, _, _ in leaving} | {high + 1 for _, high, _ in leaving})
+        place = {cut: index for index, cut in enumerate(cuts)}
+        targets: list[list[int]] = [[] for _ in cuts]
+        for low, high, target in leaving:
+            self._look(place[high + 1] - place[low], 0)
+            for index in range(place[low], place[high + 1]):
+                targets[index].append(target)
+        known: dict[tuple[int, ...], int] = {}
+        row: list[Edge] = []
+        for index, together in enumerate(targets):
+            if together:
+                key = tuple(together)
+                if key not in known:
+                    alone = self._node(key[0]) if len(key) == 1 else None
+                    known[key] = self._of(frozenset().union(*map(self._closure, key))) if alone is None else alone
+                row.append((cuts[index], cuts[index + 1] - 1, known[key]))
+        return row
+
+    def _edges_of(self, state: int) -> list[Edge]:
+        """The edges of a state of the Nfa."""
+        known = self._leaving.get(state)
+        if known is None:
+            lines = self._own[self._begin[state] : self._begin[state + 1], 1:].tolist()
+            known = self._leaving[state] = [(low, high, target) for low, high, target in lines]
+        return known
+
+    def _look(self, work: int, reached: int) -> None:
+        """Look at the clock once in a while, and whether there are too many states."""
+        if reached + len(self._members) > self._max_states:
+            raise TooLarge(f"more than {self._max_states} states")
+        self._work += work
+        if self._work > _BETWEEN_LOOKS:
+            self._work = 0
+            check_deadline(self._deadline, f"an automaton of {reached + len(self._members)} states and more")
+
+    def _add(self, members: int) -> None:
+        self._size += members
+        if self._size > _MEMBERS:
+            raise TooLarge(f"more than {_MEMBERS} states in {len(self._members)} sets of states")

@@ -1,0 +1,86 @@
+"""Deterministic automata over whole numbers, as one array of edges.
+
+Example, the texts "a" and "b...b": state 0 leads to 1 by "a" and to 2 by "b", and 2 to itself by "b",
+
+    edges [[0, 97, 97, 1], [0, 98, 98, 2], [2, 98, 98, 2]]      final [False, True, True]
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from gen.constraints.automata.arrays import Bools, Ints, adjacency, by_number
+
+
+class Dfa:
+    """A deterministic automaton; the start is state 0, and a final state can be reached from each state.
+
+    Args:
+        edges: in any order; those of one state that touch and lead to one state become one.
+
+    Attributes:
+        edges: (n, 4), each source, low, high, target, sorted; those of a state are disjoint.
+        final: (states,) whether a text may end there.
+    """
+
+    def __init__(self, edges: Ints, final: Bools) -> None:
+        self.edges, self.final = joined(edges), final
+
+    @cached_property
+    def lines(self) -> list[list[tuple[int, int, int]]]:
+        """For each state low, high and target of its edges."""
+        out: list[list[tuple[int, int, int]]] = [[] for _ in self.final]
+        for source, low, high, target in self.edges.tolist():
+            out[source].append((low, high, target))
+        return out
+
+    def holds(self, text: str) -> bool:
+        """Whether a text, of code points, is one of the automaton's."""
+        state = 0
+        for code in map(ord, text):
+            after = next((target for low, high, target in self.lines[state] if low <= code <= high), None)
+            if after is None:
+                return False
+            state = after
+        return bool(self.final[state])
+
+
+def joined(edges: Ints) -> Ints:
+    """Edges sorted by state and number; those of one state that touch and lead to one state as one."""
+    if len(edges) < 2:
+        return edges
+    edges = edges[by_number(edges)]
+    before, after = edges[:-1], edges[1:]
+    new = (before[:, 0] != after[:, 0]) | (before[:, 3] != after[:, 3]) | (before[:, 2] + 1 != after[:, 1])
+    if new.all():
+        return edges
+    first = np.flatnonzero(np.concatenate(([True], new)))
+    last = np.append(first[1:], len(edges)) - 1
+    out = edges[first]
+    out[:, 2] = edges[last, 2]
+    return out
+
+
+def trimmed(edges: Ints, final: Bools) -> Dfa | None:
+    """The automaton with those states alone that lead to a final one; None if 0 is none of them.
+
+    Args:
+        edges, final: as of `Dfa`; 0 leads to all states.
+    """
+    first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
+    seen = bytearray(final.tobytes())
+    todo: list[int] = np.flatnonzero(final).tolist()
+    for state in todo:
+        for source in before[first[state] : first[state + 1]]:
+            if not seen[source]:
+                seen[source] = 1
+                todo.append(source)
+    if not seen[0]:
+        return None
+    if len(todo) == len(final):
+        return Dfa(edges, final)
+    live = np.frombuffer(seen, np.bool_)
+    number = (np.cumsum(live) - 1).astype(np.int32)
+    edges = edges[live[edges[:, 3]] & live[edges[:, 0]]]
+    edges[:, 0], edges[:, 3] = number[edges[:, 0]], number[edges[:, 3]]
+    return Dfa(edges, final[live])

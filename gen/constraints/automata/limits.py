@@ -1,0 +1,29 @@
+"""What an automaton may cost, and the three ways in which there is none."""
+
+import time
+
+MAX_STATES = 30_000
+SECONDS = 2.0
+
+
+class Unsupported(Exception):
+    """The automaton cannot say this; another engine may. The message names keyword and path."""
+
+
+class TooLarge(Exception):
+    """The automaton has too many states, or takes too long to make; another engine may do."""
+
+
+class Empty(Exception):
+    """No text at all meets the constraint: an error, never a reason to fall back."""
+
+
+def deadline_in(seconds: float = SECONDS) -> float:
+    """When this thread will have computed for `seconds` more: what else the machine does changes no result."""
+    return time.thread_time() + seconds
+
+
+def check_deadline(deadline: float, what: str = "making the automaton") -> None:
+    """Raise TooLarge if the deadline is over."""
+    if time.thread_time() > deadline:
+        raise TooLarge(f"{what} takes too long")

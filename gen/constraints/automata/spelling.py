@@ -1,0 +1,148 @@
+"""Characters as bytes: automata over code points become automata over UTF-8, or over the content of JSON strings.
+
+Each set of characters is written once as a small automaton, which is copied wherever it stands. Example: "é" is the
+bytes C3 A9, so that an edge of "é" from 0 to 1 becomes 0 --C3--> 2 --A9--> 1.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.characters import LAST
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import Empty, deadline_in
+from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.table import Table, table
+
+Bytes = tuple[tuple[int, int], ...]
+"""Ranges of bytes, one after the other."""
+
+Encode = Callable[[int, int], tuple[Bytes, ...]]
+"""How a range of code points is written in bytes."""
+
+
+def raw_table(texts: Dfa, deadline: float) -> Table:
+    """Texts over code points as a table over the bytes of their UTF-8."""
+    nfa = Nfa()
+    start = nfa.state()
+    return table(determinise(nfa, start, spell(nfa, texts, start, utf8), deadline=deadline))
+
+
+def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
+    """Write texts over code points into an automaton over bytes, after `start`; returns the state where they end."""
+    end = nfa.state()
+    again = bool((texts.edges[:, 3] == 0).any())  # then `start` must be kept free of it
+    begin = nfa.after(start) if again else start
+    place = np.arange(len(texts.final), dtype=np.int32) + (nfa.new(len(texts.final) - 1) - 1)
+    place[0] = begin
+    nfa.join_all(place[texts.final], end)
+    for ranges, pairs in _by_characters(texts.edges):
+        character = _character(ranges, encode)
+        if character is not None:
+            _copy(nfa, character, place[pairs])
+    return end
+
+
+def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:
+    """Sets of characters, as ranges, each with the pairs of states, (n, 2), that it leads from and to."""
+    if not len(edges):
+        return []
+    edges = edges[np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 3], kind="stable")]
+    new = np.ones(len(edges), np.bool_)
+    new[1:] = (edges[1:, 0] != edges[:-1, 0]) | (edges[1:, 3] != edges[:-1, 3])
+    first = np.flatnonzero(new)
+    sizes = np.diff(np.append(first, len(edges)))
+    found: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    ranges = list(zip(edges[:, 1].tolist(), edges[:, 2].tolist(), strict=True))
+    for at, size in zip(first.tolist(), sizes.tolist(), strict=True):
+        found.setdefault(tuple(ranges[at : at + size]), []).append(at)
+    return [(characters, edges[places][:, [0, 3]]) for characters, places in found.items()]
+
+
+def _copy(nfa: Nfa, character: Dfa, pairs: Ints) -> None:
+    """Copy the automaton of one character, whose only final state is the last one, between pairs of states."""
+    last = len(character.final) - 1
+    place = np.empty((len(pairs), last + 1), np.int32)
+    place[:, 0], place[:, last] = pairs[:, 0], pairs[:, 1]
+    inner = len(pairs) * (last - 1)
+    place[:, 1:last] = (np.arange(inner, dtype=np.int32) + nfa.new(inner)).reshape(len(pairs), last - 1)
+    edges = np.repeat(character.edges[None], len(pairs), 0)
+    edges[:, :, 0], edges[:, :, 3] = place[:, character.edges[:, 0]], place[:, character.edges[:, 3]]
+    nfa.put(edges.reshape(-1, 4))
+
+
+@lru_cache(2048)
+def _character(ranges: tuple[tuple[int, int], ...], encode: Encode) -> Dfa | None:
+    """One character of these ranges, in bytes; the final state is made the last one."""
+    nfa = Nfa()
+    start, end = nfa.state(), nfa.state()
+    known: dict[tuple[int, int, int], int] = {}
+    for low, high in ranges:
+        for sequence in encode(low, high):
+            after = end
+            for first, last in reversed(sequence[1:]):
+                key = (first, last, after)
+                if key not in known:
+                    known[key] = nfa.state()
+                    nfa.edge(known[key], *key)
+                after = known[key]
+            nfa.edge(start, *sequence[0], after)
+    try:
+        found = determinise(nfa, start, end, deadline=deadline_in(60))
+    except Empty:  # surrogates alone
+        return None
+    place = np.arange(len(found.final), dtype=np.int32)
+    final, last = int(found.final.argmax()), len(place) - 1
+    place[final], place[last] = last, final
+    edges = found.edges.copy()
+    edges[:, 0], edges[:, 3] = place[edges[:, 0]], place[edges[:, 3]]
+    return Dfa(edges, np.arange(len(place)) == last)
+
+
+@lru_cache(8192)
+def utf8(low: int, high: int) -> tuple[Bytes, ...]:
+    """A range of code points as UTF-8, without surrogates."""
+    todo, out = [(low, high)], []
+    while todo:
+        first, last = todo.pop()
+        cut = _cut(first, last)
+        if first > last:
+            continue
+        if cut is not None:
+            todo += [(cut, last), (first, cut - 1)]
+        elif not 0xD800 <= first <= 0xDFFF:
+            out.append(tuple(zip(chr(first).encode(), chr(last).encode(), strict=True)))
+    return tuple(out)
+
+
+def _cut(first: int, last: int) -> int | None:
+    """Where a range must be cut so that its parts are a range in each byte; None if it is one."""
+    for bound in (0x80, 0x800, 0xD800, 0xE000, 0x10000):
+        if first < bound <= last:
+            return bound
+    if last >= 0x80:
+        for bits in (6, 12, 18):
+            below = (1 << bits) - 1
+            if first & ~below != last & ~below:
+                if first & below:
+                    return (first | below) + 1
+                if last & below != below:
+                    return last & ~below
+    return None
+
+
+_SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
+
+
+@lru_cache(8192)
+def json_content(low: int, high: int) -> tuple[Bytes, ...]:
+    """A range of code points inside a JSON string, as `json.dumps(ensure_ascii=False)` writes them."""
+    escaped = [code for code in (*range(32), 34, 92) if low <= code <= high]
+    out = [tuple((byte, byte) for byte in f"\\{_SHORT.get(code, f'u{code:04x}')}".encode()) for code in escaped]
+    for first, last in ((32, 33), (35, 91), (93, LAST)):
+        if max(first, low) <= min(last, high):
+            out += utf8(max(first, low), min(last, high))
+    return tuple(out)
