@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.constraints.compiling import carry_out, compile, compiled_before
 from gen.constraints.constraint import Constraint
-from gen.constraints.output_types import read_plan
+from gen.constraints.plans import read_plan
 from gen.errors import ArgumentError, BatchError, ConstraintError, show
 from gen.isolation import isolated
 from gen.loop.jobs import Job

@@ -1,7 +1,7 @@
 """Compiles an output type for a model's vocabulary: to an automaton if it can be one, else for llguidance."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
 from gen.constraints.host import Grammar
-from gen.constraints.output_types import Plan, read_plan
+from gen.constraints.plans import Plan, read_plan
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
@@ -20,6 +20,7 @@ from gen.requests.reading import check_model
 from gen.tokenizers import Tokenizer
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
+_MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
 _kept: WeakKeyDictionary[Tokenizer, OrderedDict[Hashable, Constraint]] = WeakKeyDictionary()
 _changing = Lock()
 
@@ -83,9 +84,14 @@ def carry_out(model: Model, plan: Plan) -> Constraint:
     with _changing:
         kept[plan.key] = constraint
         kept.move_to_end(plan.key)
-        if len(kept) > _MOST_KEPT:
+        while len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES):
             kept.popitem(last=False)
     return replace(constraint, parse=plan.parse)  # equal schemas may be of different types
+
+
+def _bytes(constraints: Iterable[Constraint]) -> int:
+    """How many bytes some constraints hold by now: rows are made when they are first needed."""
+    return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
 
 
 def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:

@@ -1,21 +1,15 @@
-"""What a text may be asked to be: patterns, choices, JSON schemas, grammars and Python types, each read into a plan.
+"""What a text may be asked to be beside a Python type: a pattern, one of some options, a JSON schema, a grammar.
 
-A plan says the same to both engines: how to make the automaton, how to write the grammar for llguidance, and how to
-read a text as a value. `gen.constraints.compiling` carries it out.
+`gen.constraints.plans` says what becomes of them. Example: `gen.choice(["yes", 1])` has the texts yes and 1.
 """
 
 import json
-import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any, Literal
 
 from gen.arguments import check_flag, check_text
-from gen.constraints import grammars
-from gen.constraints.automata.regexes import choice_table, regex_table
-from gen.constraints.automata.table import Table
 from gen.errors import ConstraintError, show
 
 Whitespace = Literal["line", "compact", "indent"]
@@ -49,23 +43,6 @@ class Grammar:
     """See `gen.grammar`."""
 
     lark: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What becomes of an output type.
-
-    Attributes:
-        key: equal for output types with equal texts.
-        table: makes the automaton, and raises what is in its way; None where llguidance alone can say it.
-        grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
-        parse: reads a whole text. Raises ValueError where the type refuses the value.
-    """
-
-    key: tuple[Hashable, ...]
-    table: Callable[[], Table] | None
-    grammar: Callable[[], str]
-    parse: Callable[[str], Any]
 
 
 def regex(pattern: str) -> Regex:
@@ -152,95 +129,6 @@ def grammar(lark: str) -> Grammar:
         raise ConstraintError(f"a grammar must be a str, got {show(lark)}")
     check_text("the grammar", lark)
     return Grammar(lark)
-
-
-def read_plan(output_type: Any) -> Plan:
-    """What becomes of an output type.
-
-    Raises:
-        ConstraintError: it is none.
-    """
-    if isinstance(output_type, Grammar):
-        return Plan(
-            key=("grammar", output_type.lark),
-            table=None,
-            grammar=partial(grammars.of_lark, output_type.lark),
-            parse=str,
-        )
-    if isinstance(output_type, Choice):
-        texts = list(output_type.options)
-        return Plan(
-            key=("choice", *texts),
-            table=partial(choice_table, texts),
-            grammar=partial(grammars.of_choice, texts),
-            parse=output_type.options.__getitem__,
-        )
-    if isinstance(output_type, JsonSchema):
-        return _json_plan(output_type, json.loads)
-    if not isinstance(output_type, type) and isinstance(getattr(output_type, "pattern", None), str):
-        pattern = _pattern_of(output_type)
-        return Plan(
-            key=("regex", pattern),
-            table=partial(regex_table, pattern),
-            grammar=partial(grammars.of_regex, pattern),
-            parse=str,
-        )
-    for kind, hint in _HINTS.items():
-        if isinstance(output_type, kind):
-            raise ConstraintError(f"{show(output_type)} is no output type; {hint}.")
-    return _type_plan(output_type)
-
-
-_HINTS: dict[Any, str] = {
-    str: "gen.regex takes a pattern, gen.choice a list of options",
-    dict: "gen.json_schema takes a schema",
-    list | tuple | set: "gen.choice takes options; a list of types is for a list of prompts, one for each",
-}
-
-
-def _type_plan(output_type: Any) -> Plan:
-    """The plan of a Python type; where its JSON is always a string, without the quotes."""
-    from gen.constraints.python_types import is_text, schema_of  # pydantic is not for those who ask for no type
-    from gen.constraints.schema import string_table
-
-    schema, adapter = schema_of(output_type)
-    if not is_text(schema, schema):
-        return _json_plan(JsonSchema(json.dumps(schema, ensure_ascii=False), True, "line"), adapter.validate_json)
-
-    def parse(text: str) -> Any:
-        return adapter.validate_json(json.dumps(text))
-
-    return Plan(
-        key=("text", json.dumps(schema, ensure_ascii=False)),
-        table=partial(string_table, schema),
-        grammar=partial(grammars.of_text, schema),
-        parse=parse,
-    )
-
-
-def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
-    from gen.constraints.schema import schema_table
-
-    schema = json.loads(asked.schema)
-    return Plan(
-        key=("json", asked.schema, asked.closed, asked.whitespace),
-        table=partial(schema_table, schema, closed=asked.closed, whitespace=asked.whitespace),
-        grammar=partial(grammars.of_schema, schema, closed=asked.closed, whitespace=asked.whitespace),
-        parse=parse,
-    )
-
-
-def _pattern_of(output_type: Any) -> str:
-    """A pattern with the flags that it was compiled with, if it was."""
-    pattern: str = output_type.pattern
-    if not isinstance(output_type, re.Pattern):
-        return regex(pattern).pattern
-    flags = "".join(letter for letter, flag in _FLAGS.items() if output_type.flags & flag)
-    pattern = re.sub(r"^\(\?[aimsux]+\)", "", pattern)  # they are among its flags
-    return f"(?{flags}){pattern}" if flags else pattern
-
-
-_FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 
 
 def _text_of(option: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 import gen
-from gen.constraints.output_types import read_plan
+from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
 
 

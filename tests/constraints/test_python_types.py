@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from gen.constraints.output_types import read_plan
+from gen.constraints.plans import read_plan
 from gen.constraints.python_types import is_text, schema_of
 from gen.errors import ConstraintError
 from tests.constraints.walks import random_texts

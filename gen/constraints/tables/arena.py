@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.token_automaton import KINDS, TokenAutomaton
+from gen.constraints.tables.device_rows import KINDS
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 
 NEEDED, WORST, ITSELF, FIRST_CLASS = 3, 4, 5, 6

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gen.constraints.automata.arrays import begins
 from gen.devices import to_device
 from gen.errors import ConstraintError
 from gen.models.base import Model
@@ -70,6 +71,8 @@ class Vocabulary:
         levels, nodes: the trie; node 0 is the root, the others are numbered level by level.
         node_of: (size,) int32, where a token ends; `nodes` for one that is never allowed.
         bytes: (size, longest) int16, `NO_BYTE` behind the last one.
+        children: (nodes + 1,) where the nodes after each node begin.
+        first_token: (nodes + 2,) where the tokens that end at each node begin in `by_node`, (size,).
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
@@ -100,6 +103,10 @@ class Vocabulary:
         self.is_token = np.zeros(self.nodes + 1, np.bool_)
         """Whether a token ends at a node."""
         self.is_token[node] = True
+        parents = np.concatenate([level.parents for level in self.levels])
+        self.children = begins(parents, self.nodes) + 1
+        self.by_node = np.argsort(self.node_of, kind="stable")
+        self.first_token = begins(self.node_of, self.nodes + 1)
         self._keys = [level.parents.astype(np.int64) * 256 + level.bytes for level in self.levels]
         self._first = np.cumsum([1, *map(len, self._keys)]).tolist()
         self._pairs = np.full((1 + len(self._keys[0])) * 256, self.nodes, np.int32)

@@ -11,8 +11,10 @@ import torch
 import gen
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
+from gen.constraints.tables import device_rows
 from gen.constraints.tables import token_automaton as module
-from gen.constraints.tables.token_automaton import Placed, TokenAutomaton
+from gen.constraints.tables.device_rows import Placed
+from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.testing import no_host_sync, virtual_gpus
 from tests.constraints.samples import tables
@@ -53,7 +55,7 @@ def unpacked(placed: Placed, size: int) -> "np.ndarray[Any, Any]":
 
 
 def test_made_ahead_on_a_device_they_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK", 20 * WORDY.nodes)
+    monkeypatch.setattr(device_rows, "_CHUNK", 20 * WORDY.nodes)
     for number in range(0, 100, 3):
         automaton = TokenAutomaton(tables()[number], WORDY)
         with virtual_gpus(2):

@@ -1,0 +1,147 @@
+"""What becomes of an output type: how to make its automaton, how to write it for llguidance, how to read a text of it.
+
+Both engines are told the same. `gen.constraints.compiling` carries a plan out. Example: the plan of `int` is that of
+the schema {"type": "integer"}, whose texts pydantic reads.
+"""
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from gen.constraints import grammars
+from gen.constraints.automata.regexes import choice_table, regex_table
+from gen.constraints.automata.table import Table
+from gen.constraints.output_types import Choice, Grammar, JsonSchema, regex
+from gen.constraints.schema import schema_table, string_table
+from gen.constraints.type_keys import TypeKey
+from gen.errors import ConstraintError, show
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What becomes of an output type.
+
+    Attributes:
+        key: equal for output types with equal texts.
+        table: makes the automaton, and raises what is in its way; None where llguidance alone can say it.
+        grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
+        parse: reads a whole text. Raises ValueError where the type refuses the value.
+    """
+
+    key: tuple[Hashable, ...]
+    table: Callable[[], Table] | None
+    grammar: Callable[[], str]
+    parse: Callable[[str], Any]
+
+
+def read_plan(output_type: Any) -> Plan:
+    """What becomes of an output type.
+
+    Raises:
+        ConstraintError: it is none.
+    """
+    if isinstance(output_type, Grammar):
+        return Plan(
+            key=("grammar", output_type.lark),
+            table=None,
+            grammar=partial(grammars.of_lark, output_type.lark),
+            parse=str,
+        )
+    if isinstance(output_type, Choice):
+        texts = list(output_type.options)
+        return Plan(
+            key=("choice", *texts),
+            table=partial(choice_table, texts),
+            grammar=partial(grammars.of_choice, texts),
+            parse=output_type.options.__getitem__,
+        )
+    if isinstance(output_type, JsonSchema):
+        return _json_plan(output_type, json.loads)
+    if not isinstance(output_type, type) and isinstance(getattr(output_type, "pattern", None), str):
+        pattern = _pattern_of(output_type)
+        return Plan(
+            key=("regex", pattern),
+            table=partial(regex_table, pattern),
+            grammar=partial(grammars.of_regex, pattern),
+            parse=str,
+        )
+    for kind, hint in _HINTS.items():
+        if isinstance(output_type, kind):
+            raise ConstraintError(f"{show(output_type)} is no output type; {hint}.")
+    return _type_plan(output_type)
+
+
+_HINTS: dict[Any, str] = {
+    str: "gen.regex takes a pattern, gen.choice a list of options",
+    dict: "gen.json_schema takes a schema",
+    list | tuple | set: "gen.choice takes options; a list of types is for a list of prompts, one for each",
+}
+
+
+def _type_plan(output_type: Any) -> Plan:
+    """The plan of a Python type, kept for as long as the type is what it was: reading it takes milliseconds."""
+    key = TypeKey(output_type)
+    with _changing:
+        _, plan = _read.get(key.ids, (key, None))
+    if plan is None:
+        plan = _new_type_plan(output_type)
+    if key.known:
+        with _changing:
+            _read.setdefault(key.ids, (key, plan))
+            _read.move_to_end(key.ids)
+            if len(_read) > _MOST_READ:
+                _read.popitem(last=False)
+    return plan
+
+
+_MOST_READ = 64
+_read: OrderedDict[tuple[Hashable, ...], tuple[TypeKey, Plan]] = OrderedDict()
+_changing = Lock()
+
+
+def _new_type_plan(output_type: Any) -> Plan:
+    """The plan of a Python type; where its JSON is always a string, without the quotes."""
+    from gen.constraints.python_types import is_text, schema_of  # pydantic is not for those who ask for no type
+
+    schema, adapter = schema_of(output_type)
+    if not is_text(schema, schema):
+        return _json_plan(JsonSchema(json.dumps(schema, ensure_ascii=False), True, "line"), adapter.validate_json)
+
+    def parse(text: str) -> Any:
+        return adapter.validate_json(json.dumps(text))
+
+    return Plan(
+        key=("text", json.dumps(schema, ensure_ascii=False)),
+        table=partial(string_table, schema),
+        grammar=partial(grammars.of_text, schema),
+        parse=parse,
+    )
+
+
+def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
+    def table() -> Table:
+        return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
+
+    def grammar() -> str:
+        return grammars.of_schema(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
+
+    key = ("json", asked.schema, asked.closed, asked.whitespace)
+    return Plan(key=key, table=table, grammar=grammar, parse=parse)
+
+
+def _pattern_of(output_type: Any) -> str:
+    """A pattern with the flags that it was compiled with, if it was."""
+    pattern: str = output_type.pattern
+    if not isinstance(output_type, re.Pattern):
+        return regex(pattern).pattern
+    flags = "".join(letter for letter, flag in _FLAGS.items() if output_type.flags & flag)
+    pattern = re.sub(r"^\(\?[aimsux]+\)", "", pattern)  # they are among its flags
+    return f"(?{flags}){pattern}" if flags else pattern
+
+
+_FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}

@@ -1,0 +1,154 @@
+"""An automaton on a device with all of its rows, which are made there at once, chunk by chunk of states.
+
+All states of a chunk are walked through the trie of the vocabulary together, level by level. Example, the tokens a and
+ab: at[0] holds the states, at[1] = next[at[0] + class of "a"], at[2] = next[at[1] + class of "b"]; a token is allowed
+where its node does not hold 0, the dead state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.table import Table
+from gen.constraints.tables.tokens_needed import FAR
+from gen.constraints.tables.vocabulary import Vocabulary
+from gen.devices import to_device
+
+KINDS = 3
+"""Rows of a state: tokens that are allowed at all, those that do not raise the tokens needed, those that lower it."""
+
+_CHUNK = 2**24  # nodes times states that are walked at once on a device
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An automaton on a device.
+
+    Attributes:
+        after: (states, classes) int32, the states that follow states 1 and on; 0 is dead.
+        needed: (states,) int32, how many tokens suffice to end.
+        worst: (states,) int32, how many tokens suffice after any allowed token; 0 where that is not known yet.
+        rows: (rows, bytes) uint8, distinct rows of allowed tokens, the lowest bit first.
+        row_of: (states, 3) int64, the row of each kind; 0 where that is not known yet.
+    """
+
+    after: Tensor
+    needed: Tensor
+    worst: Tensor
+    rows: Tensor
+    row_of: Tensor
+
+
+class _Tables(NamedTuple):
+    """What a walk through all tokens reads on a device: a state is told by where its line begins in `next`.
+
+    Attributes:
+        next: where the line of the next state begins, for each state and class, int32; that of the dead state is 0.
+        needed: the tokens needed, int32, as often for each state as its line is long.
+        node_of: of each token.
+        parents, columns: of each level the parents and the classes of the bytes that lead from there, int32.
+        width: how long a line is.
+    """
+
+    next: Tensor
+    needed: Tensor
+    node_of: Tensor
+    parents: Sequence[Tensor]
+    columns: Sequence[Tensor]
+    width: int
+
+
+def placed(
+    table: Table, needed: Ints, groups: Ints, examples: Ints, vocabulary: Vocabulary, device: torch.device
+) -> Placed:
+    """Put an automaton on a device; on a CPU without its rows.
+
+    Args:
+        needed, groups, examples: as `tokens_needed.closable` and `groups.groups_of` give them.
+    Host sync: one on other devices, for how many rows differ.
+    """
+    after, tokens = _put(table.next[1:], device), _put(needed[1:], device)
+    row_bytes, states = -(-vocabulary.size // 8), len(after)
+    if device.type == "cpu":
+        rows = torch.empty((0, row_bytes), dtype=torch.uint8, device=device)
+        row_of = torch.zeros((states, KINDS), dtype=torch.int64, device=device)
+        return Placed(after, tokens, torch.zeros_like(tokens), rows, row_of)
+    group_of = _put(groups[1:].astype(np.int64), device)
+    tables = _tables(table, needed, vocabulary, device)
+    size = max(1, _CHUNK // vocabulary.nodes)
+    parts = [_allowed(tables, chunk) for chunk in torch.split(_put(examples, device), size)]
+    packed = torch.cat([_packed(masks) for masks, _ in parts]).view(-1, row_bytes)
+    raised = torch.cat([raised for _, raised in parts]).index_select(0, group_of)
+    rows, which = _distinct(packed)
+    return Placed(after, tokens, tokens + raised, rows, which.view(-1, KINDS).index_select(0, group_of))
+
+
+def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.device) -> _Tables:
+    """What a walk through all tokens reads."""
+    there = vocabulary.on(device)
+    width = table.next.shape[1]
+    classes = _put(table.classes.astype(np.int32), device)
+    return _Tables(
+        _put((table.next * width).astype(np.int32).ravel(), device),
+        _put(needed.repeat(width), device),
+        there.node_of,
+        [parents for parents, _ in there.levels],
+        [classes.index_select(0, bytes_) for _, bytes_ in there.levels],
+        width,
+    )
+
+
+def _allowed(tables: _Tables, states: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens that states allow, of each kind, (states, 3, size) bool, and by how much any of them raises the
+    tokens needed, (states,) int32. Host sync: none.
+    """
+    places = states * tables.width
+    nodes = 1 + sum(map(len, tables.parents))
+    at = torch.zeros((nodes + 1, len(states)), dtype=torch.int32, device=states.device)
+    at[0] = places
+    first = 1
+    for parents, columns in zip(tables.parents, tables.columns, strict=True):
+        reached = at.index_select(0, parents) + columns.unsqueeze(1)
+        at[first : first + len(columns)] = tables.next.index_select(0, reached.view(-1)).view_as(reached)
+        first += len(columns)
+    after = at.index_select(0, tables.node_of).T
+    live = after > 0
+    change = tables.needed.index_select(0, after.reshape(-1)).view_as(after)
+    change -= tables.needed.index_select(0, places).unsqueeze(1)
+    change.masked_fill_(~live, -int(FAR))
+    masks = torch.stack((live, live & (change <= 0), live & (change < 0)), 1)
+    return masks, change.amax(1).clamp(min=0)
+
+
+def _packed(masks: Tensor) -> Tensor:
+    """(..., size) bool -> (..., bytes) uint8, the lowest bit first. Host sync: none."""
+    bits = torch.unflatten(torch.nn.functional.pad(masks, (0, -masks.shape[-1] % 8)).to(torch.uint8), -1, (-1, 8))
+    packed = bits[..., 0].clone()
+    for place in range(1, 8):
+        packed |= bits[..., place] << place
+    return packed
+
+
+def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that differ, and for each row which of them it is, (rows,) int64: told apart by two random sums of 64
+    bits. Host sync: one.
+    """
+    generator = np.random.default_rng(0)
+    factors = _put(generator.integers(-(2**63), 2**63 - 1, (2, rows.shape[1]), np.int64) | 1, rows.device)
+    sums = torch.stack(
+        [torch.cat([(part * factor).sum(1) for part in torch.split(rows, 256)]) for factor in factors], 1
+    )
+    names, which = torch.unique(sums, dim=0, return_inverse=True)
+    first = torch.zeros(len(names), dtype=torch.int64, device=rows.device)
+    first.scatter_(0, which, torch.arange(len(rows), device=rows.device))
+    return rows.index_select(0, first), which
+
+
+def _put(array: npt.NDArray[np.generic] | Sequence[int], device: torch.device) -> Tensor:
+    return to_device(torch.from_numpy(np.ascontiguousarray(array)), device)

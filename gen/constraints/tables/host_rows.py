@@ -1,0 +1,99 @@
+"""The rows of one state at a time, on the CPU: which tokens it allows, and which of them leave enough tokens to end.
+
+A state is walked through the trie of the vocabulary, level by level. Where few of a level's nodes can be reached, as
+within the name of a property, their children alone are looked at; where many can, as within a string, all nodes of the
+next level at once. Example: after `{"na` the tokens m, me and me": are allowed. One child of the root can be reached,
+m, which has one, me, which has one, me": three nodes are looked at and their neighbours, of a hundred thousand.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gen.constraints.automata.arrays import Ints, Longs, ranges
+from gen.constraints.automata.table import Table
+from gen.constraints.tables.vocabulary import Vocabulary
+
+_FEW = 6  # few nodes are less than one in so many
+
+
+class Rows(NamedTuple):
+    """What a state allows.
+
+    Attributes:
+        kinds: (3, bytes) uint8, the lowest bit first: all tokens, those that do not raise the tokens needed, those
+            that lower it.
+        raised: by how much any allowed token may raise the tokens needed.
+    """
+
+    kinds: npt.NDArray[np.uint8]
+    raised: int
+
+
+class HostRows:
+    """Makes rows of any state of an automaton. A state is told by where its line begins in `next`.
+
+    Attributes:
+        nbytes: how many bytes this holds.
+    """
+
+    def __init__(self, table: Table, needed: Ints, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._width = table.next.shape[1]
+        self._next = table.next.astype(np.int64).ravel() * self._width
+        self._needed = needed.repeat(self._width)
+        self._needed[: self._width] = 0  # the dead state raises nothing
+        self._columns = [table.classes[level.bytes] for level in vocabulary.levels]
+        self.nbytes = self._next.nbytes + self._needed.nbytes + sum(one.nbytes for one in self._columns)
+
+    def of(self, state: int) -> Rows:
+        """The rows of a state."""
+        start, size = state * self._width, self._vocabulary.size
+        tokens, after = self._walked(start)
+        change = self._needed.take(after) - self._needed[start]
+        kinds = np.zeros((3, size), np.bool_)
+        if tokens is None:
+            np.greater(after, 0, out=kinds[0])
+            np.logical_and(kinds[0], change <= 0, out=kinds[1])
+            np.logical_and(kinds[0], change < 0, out=kinds[2])
+        else:
+            kinds[0, tokens], kinds[1, tokens], kinds[2, tokens] = True, change <= 0, change < 0
+        return Rows(np.packbits(kinds, axis=-1, bitorder="little"), max(0, int(change.max(initial=0))))
+
+    def _walked(self, start: int) -> tuple[Longs | None, Longs]:
+        """The tokens that a state allows and the states after them; None for all tokens, dead after what is not."""
+        vocabulary = self._vocabulary
+        at = np.zeros(vocabulary.nodes + 1, np.int64)
+        at[0] = start
+        last, few = slice(0, 1), np.zeros(1, np.int64)  # nodes of the last level, and which can be reached if few can
+        found: list[slice | Longs] = []
+        total = 0
+        for level, columns in zip(vocabulary.levels, self._columns, strict=True):
+            here = slice(last.stop, last.stop + len(columns))
+            begin, end = vocabulary.children[few], vocabulary.children[few + 1]
+            if few.size and int((end - begin).sum()) * _FEW < len(columns):
+                nodes = ranges(begin, end)
+                after = self._next[np.repeat(at[few], end - begin) + columns[nodes - here.start]]
+                few = nodes[after > 0]
+                at[few] = after[after > 0]
+                reached = few.size
+                found.append(few)
+            else:
+                after = at.take(level.parents)
+                after += columns
+                self._next.take(after, out=at[here], mode="clip")
+                reached = int(np.count_nonzero(at[here]))
+                few = np.flatnonzero(at[here]) + here.start if reached * _FEW < len(columns) else few[:0]
+                found.append(here)
+            total += reached
+            last = here
+            if not reached:
+                break
+        if total * _FEW >= vocabulary.nodes:
+            return None, at.take(vocabulary.node_of)
+        nodes = np.concatenate(
+            [np.flatnonzero(at[one]) + one.start if isinstance(one, slice) else one for one in found]
+        )
+        begin, end = vocabulary.first_token[nodes], vocabulary.first_token[nodes + 1]
+        return vocabulary.by_node[ranges(begin, end)], np.repeat(at[nodes], end - begin)
