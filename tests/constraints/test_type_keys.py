@@ -4,7 +4,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 import pytest
@@ -64,8 +64,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         lambda: list[Person],
         lambda: dict[str, list[Point | None]],
         lambda: Literal["a", 1, None],
-        lambda: Union[int, str],
-        lambda: Optional[Pair],
+        lambda: int | str,
+        lambda: Pair | None,
         lambda: tuple[int, ...],
         lambda: Any,
         lambda: type(None),
@@ -81,7 +81,7 @@ def test_a_type_is_read_once(read: list[Any], make: Callable[[], Any]) -> None:
     [
         (Literal[1], Literal[True]),
         (Literal["int"], Literal["str"]),
-        (Union[int, str], Union[str, int]),
+        (int | str, str | int),
         (list[int] | str, list[int | str]),
         (Annotated[int, Field(ge=1)], Annotated[int, Field(ge=2)]),
         (Person, Home),
