@@ -79,12 +79,13 @@ def carry_out(model: Model, plan: Plan) -> Constraint:
     with _changing:
         kept = _kept.setdefault(model.tokenizer, OrderedDict())
         constraint = kept.get(plan.key)
-    if constraint is None or constraint.vocabulary is not vocabulary:
+    new = constraint is None or constraint.vocabulary is not vocabulary
+    if constraint is None or new:
         constraint = _made(plan, vocabulary)
     with _changing:
         kept[plan.key] = constraint
         kept.move_to_end(plan.key)
-        while len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES):
+        while new and (len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES)):
             kept.popitem(last=False)
     return replace(constraint, parse=plan.parse)  # equal schemas may be of different types
 

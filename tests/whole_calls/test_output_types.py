@@ -321,6 +321,9 @@ class TestCompile:
         gen.compile(own, int)
         assert len(own_kept) == 2
         assert made[0] not in own_kept or made[1] not in own_kept
+        monkeypatch.setattr(compiling, "_MOST_BYTES", 1)
+        gen.compile(own, bool)
+        assert [one.states for one in own_kept.values()] == [gen.compile(own, bool).states]
 
     def test_what_the_automaton_cannot_be_goes_to_the_host(self, model: Any) -> None:
         nested = {"type": "object", "properties": {"of": {"$ref": "#"}}}

@@ -11,7 +11,7 @@ import torch
 import gen
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables import device_rows
+from gen.constraints.tables import device_rows, host_rows
 from gen.constraints.tables import token_automaton as module
 from gen.constraints.tables.device_rows import Placed
 from gen.constraints.tables.token_automaton import TokenAutomaton
@@ -48,6 +48,28 @@ def test_the_rows_of_a_state_are_what_a_walk_of_every_token_says(number: int) ->
             rows, raised = brute_force(automaton, state)
             assert rows_of_state(automaton, state) == rows
             assert automaton.rows(int(automaton.group_of[state]))[1] == raised
+
+
+@pytest.mark.parametrize("few", [0, 2, 10**9])  # all nodes are few; some; none
+def test_however_many_nodes_are_looked_at_rows_are_the_same(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr(host_rows, "_FEW", few)
+    for number in range(0, 100, 7):
+        automaton = TokenAutomaton(tables()[number], WORDY)
+        for state in range(1, automaton.states + 1, 1 + automaton.states // 10):
+            rows, raised = brute_force(automaton, state)
+            assert rows_of_state(automaton, state) == rows
+            assert automaton.rows(int(automaton.group_of[state]))[1] == raised
+
+
+def test_it_counts_the_bytes_that_it_holds_by_now() -> None:
+    automaton = TokenAutomaton(regex_table("[a-z]{3}|x*"), WORDY)
+    before = automaton.nbytes()
+    automaton.rows(1)
+    walked = automaton.nbytes()
+    assert walked - before > 3 * automaton.row_bytes
+    with virtual_gpus(2):
+        placed = automaton.place(GPU1)
+        assert automaton.nbytes() - walked >= placed.rows.nbytes + placed.after.nbytes
 
 
 def unpacked(placed: Placed, size: int) -> "np.ndarray[Any, Any]":
