@@ -65,7 +65,7 @@ def _ours(model: Model, closed: bool, *, device: bool) -> Engine:
 def _llguidance(model: Model) -> Engine:
     from llguidance import LLMatcher
 
-    from gen.constraints.host import Grammar
+    from gen.constraints.host_engine import Grammar
 
     def compile(schema: Any) -> Accepts:
         grammar = LLMatcher.grammar_from_json_schema(

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.constraint import Constraint
-from gen.constraints.host import Grammar
+from gen.constraints.host_engine import Grammar
 from gen.constraints.plans import Plan, read_plan
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of

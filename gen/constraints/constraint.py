@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from gen.errors import show
 
 if TYPE_CHECKING:
-    from gen.constraints.host import Grammar
+    from gen.constraints.host_engine import Grammar
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
 

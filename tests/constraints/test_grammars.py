@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from gen.constraints import grammars
-from gen.constraints.host import Grammar
+from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
