@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.backends import cpu_passes, torch_backend
 from gen.samplers.backends.blocks import block_maxima
 from gen.samplers.parameters import Parameters
 
@@ -64,8 +64,8 @@ def our_cases(logits: Tensor) -> Cases:
     rows = len(logits)
     weights, keys = torch.zeros(rows), torch.arange(rows)
     cases: Cases = {
-        "gen: greedy, ids alone": lambda: cpu_backend.best_token(logits, block_maxima(logits)),
-        "gen: greedy": lambda: GreedySampler().step(logits, weights, keys),
+        "gen: greedy, ids alone": lambda: cpu_passes.best_token(logits, block_maxima(logits)),
+        "gen: greedy": _step(GreedySampler(), logits, weights, keys),
     }
     for name, settings in SETTINGS.items():
         cases[f"gen: {name}"] = _step(MultinomialSampler(**settings), logits, weights, keys)

@@ -8,6 +8,7 @@ from torch import Tensor
 BLOCK = 128
 PIECES = 16  # into which a block is cut, where more than so many of the largest values are looked for:
 FEW = 64
+_SHIFT = BLOCK.bit_length() - 1
 
 
 def count_blocks(vocab: int) -> int:
@@ -56,7 +57,9 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
     last = (rows - 1) * values.stride(0) + vocab - BLOCK
     runs = values.as_strided((last + 1, BLOCK), (1, 1))
     row = torch.arange(rows, device=values.device).unsqueeze(1)
-    first = (blocks * BLOCK).add_(row * values.stride(0)).clamp_(max=last)
+    first = (row * values.stride(0)).add(blocks, alpha=BLOCK)
+    if vocab % BLOCK:
+        first.clamp_(max=last)
     taken = runs.index_select(0, first.flatten()).view(*blocks.shape, BLOCK).float()
     return torch.where((blocks == vocab // BLOCK).unsqueeze(-1), _end(values), taken) if vocab % BLOCK else taken
 
@@ -84,7 +87,8 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
     taken = take_blocks(values, blocks)
     if n <= FEW:
         ranked = taken.flatten(1).topk(n)
-        return ranked.values, blocks.gather(-1, ranked.indices // BLOCK) * BLOCK + ranked.indices % BLOCK
+        slot, place = ranked.indices >> _SHIFT, ranked.indices & BLOCK - 1
+        return ranked.values, place.add_(blocks.gather(-1, slot), alpha=BLOCK)
     # The same again in these blocks, whose tokens are put in pieces by their index modulo 16.
     pieces = taken
     while pieces.shape[-1] > PIECES:

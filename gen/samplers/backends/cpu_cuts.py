@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -56,17 +57,35 @@ def cut_(
 def _cut_at_once_(mass: Tensor, values: Tensor, ranked: tuple[Tensor, Any], settings: Settings) -> bool:
     """Top-k and top-p where all rows have both; False, with nothing cut, where equal values lie around a cut."""
     head, index = ranked
+    last, around = _edges_of(mass.gather(1, index), head, settings)
+    if any(map(_tied, around)):
+        return False
+    mass.mul_(values >= head.gather(1, last))
+    return True
+
+
+def _edges_of(share: Tensor, head: Tensor, settings: Settings) -> tuple[Tensor, list[list[float]]]:
+    """Where rows with top-k and top-p end.
+
+    Args:
+        share, head: (rows, n), float32: the masses of the largest values, and these, in falling order.
+    Returns:
+        The place of the last value that is kept, (rows, 1) int64; of each row this value and the next one, and those
+        on both sides of top-k's end.
+    """
     edges: Any = settings.edges
     top_p: Any = settings.top_p
-    reached = running_sum(mass.gather(1, index))
+    reached = running_sum(share)
     place = settings.place
     total = reached.gather(1, place) if isinstance(place, Tensor) else reached[:, place : place + 1]
     last = torch.searchsorted(reached, total * top_p)
-    around = head.gather(1, torch.addcmul(edges, last, _OF_LAST))  # a row's last one, the next, and both of top-k
-    if any(beyond == inside for pairs in around.tolist() for inside, beyond in (pairs[:2], pairs[2:])):
-        return False
-    mass.mul_(values >= around[:, :1])
-    return True
+    return last, head.gather(1, torch.addcmul(edges, last, _OF_LAST)).tolist()
+
+
+def _tied(around: list[float]) -> bool:
+    """Whether a cut of `_edges_of` parts equal tokens."""
+    inside, beyond, kth, next_one = around
+    return inside == beyond > -math.inf or kth == next_one > -math.inf
 
 
 def _cut_in_turn_(
@@ -101,6 +120,11 @@ def cut_head_(
     Returns:
         The rows of which more may be kept, or something else. That depends on the row alone, and not on n.
     """
+    if settings.edges is not None and not half:
+        whole = _cut_head_at_once_(mass, head, settings)
+        if settings.min_p is not None:
+            mass.mul_(mass >= settings.min_p)
+        return whole
     wide: list[int] = []
     if settings.deepest:
         hits = head >= _kth_value(head, settings).clamp(min=_LOWEST)
@@ -110,12 +134,19 @@ def cut_head_(
         total = mass if settings.deepest else all_mass()
         goal = total.sum(-1, keepdim=True).double() * settings.top_p
         last, _, wide = _nucleus(head, mass, goal, settings, ordered=half)
-        mass.mul_(torch.arange(head.shape[1], device="cpu") <= last)
+        mass.mul_(_places(head.shape[1]) <= last)
     if settings.min_p is not None:
         mass.mul_(mass >= settings.min_p)
     if not settings.deepest:
         beyond = mass[:, -1:] > 0
     return [row for row, [more] in enumerate(beyond.tolist()) if more or row in wide]
+
+
+def _cut_head_at_once_(mass: Tensor, head: Tensor, settings: Settings) -> list[int]:
+    """`cut_head_` for top-k and top-p where all rows have both: the rows in which equal values lie around a cut."""
+    last, around = _edges_of(mass, head, settings)
+    mass.mul_(_places(mass.shape[1]) <= last)
+    return [row for row, values in enumerate(around) if _tied(values)]
 
 
 def depth_of(settings: Settings, vocab: int, *, half: bool) -> int:
@@ -188,3 +219,9 @@ def _in_wide_nucleus(values: Tensor, mass: Tensor, scale: float | Tensor, goal: 
     kept = slices < last
     kept[inside[: int((before < goal).sum()) + 1]] = True
     return kept
+
+
+@lru_cache(maxsize=64)
+def _places(count: int) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(count, device="cpu")

@@ -57,13 +57,19 @@ class Settings(NamedTuple):
         return any(self.kinds)
 
 
-def read_settings(vocab: int, temperature: Column, top_k: Column, top_p: Column, min_p: Column) -> Settings:
-    """The settings that these parameters are; see `gen.samplers.parameters.Parameters.for_rows`."""
+def read_settings(
+    vocab: int, temperature: Column, top_k: Column, top_p: Column, min_p: Column, *, few_calls: bool
+) -> Settings:
+    """The settings that these parameters are; see `gen.samplers.parameters.Parameters.for_rows`.
+
+    Args:
+        few_calls: whether to read many of them in two calls, which takes longer than one by one.
+    """
     columns = (temperature, top_k, top_p, min_p)
     given = [column for column in columns if column is not None]
     alike = len({column.dim() for column in given}) == 1
-    if len(given) > 2 and alike and any(column.dtype == torch.float64 for column in given):  # which holds them all
-        read = iter(torch.stack(given).tolist())
+    if few_calls and len(given) > 2 and alike and any(column.dtype == torch.float64 for column in given):
+        read = iter(torch.stack(given).tolist())  # in float64, which holds them all
     else:
         read = iter([column.tolist() for column in given])
     numbers = [

@@ -12,7 +12,7 @@ from torch import Tensor
 from gen.devices import native_cuda
 from gen.errors import ArgumentError, DeviceError
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
-from gen.samplers.backends import cpu_backend, torch_backend
+from gen.samplers.backends import cpu_backend, cpu_draws, torch_backend
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
 from gen.testing import no_host_sync, virtual_gpus
@@ -268,7 +268,7 @@ def test_rows_with_fewer_tokens_than_top_k_are_not_worked_on_whole(
     def whole(*_: object, **__: object) -> None:
         raise AssertionError("a row was worked on whole")
 
-    monkeypatch.setattr(cpu_backend, "_draw_whole", whole)
+    monkeypatch.setattr(cpu_draws, "draw_whole", whole)
     logits = torch.full((4, 20_000), -math.inf, dtype=dtype)
     allowed = [[7], [0, 19_999], [*range(300, 303)], [*range(0, 20_000, 700)]]
     for row, own in enumerate(allowed):

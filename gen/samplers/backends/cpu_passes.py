@@ -1,0 +1,102 @@
+"""What costs the most on the CPU: passes over all of large logits, piece by piece, so that what they become stays in
+the cache.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gen.samplers.backends.blocks import BLOCK, block_maxima, count_blocks, whole_blocks
+from gen.samplers.backends.race import mass_of
+
+LARGEST = torch.finfo(torch.float32).max
+_PIECE = 2**19  # how many logits are worked on at a time
+
+
+class Survey(NamedTuple):
+    """What a first pass finds.
+
+    Attributes:
+        logits: (rows, vocab), without NaN and +inf.
+        maxima: (rows, blocks), the largest of each block.
+        top: (rows, 1), float32, the largest of each row.
+        alive: whether every row's largest was a number.
+    """
+
+    logits: Tensor
+    maxima: Tensor
+    top: Tensor
+    alive: bool
+
+
+def survey(logits: Tensor) -> Survey:
+    """The first pass over logits (rows, vocab) of any type that `gen.samplers.logits.native` gives."""
+    maxima = block_maxima(logits)
+    top = maxima.amax(-1, keepdim=True).float()
+    alive = all_finite(top)
+    if not alive:
+        logits = cleaned(logits.float())
+        maxima = block_maxima(logits)
+        top = maxima.amax(-1, keepdim=True).clamp_(min=-LARGEST)
+    return Survey(logits, maxima, top, alive)
+
+
+def all_finite(top: Tensor) -> bool:
+    """Whether the rows' largest values (rows, 1) are numbers."""
+    return all(math.isfinite(value) for [value] in top.tolist())
+
+
+def cleaned(values: Tensor) -> Tensor:
+    """A copy with -inf for NaN, and a number for +inf."""
+    return values.nan_to_num(nan=-math.inf, posinf=LARGEST, neginf=-math.inf)
+
+
+def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
+    """The lowest index of each row's maximum, (rows, 1), from the maxima of its blocks."""
+    token_ids = tokens_of(maxima.argmax(-1, keepdim=True))
+    if logits.shape[1] % BLOCK:
+        token_ids.clamp_(max=logits.shape[1] - 1)  # the last one again, and the first of equals is taken
+    return token_ids.gather(1, logits.gather(1, token_ids).argmax(-1, keepdim=True))
+
+
+def tokens_of(block: Tensor) -> Tensor:
+    """The tokens (rows, 128) of a block each (rows, 1), beyond the end of the vocabulary too."""
+    return torch.add(_places(), block, alpha=BLOCK)
+
+
+def block_masses(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
+    """The mass of each block (rows, blocks), float32, relative to the row's largest logit; see `race.mass_of`."""
+    rows, vocab = logits.shape
+    full = vocab // BLOCK
+    size = min(max(1, _PIECE // vocab), rows)
+    buffer = torch.empty((size, full, BLOCK), dtype=torch.float32, device="cpu")  # fresh pages cost more than sums
+    masses = torch.empty((rows, count_blocks(vocab)), dtype=torch.float32, device="cpu")
+    blocks = torch.unflatten(logits[:, : full * BLOCK], 1, (full, BLOCK))
+    tops = top.unsqueeze(2)
+    for first in range(0, rows, size):
+        here = slice(first, first + size)
+        values, own = blocks[here], scale[here].unsqueeze(2) if isinstance(scale, Tensor) else scale
+        out = buffer[: len(values)]
+        if logits.dtype != torch.float32:  # the caller's are not written to
+            values = out.copy_(values)
+        torch.sum(mass_of(values, tops[here], own, out=out), -1, out=masses[here, :full])
+    if vocab % BLOCK:  # a padded copy of all would cost more
+        end = mass_of(whole_blocks(logits[:, full * BLOCK :]), top, scale)
+        torch.sum(end, -1, keepdim=True, out=masses[:, full:])
+    return masses
+
+
+def best_logprobs(blocks: Tensor) -> Tensor:
+    """The log-probability of each row's best token (rows,), float32, whose mass is 1 among blocks (rows, blocks)."""
+    totals = blocks.sum(-1, dtype=torch.float64).tolist()
+    logprobs = [-math.log(total) if total > 0 else -math.inf for total in totals]
+    return torch.tensor(logprobs, dtype=torch.float32, device="cpu")
+
+
+@lru_cache(maxsize=1)
+def _places() -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(BLOCK, device="cpu")
