@@ -5,7 +5,7 @@
 
 A decode step is compared with the time that it takes to read the model's weights once, at the speed at which this
 device copies memory; nothing decodes faster with one prompt. Samplers are compared with torch.argmax, and the tokens of
-both paths with each other.
+both backends with each other.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import gen
 from benchmarks.measuring import interleave, markdown_table, ratio, spread, write_json
 from benchmarks.programs import some_prompts, theirs
 from benchmarks.random_model import Shape, random_model
-from benchmarks.sampler_cases import SETTINGS, make_logits, path_cases
+from benchmarks.sampler_cases import SETTINGS, backend_cases, make_logits
 from gen.models.transformers.model import TransformersModel
 from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
@@ -78,14 +78,14 @@ def samplers(device: torch.device, shapes: Sequence[tuple[int, int, str]], repea
     for batch, vocabulary, dtype in shapes:
         logits = make_logits("zipf", batch, vocabulary, getattr(torch, dtype)).to(device)
         cases: dict[str, Callable[[], object]] = {"torch.argmax": lambda logits=logits: torch.argmax(logits, -1)}  # type: ignore[misc]
-        cases |= path_cases("torch path", torch_backend, logits)
+        cases |= backend_cases("torch backend", torch_backend, logits)
         if device.type == "cuda":
             try:
                 from gen.samplers.backends import triton_backend
             except ImportError as error:
                 yield {"logits": _shape(batch, vocabulary, dtype), "case": "Triton", "error": str(error)}
             else:
-                cases |= path_cases("Triton", triton_backend, logits)
+                cases |= backend_cases("Triton", triton_backend, logits)
                 yield from _agreement(triton_backend, logits, _shape(batch, vocabulary, dtype))
         for name, case in cases.items():
             row: Row = {"logits": _shape(batch, vocabulary, dtype), "case": name}
@@ -96,14 +96,14 @@ def samplers(device: torch.device, shapes: Sequence[tuple[int, int, str]], repea
                 yield row | {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def _agreement(path: Any, logits: Tensor, shape: str) -> Iterator[Row]:
-    """The share of rows in which a path's tokens are the torch path's."""
+def _agreement(backend: Any, logits: Tensor, shape: str) -> Iterator[Row]:
+    """The share of rows in which a backend's tokens are the torch backend's."""
     keys = torch.arange(len(logits), device=logits.device)
     for name, settings in SETTINGS.items():
         row: Row = {"logits": shape, "case": f"Triton as torch: {name}"}
         parameters = Parameters(**settings).for_rows(logits)
         try:
-            found, expected = (one.draw(logits, keys, *parameters)[0] for one in (path, torch_backend))
+            found, expected = (one.draw(logits, keys, *parameters)[0] for one in (backend, torch_backend))
             yield row | {"equal": float((found == expected).double().mean())}
         except Exception as error:
             yield row | {"error": f"{type(error).__name__}: {error}"[:300]}

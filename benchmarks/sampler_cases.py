@@ -76,18 +76,18 @@ def our_cases(logits: Tensor) -> Cases:
     return cases
 
 
-def torch_path_cases(logits: Tensor) -> Cases:
-    """The path for other devices, run on the CPU."""
-    return path_cases("torch path", torch_backend, logits)
+def torch_backend_cases(logits: Tensor) -> Cases:
+    """The backend for other devices, run on the CPU."""
+    return backend_cases("torch backend", torch_backend, logits)
 
 
-def path_cases(title: str, path: Any, logits: Tensor) -> Cases:
-    """One path of the samplers, a module of `gen.samplers`, where the logits are."""
+def backend_cases(title: str, backend: Any, logits: Tensor) -> Cases:
+    """One backend of the samplers, where the logits are."""
     keys = torch.arange(len(logits), device=logits.device)
-    cases: Cases = {f"{title}: greedy": lambda: path.most_likely(logits)}
+    cases: Cases = {f"{title}: greedy": lambda: backend.most_likely(logits)}
     for name, settings in SETTINGS.items():
         parameters = Parameters(**settings).for_rows(logits)
-        cases[f"{title}: {name}"] = lambda parameters=parameters: path.draw(logits, keys, *parameters)  # type: ignore[misc]
+        cases[f"{title}: {name}"] = lambda parameters=parameters: backend.draw(logits, keys, *parameters)  # type: ignore[misc]
     return cases
 
 

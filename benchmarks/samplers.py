@@ -6,8 +6,8 @@ All cases of a shape run in turn, round by round, so that what else the machine 
 before it is timed, since in a decode loop the caches are cold too. With one thread times are CPU time of the thread,
 else wall time. They are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
 logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
-log-probability in its time; "a value each row" has parameters that are tensors. "torch path" is gen's path for other
-devices, run on this CPU. Outlines is there where `benchmarks.outlines.suite` has run.
+log-probability in its time; "a value each row" has parameters that are tensors. "torch backend" is the one for
+other devices, run on this CPU. Outlines is there where `benchmarks.outlines.suite` has run.
 """
 
 import argparse
@@ -30,14 +30,14 @@ from benchmarks.sampler_cases import (
     our_cases,
     outlines_cases,
     race_cases,
-    torch_path_cases,
+    torch_backend_cases,
     transformers_cases,
 )
 from gen.errors import GenError
 
 MAKERS = {
     "gen": our_cases,
-    "torch-path": torch_path_cases,
+    "torch-backend": torch_backend_cases,
     "outlines": outlines_cases,
     "transformers": transformers_cases,
     "race": race_cases,

@@ -291,7 +291,7 @@ def _read_constraints(model: Model, output_type: Any, prompts: int | None) -> li
 
 def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
     """How many of a beam search's texts are returned."""
-    beams = [sampler.samples for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
+    beams = [sampler.beams for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
     most = min(beams) if len(beams) == len(samplers) else LARGEST
     returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
     if returned != 1 and len(beams) < len(samplers):

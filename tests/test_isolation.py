@@ -253,7 +253,7 @@ SAMPLERS = [
 def test_the_path_for_cuda_has_a_deterministic_kernel_for_every_step(
     made: Made, sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "_path", lambda logits: torch_backend)
+    monkeypatch.setattr(choosing, "_backend", lambda logits: torch_backend)
     expected = texts(made.text, sampler, replay=False)  # steps of the other tests were recorded on the other path
     with SETTINGS["deterministic"](), OnlyDeterministic():  # type: ignore[no-untyped-call]
         result = texts(made.text, sampler, replay=False)

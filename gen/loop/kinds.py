@@ -38,8 +38,8 @@ def kind_of(sampler: Sampler) -> Kind:
     if draws(sampler):
         return Kind("drawing", 1, Drawing)
     if type(sampler) is BeamSearchSampler:
-        key = sampler.samples, sampler.length_penalty, sampler.early_stopping
-        return Kind(("beams", *key), sampler.samples, partial(Beams, sampler))
+        key = sampler.beams, sampler.length_penalty, sampler.early_stopping
+        return Kind(("beams", *key), sampler.beams, partial(Beams, sampler))
     return Kind(("custom", id(sampler)), sampler.samples, partial(UserSampling, sampler))
 
 

@@ -68,11 +68,11 @@ def read_requests(
                 f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
                 "room for a new one. Shorten the prompt."
             )
-        texts = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
+        count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
         request = Request(
             prompt_ids=token_ids,
             sampler=sampler,
-            seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(texts)),
+            seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(count)),
             limit=min(most, room),
             stops=stops,
             eos_token_ids=eos_token_ids,

@@ -79,12 +79,15 @@ class BeamSearchSampler(Processors):
             )
         each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
         logprobs, token_ids = likeliest(logits, each)
-        total = (logprobs + weights.unsqueeze(1)).view(-1, self.samples * each)
+        total = (logprobs + weights.unsqueeze(1)).view(-1, self.beams * each)
         best, index = total.topk(min(count, total.shape[1]))
-        token_ids = token_ids.view(-1, self.samples * each).gather(-1, index).masked_fill_(best.isneginf(), 0)
-        missing = (0, count - best.shape[1])
-        pad = torch.nn.functional.pad
-        return pad(token_ids, missing), pad(index // each, missing), pad(best, missing, value=-math.inf)
+        token_ids = token_ids.view(-1, self.beams * each).gather(-1, index).masked_fill_(best.isneginf(), 0)
+        beams = index // each
+        if best.shape[1] < count:
+            missing = (0, count - best.shape[1])
+            pad = torch.nn.functional.pad
+            return pad(token_ids, missing), pad(beams, missing), pad(best, missing, value=-math.inf)
+        return token_ids, beams, best
 
     @torch.no_grad()
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
@@ -93,13 +96,13 @@ class BeamSearchSampler(Processors):
         All weights 0 is the start, as Outlines' loop has it: then each prompt's rows are equal, and one is continued.
         Later they cannot be, even where tokens are forced: of two beams only one can have a probability of 1.
         """
-        first = torch.arange(len(weights), device=weights.device) % self.samples == 0
+        first = torch.arange(len(weights), device=weights.device) % self.beams == 0
         start = (weights == 0).all()
-        token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.samples)
+        token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.beams)
         # a beam without a continuation repeats the best one's, at -inf, so that no masked token is emitted
         none = best.isneginf()
         token_ids, beams = (torch.where(none, found[:, :1], found) for found in (token_ids, beams))
-        groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.samples
+        groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.beams
         return token_ids.view(-1, 1), (groups + beams).view(-1), best.view(-1)
 
     def __call__(

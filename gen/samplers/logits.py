@@ -1,4 +1,4 @@
-"""What logits may be: any floating type, in the three that the paths compute with."""
+"""What logits may be: any floating type, in the three that the backends compute with."""
 
 import math
 

@@ -77,7 +77,7 @@ class Parameters:
         return not isinstance(self.temperature, Tensor) and self.temperature == 0
 
     def for_rows(self, logits: Tensor) -> tuple[Column, Column, Column, Column]:
-        """Temperature, top_k, top_p and min_p as the paths take them.
+        """Temperature, top_k, top_p and min_p as the backends take them.
 
         Returns:
             Tensors on the logits' device, so that tables and numbers are computed with in one way: (rows,), or of no

@@ -124,7 +124,7 @@ def test_samplers_reports_every_case_of_every_shape_with_its_memory(
         assert {
             f"gen: {name}",
             f"gen, a value each row: {name}",
-            f"torch path: {name}",
+            f"torch backend: {name}",
             f"transformers: {name}",
         } <= cases
     assert {"torch.argmax", "read", "gen: greedy", "gen: greedy, ids alone", "torch race: temperature"} <= cases

@@ -111,6 +111,6 @@ def test_samplers_are_timed_and_what_fails_says_so(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(sys, "argv", ["g", "samplers", "--device", "cpu", "--vocab", "300", "--json", str(made)])
     gpu_cases.main()
     rows = {row["case"]: row for row in json.loads(made.read_text())}
-    assert {"torch.argmax", "torch path: temperature", "torch path: temperature, top-k, top-p"} <= rows.keys()
-    assert rows["torch path: greedy"]["error"] == "RuntimeError: no such kernel"
-    assert all(row["us"] > 0 for name, row in rows.items() if name != "torch path: greedy")
+    assert {"torch.argmax", "torch backend: temperature", "torch backend: temperature, top-k, top-p"} <= rows.keys()
+    assert rows["torch backend: greedy"]["error"] == "RuntimeError: no such kernel"
+    assert all(row["us"] > 0 for name, row in rows.items() if name != "torch backend: greedy")

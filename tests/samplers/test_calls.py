@@ -21,7 +21,9 @@ NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "mi
 DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
 SETS = [names for n in range(5) for names in combinations(NUMBERS, n)]
 each_set = pytest.mark.parametrize("names", SETS, ids=lambda names: "+".join(names) or "none")
-each_path = pytest.mark.parametrize("path", [cpu_backend, torch_backend], ids=lambda path: path.__name__.split(".")[-1])
+each_backend = pytest.mark.parametrize(
+    "backend", [cpu_backend, torch_backend], ids=lambda backend: backend.__name__.split(".")[-1]
+)
 
 
 def tables(names: tuple[str, ...], rows: int, device: str = "cpu") -> dict[str, Any]:
@@ -103,7 +105,7 @@ def test_a_draw_takes_few_calls_on_small_logits(rows: int, names: tuple[str, ...
 @each_set
 @pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tables"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_torch_path_takes_at_most_60_device_operations(
+def test_the_torch_backend_takes_at_most_60_device_operations(
     names: tuple[str, ...], per_row: bool, dtype: torch.dtype
 ) -> None:
     logits = torch.empty((8, 131_072), dtype=dtype, device="meta")
@@ -114,26 +116,26 @@ def test_the_torch_path_takes_at_most_60_device_operations(
     assert len(operations.names) <= 60, operations.names
 
 
-@each_path
+@each_backend
 @each_set
 @pytest.mark.parametrize("vocab", [33, 2000, 20_000])
-def test_numbers_and_tables_give_the_same_bits(path: Any, names: tuple[str, ...], vocab: int) -> None:
+def test_numbers_and_tables_give_the_same_bits(backend: Any, names: tuple[str, ...], vocab: int) -> None:
     logits = hard_logits(vocab, torch.float32)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
     numbers = Parameters(**{name: NUMBERS[name] for name in names}).for_rows(logits)
     rows = Parameters(**tables(names, len(logits))).for_rows(logits)
-    for one, other in zip(path.draw(logits, keys, *numbers), path.draw(logits, keys, *rows), strict=True):
+    for one, other in zip(backend.draw(logits, keys, *numbers), backend.draw(logits, keys, *rows), strict=True):
         assert torch.equal(one, other)
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize(("rows", "vocab"), [(16, 1000), (16, 33), (32, 2000), (48, 5000), (16, 33_000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
-    path: Any, rows: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    backend: Any, rows: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each row with some of the parameters, and the other ones neutral: bit for bit, in one batch with other kinds."""
-    monkeypatch.setattr(choosing, "_path", lambda logits: path)
+    monkeypatch.setattr(choosing, "_backend", lambda logits: backend)
     logits = hard_logits(vocab, dtype).repeat(4, 1)[:rows]
     keys = row_keys(torch.arange(rows), 1)[0]
     start = torch.zeros(rows)
@@ -155,9 +157,9 @@ def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
     assert torch.equal(token_ids[cold], greedy[0][cold]) and torch.equal(weights[cold], greedy[2][cold])
 
 
-@each_path
-def test_a_row_is_the_same_alone(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_path", lambda logits: path)
+@each_backend
+def test_a_row_is_the_same_alone(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_backend", lambda logits: backend)
     logits = hard_logits(12_800, torch.float32)
     keys, start = row_keys(torch.arange(14), 1)[0], torch.zeros(14)
     for names in SETS:
@@ -199,7 +201,7 @@ def test_a_recording_sees_every_step_on_the_cpu_and_no_read_on_the_host(rows: in
             assert torch.equal(one, other)
 
 
-def test_importing_the_paths_again_leaves_the_operations_as_they_are() -> None:
+def test_importing_the_backends_again_leaves_the_operations_as_they_are() -> None:
     import importlib
 
     logits = demo_logits(3)

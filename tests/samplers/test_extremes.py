@@ -1,4 +1,4 @@
-"""Logits and parameters at the ends of their ranges: every path gives the limit, with a token of the vocabulary."""
+"""Logits and parameters at the ends of their ranges: every backend gives the limit, with a token of the vocabulary."""
 
 import math
 from decimal import Decimal
@@ -34,12 +34,14 @@ KINDS: dict[str, Any] = {
     "min_p": torch.float64,
 }
 NAMES = [*[(name,) for name in MEANINGS], *combinations(MEANINGS, 2)]
-each_path = pytest.mark.parametrize("path", [cpu_backend, torch_backend], ids=lambda path: path.__name__.split(".")[-1])
+each_backend = pytest.mark.parametrize(
+    "backend", [cpu_backend, torch_backend], ids=lambda backend: backend.__name__.split(".")[-1]
+)
 
 
 @pytest.fixture(autouse=True)
-def chosen_path(path: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gen.samplers.backends.choosing, "_path", lambda logits: path)
+def chosen_backend(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gen.samplers.backends.choosing, "_backend", lambda logits: backend)
 
 
 def step(logits: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:
@@ -66,10 +68,10 @@ def check(logits: Tensor, token_ids: Tensor, logprobs: Tensor, meant: dict[str, 
     torch.testing.assert_close(logprobs[sure], wanted[sure].log(), atol=3e-5, rtol=1e-5)
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 @pytest.mark.parametrize("vocab", [1, 33, 300])
-def test_any_value_in_a_tensor_gives_its_limit(path: ModuleType, names: tuple[str, ...], vocab: int) -> None:
+def test_any_value_in_a_tensor_gives_its_limit(backend: ModuleType, names: tuple[str, ...], vocab: int) -> None:
     cases = [*product(*(MEANINGS[name] for name in names))]
     logits = hard_logits(vocab, torch.float32)
     given = {
@@ -81,9 +83,9 @@ def test_any_value_in_a_tensor_gives_its_limit(path: ModuleType, names: tuple[st
     check(everything, *step(everything, **given), meant)
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("name", MEANINGS)
-def test_a_number_gives_what_it_gives_in_a_tensor(path: ModuleType, name: str) -> None:
+def test_a_number_gives_what_it_gives_in_a_tensor(backend: ModuleType, name: str) -> None:
     logits = hard_logits(300, torch.float32)
     for value in MEANINGS[name]:
         try:
@@ -95,7 +97,7 @@ def test_a_number_gives_what_it_gives_in_a_tensor(path: ModuleType, name: str) -
             torch.testing.assert_close(result, wanted, atol=1e-6, rtol=0)
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize(
     ("value", "same"),
     [
@@ -110,7 +112,7 @@ def test_a_number_gives_what_it_gives_in_a_tensor(path: ModuleType, name: str) -
     ],
     ids=str,
 )
-def test_any_kind_of_number_is_a_temperature(path: ModuleType, value: Any, same: float) -> None:
+def test_any_kind_of_number_is_a_temperature(backend: ModuleType, value: Any, same: float) -> None:
     logits = hard_logits(300, torch.float32)
     sampler = MultinomialSampler(temperature=value)
     assert type(sampler.temperature) is float
@@ -119,9 +121,9 @@ def test_any_kind_of_number_is_a_temperature(path: ModuleType, value: Any, same:
         assert torch.equal(ours, wanted)
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("name", ["temperature", "top_p", "min_p"])
-def test_nan_in_a_tensor_leaves_nothing_to_choose_in_its_row(path: ModuleType, name: str) -> None:
+def test_nan_in_a_tensor_leaves_nothing_to_choose_in_its_row(backend: ModuleType, name: str) -> None:
     logits = hard_logits(300, torch.float32)
     values = torch.full((14,), 0.5)
     expected = step(logits, **{name: values})
@@ -134,9 +136,9 @@ def test_nan_in_a_tensor_leaves_nothing_to_choose_in_its_row(path: ModuleType, n
     assert MultinomialSampler(**settings).warp(logits)[1::2].isneginf().all()
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("temperature", [1e39, 1e300, torch.full((14,), inf)], ids=["1e39", "1e300", "inf"])
-def test_a_huge_temperature_draws_uniformly_from_what_is_kept(path: ModuleType, temperature: Any) -> None:
+def test_a_huge_temperature_draws_uniformly_from_what_is_kept(backend: ModuleType, temperature: Any) -> None:
     logits = torch.tensor([3.0, -inf, -1e4, 9.0, nan, 8.0, 9.0]).expand(3000, -1)
     if isinstance(temperature, Tensor):
         temperature = temperature[:1].expand(3000)
@@ -163,10 +165,10 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("vocab", [1, 2, 127, 128, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_logits_at_the_ends_of_their_type(path: ModuleType, vocab: int, dtype: torch.dtype) -> None:
+def test_logits_at_the_ends_of_their_type(backend: ModuleType, vocab: int, dtype: torch.dtype) -> None:
     logits = extreme_logits(vocab, dtype)
     ranked = Ranked(logits)
     for parameters in SETTINGS:
@@ -187,10 +189,10 @@ def test_logits_at_the_ends_of_their_type(path: ModuleType, vocab: int, dtype: t
         assert warped[~expected.kept.any(-1)].isneginf().all()
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("vocab", [1, 2, 127, 128, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_greedy_and_beams_at_the_ends_of_the_logits_type(path: ModuleType, vocab: int, dtype: torch.dtype) -> None:
+def test_greedy_and_beams_at_the_ends_of_the_logits_type(backend: ModuleType, vocab: int, dtype: torch.dtype) -> None:
     logits = extreme_logits(vocab, dtype)
     expected = Ranked(logits).cut()
     dead = ~expected.kept.any(-1)
@@ -205,8 +207,8 @@ def test_greedy_and_beams_at_the_ends_of_the_logits_type(path: ModuleType, vocab
     assert not token_ids[dead].any()
 
 
-@each_path
-def test_float64_logits_beyond_float32_keep_their_order(path: ModuleType) -> None:
+@each_backend
+def test_float64_logits_beyond_float32_keep_their_order(backend: ModuleType) -> None:
     logits = torch.tensor(
         [[1e300, 2e300, -1e300], [-3e300, -2e300, -inf], [1e300, 1e300, nan], [1e200, 5.0, -7.0]], dtype=torch.float64
     )
@@ -221,10 +223,10 @@ def test_float64_logits_beyond_float32_keep_their_order(path: ModuleType) -> Non
     torch.testing.assert_close(softmax, torch.tensor([[0.0, 1, 0], [0, 1, 0], [0.5, 0.5, 0], [1, 0, 0]]))
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("vocab", [1, 129, 1000, 5000])
 @pytest.mark.parametrize("per_row", [False, True], ids=["numbers", "tensors"])
-def test_dead_rows_give_token_zero_and_change_no_other_row(path: ModuleType, vocab: int, per_row: bool) -> None:
+def test_dead_rows_give_token_zero_and_change_no_other_row(backend: ModuleType, vocab: int, per_row: bool) -> None:
     usual: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}
     alive = hard_logits(vocab, torch.float32)[:10]
     rows = torch.full((30, vocab), -inf)
@@ -251,10 +253,10 @@ def test_dead_rows_give_token_zero_and_change_no_other_row(path: ModuleType, voc
             assert not everyone_dead[0].any() and everyone_dead[1].isneginf().all(), numbers
 
 
-@each_path
+@each_backend
 @pytest.mark.parametrize("vocab", [1, 128, 300, 1024])
 @pytest.mark.parametrize("parameters", SETTINGS, ids=str)
-def test_the_layout_of_the_logits_changes_nothing(path: ModuleType, vocab: int, parameters: dict[str, Any]) -> None:
+def test_the_layout_of_the_logits_changes_nothing(backend: ModuleType, vocab: int, parameters: dict[str, Any]) -> None:
     logits = torch.randn(6, vocab, generator=torch.Generator().manual_seed(0))
     keys = row_keys(torch.arange(6), 1)[0]
     layouts = {
@@ -278,8 +280,8 @@ def test_the_layout_of_the_logits_changes_nothing(path: ModuleType, vocab: int, 
         torch.testing.assert_close(warp(layout), warp(logits), msg=name)
 
 
-@each_path
-def test_eight_bit_floats_are_logits_too(path: ModuleType) -> None:
+@each_backend
+def test_eight_bit_floats_are_logits_too(backend: ModuleType) -> None:
     logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn)
     samplers: list[Any] = [GreedySampler(), MultinomialSampler(top_k=9, top_p=0.9), BeamSearchSampler(2)]
     for sampler in samplers:

@@ -30,7 +30,7 @@ class Beams:
     reorders = True
 
     def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
-        self._sampler, self._beams, self._device = sampler, sampler.samples, device
+        self._sampler, self._beams, self._device = sampler, sampler.beams, device
         self._count = count
 
         def row(dtype: torch.dtype, value: float) -> Tensor:

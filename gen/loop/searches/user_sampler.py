@@ -50,8 +50,8 @@ class UserSampling:
         check_sampled(self._sampler, sampled, logits)
         token_ids, ancestors, weights = sampled
         rows = torch.arange(len(logits), device=logits.device)
-        texts = self._sampler.samples
-        followed = torch.where(ancestors // texts == rows // texts, ancestors, rows)
+        samples = self._sampler.samples
+        followed = torch.where(ancestors // samples == rows // samples, ancestors, rows)
         self._token_ids[here] = token_ids
         self._ancestors[here] = ancestors - rows
         self._logprobs[here] = weights - before.index_select(0, followed)

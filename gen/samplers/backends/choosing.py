@@ -1,7 +1,7 @@
 """Which implementation a tensor is sampled with: all have one meaning and, on equal logits, one result.
 
-The fast path on the CPU, whose host branches cost nothing there, and Triton's kernels on CUDA devices are operations of
-torch's, so that whatever records or captures a step sees one call. All else takes the torch path, which has no host
+The backend of the CPU, whose host branches cost nothing there, and Triton's kernels on CUDA devices are operations of
+torch's, so that whatever records or captures a step sees one call. All else takes the torch backend, which has no host
 syncs, call by call.
 """
 
@@ -39,7 +39,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         ArgumentError: these are no logits (rows, vocab).
     """
-    token_ids, logprobs = _path(logits).most_likely(logits)
+    token_ids, logprobs = _backend(logits).most_likely(logits)
     return token_ids, logprobs
 
 
@@ -55,7 +55,7 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     Raises:
         ArgumentError: as of `most_likely`.
     """
-    logprobs, token_ids = _path(logits).likeliest(logits, n)
+    logprobs, token_ids = _backend(logits).likeliest(logits, n)
     return logprobs, token_ids
 
 
@@ -72,11 +72,11 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, 
         ArgumentError: these are no logits (rows, vocab), or a parameter's tensor has another number of rows.
         DeviceError: a parameter's tensor is on another device.
     """
-    path = _path(logits)
+    backend = _backend(logits)
     if parameters.greedy:
-        token_ids, logprobs = path.most_likely(logits)
+        token_ids, logprobs = backend.most_likely(logits)
     else:
-        token_ids, logprobs = path.draw(logits, keys, *parameters.for_rows(logits))
+        token_ids, logprobs = backend.draw(logits, keys, *parameters.for_rows(logits))
     return token_ids, logprobs
 
 
@@ -85,7 +85,7 @@ def compiles(tensor: Tensor) -> bool:
     return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
 
 
-def _path(logits: Tensor) -> Any:
+def _backend(logits: Tensor) -> Any:
     """A module of `most_likely`, `likeliest` and `draw`, or their operations.
 
     With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices. They are tested under Triton's interpreter

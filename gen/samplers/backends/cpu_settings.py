@@ -98,8 +98,8 @@ class _Row(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _settings(vocab: int, heats: Numbers, ks: Numbers, ps: Numbers, floors: Numbers) -> Settings:
-    columns = (heats, ks, ps, floors)
+def _settings(vocab: int, temperatures: Numbers, ks: Numbers, ps: Numbers, floors: Numbers) -> Settings:
+    columns = (temperatures, ks, ps, floors)
     count = max(map(len, columns))
     every = zip(*(column if len(column) == count else column * count for column in columns), strict=True)
     rows = [_row(vocab, *values) for values in every]
@@ -122,12 +122,12 @@ def _settings(vocab: int, heats: Numbers, ks: Numbers, ps: Numbers, floors: Numb
         )
 
 
-def _row(vocab: int, heat: float, k: float, p: float, floor: float) -> _Row:
-    dead = any(map(math.isnan, (heat, p, floor)))
-    if dead or heat <= 0:
+def _row(vocab: int, temperature: float, k: float, p: float, floor: float) -> _Row:
+    dead = any(map(math.isnan, (temperature, p, floor)))
+    if dead or temperature <= 0:
         return _Row(_LOG2_E, _ALL, 1.0, 0.0, not dead, dead)
-    heat = min(max(heat, SMALLEST), LARGEST)
-    rounded = struct.unpack("f", struct.pack("f", heat))[0]
+    temperature = min(max(temperature, SMALLEST), LARGEST)
+    rounded = struct.unpack("f", struct.pack("f", temperature))[0]
     top_k = _ALL if k >= vocab else max(int(k), 1)
     return _Row(_LOG2_E / rounded, top_k, min(max(p, SMALLEST), 1.0), min(max(floor, 0.0), 1.0), False, False)
 

@@ -94,11 +94,11 @@ def _weigh(logits: Tensor, temperature: Column) -> tuple[Tensor, Tensor, Tensor 
     """The logits as `_numbers` has them; their masses; and which rows (rows, 1) have a temperature of 0."""
     values, scale, cold = _numbers(logits), LOG2_E, None
     if temperature is not None:
-        heat = temperature.view(-1, 1)
+        column = temperature.view(-1, 1)
         if temperature.dim():  # a number is in range
-            cold = heat <= 0
-            heat = heat.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
-        scale = LOG2_E / heat
+            cold = column <= 0
+            column = column.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
+        scale = LOG2_E / column
     return values, mass_of(values, values.amax(-1, keepdim=True), scale), cold
 
 

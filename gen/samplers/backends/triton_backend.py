@@ -19,7 +19,7 @@ _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `torch_path.most_likely`. Two kernels; host sync: none."""
+    """As `torch_backend.most_likely`. Two kernels; host sync: none."""
     logits = _rows(logits)
     rows, vocab = logits.shape
     with _on(logits):
@@ -43,7 +43,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """As `torch_path.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
+    """As `torch_backend.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
     logits, keys = _rows(logits), keys.contiguous()
     rows, vocab = logits.shape
     has = {"HAS_TOP_K": top_k is not None, "HAS_TOP_P": top_p is not None, "HAS_MIN_P": min_p is not None}

@@ -1,4 +1,4 @@
-"""Triton kernels: where a row is cut by top-k, top-p and min-p, see `gen.samplers.cuts`.
+"""Triton kernels: where a row is cut by top-k, top-p and min-p, see `gen.samplers.backends.cpu_cuts`.
 
 First the blocks that can hold a token that is kept are listed, then the threshold is found among them by bisection.
 Importing this needs triton.
@@ -18,7 +18,7 @@ LOWEST_KEY, HIGHEST_KEY = tl.constexpr(0x007FFFFF), tl.constexpr(0x7F7FFFFF + 2*
 def list_blocks(
     maxima,
     masses,
-    temperature,
+    temperatures,
     top_k,
     top_p,
     min_p,
@@ -38,17 +38,19 @@ def list_blocks(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    heat = tl.load(temperature + row)
+    temperature = tl.load(temperatures + row)
     if HAS_TOP_K:
         # Each block has a token at its maximum: the k-th largest of the maxima is not above the k-th largest token.
         goal = tl.load(top_k + row).to(tl.float32)
-        lowest = sure_floor(best, best, top, heat, goal, True)
+        lowest = sure_floor(best, best, top, temperature, goal, True)
     elif HAS_TOP_P:
-        mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0) * tl.exp((best - top) / heat)
+        mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0) * tl.exp(
+            (best - top) / temperature
+        )
         goal = tl.sum(mass, 0) * tl.load(top_p + row).to(tl.float32) * 1.00001  # sums in float32 are not exact
-        lowest = sure_floor(best, mass, top, heat, goal, False)
+        lowest = sure_floor(best, mass, top, temperature, goal, False)
     else:
-        lowest = min_p_key(top, heat, tl.load(min_p + row))
+        lowest = min_p_key(top, temperature, tl.load(min_p + row))
     floor = _value(lowest)
     reaches = (best >= floor) & (index < blocks)
     slot = tl.cumsum(reaches.to(tl.int32), 0) - 1
@@ -63,7 +65,7 @@ def find_cut(
     stride,
     maxima,
     masses,
-    temperature,
+    temperatures,
     top_k,
     top_p,
     min_p,
@@ -88,32 +90,38 @@ def find_cut(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    heat = tl.load(temperature + row)
+    temperature = tl.load(temperatures + row)
     floor = _key(tl.load(floors + row))
     lowest = tl.full((), LOWEST_KEY, tl.int64)
     quota = tl.full((), ALL, tl.int64)
     if HAS_TOP_K:
         k = tl.load(top_k + row)
         if k < vocab:
-            lowest = search(logits, listed, count, vocab, blocks, top, heat, k.to(tl.float64), floor, True, GROUP)
+            lowest = search(
+                logits, listed, count, vocab, blocks, top, temperature, k.to(tl.float64), floor, True, GROUP
+            )
     if HAS_TOP_P:
         p = tl.load(top_p + row)
         if p < 1:
             if HAS_TOP_K:
-                total = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(lowest), False, False, GROUP)
+                total = mass_from(
+                    logits, listed, count, vocab, blocks, top, temperature, _value(lowest), False, False, GROUP
+                )
             else:
                 mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
-                total = tl.sum((mass * tl.exp((best - top) / heat)).to(tl.float64), 0)
+                total = tl.sum((mass * tl.exp((best - top) / temperature)).to(tl.float64), 0)
             goal = tl.maximum(total * p, SMALLEST)
-            nucleus = search(logits, listed, count, vocab, blocks, top, heat, goal, floor, False, GROUP)
+            nucleus = search(logits, listed, count, vocab, blocks, top, temperature, goal, floor, False, GROUP)
             if nucleus >= lowest:
                 lowest = nucleus
-                above = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(lowest), False, True, GROUP)
-                each = tl.maximum(tl.exp((_value(lowest) - top) / heat), SMALLEST)
+                above = mass_from(
+                    logits, listed, count, vocab, blocks, top, temperature, _value(lowest), False, True, GROUP
+                )
+                each = tl.maximum(tl.exp((_value(lowest) - top) / temperature), SMALLEST)
                 wanted = tl.ceil(((goal - above) / each.to(tl.float64)).to(tl.float64))
                 quota = tl.minimum(tl.maximum(wanted, 1.0), 9007199254740992.0).to(tl.int64)
     if HAS_MIN_P:
-        likely = min_p_key(top, heat, tl.load(min_p + row))
+        likely = min_p_key(top, temperature, tl.load(min_p + row))
         if likely > lowest:
             lowest = likely
             quota = tl.full((), ALL, tl.int64)
@@ -122,7 +130,7 @@ def find_cut(
 
 
 @triton.jit
-def sure_floor(best, mass, top, heat, goal, COUNT: tl.constexpr):
+def sure_floor(best, mass, top, temperature, goal, COUNT: tl.constexpr):
     """The key of the largest value at or above which there are surely `goal` tokens, or their mass; -inf's if none is.
 
     Of a block's mass at most 128 times the value's own is below the value.
@@ -135,7 +143,7 @@ def sure_floor(best, mass, top, heat, goal, COUNT: tl.constexpr):
         if COUNT:
             sure = tl.full(best.shape, 1.0, tl.float32)
         else:
-            sure = tl.maximum(tl.exp((best - top) / heat), mass - BLOCK * tl.exp((value - top) / heat))
+            sure = tl.maximum(tl.exp((best - top) / temperature), mass - BLOCK * tl.exp((value - top) / temperature))
         enough = tl.sum(tl.where(best >= value, sure, 0.0), 0) >= goal
         lowest = tl.where(enough, middle, lowest)
         highest = tl.where(enough, highest, middle - 1)
@@ -143,9 +151,9 @@ def sure_floor(best, mass, top, heat, goal, COUNT: tl.constexpr):
 
 
 @triton.jit
-def min_p_key(top, heat, share):
+def min_p_key(top, temperature, share):
     """The key of the smallest float32 whose token is at least `share` times as likely as the row's best."""
-    exact = top.to(tl.float64) + tl.log(tl.maximum(share, 1e-300)) * heat.to(tl.float64)
+    exact = top.to(tl.float64) + tl.log(tl.maximum(share, 1e-300)) * temperature.to(tl.float64)
     exact = tl.where(share > 0, exact, -LARGEST)
     rounded = tl.maximum(exact, -LARGEST).to(tl.float32)
     return _key(rounded) + (rounded.to(tl.float64) < exact).to(tl.int64)
@@ -159,7 +167,7 @@ def mass_from(
     vocab,
     blocks,
     top,
-    heat,
+    temperature,
     threshold,
     COUNT: tl.constexpr,
     STRICT: tl.constexpr,
@@ -170,19 +178,21 @@ def mass_from(
     for first in range(0, count, GROUP):
         values = load_blocks(logits, load_listed(listed, first, count, blocks, GROUP), vocab)
         hit = values > threshold if STRICT else values >= threshold
-        weight = tl.full(values.shape, 1.0, tl.float32) if COUNT else tl.exp((values - top) / heat)
+        weight = tl.full(values.shape, 1.0, tl.float32) if COUNT else tl.exp((values - top) / temperature)
         total += tl.sum(tl.sum(tl.where(hit, weight, 0.0), 1), 0).to(tl.float64)
     return total
 
 
 @triton.jit
-def search(logits, listed, count, vocab, blocks, top, heat, goal, floor, COUNT: tl.constexpr, GROUP: tl.constexpr):
+def search(
+    logits, listed, count, vocab, blocks, top, temperature, goal, floor, COUNT: tl.constexpr, GROUP: tl.constexpr
+):
     """The key, from a floor on, of the largest threshold whose mass, or number, is at least the goal."""
     lowest = floor
     highest = tl.maximum(_key(top), floor)
     while lowest < highest:
         middle = (lowest + highest + 1) >> 1
-        mass = mass_from(logits, listed, count, vocab, blocks, top, heat, _value(middle), COUNT, False, GROUP)
+        mass = mass_from(logits, listed, count, vocab, blocks, top, temperature, _value(middle), COUNT, False, GROUP)
         lowest = tl.where(mass >= goal, middle, lowest)
         highest = tl.where(mass >= goal, highest, middle - 1)
     return lowest

@@ -1,4 +1,4 @@
-"""Triton kernels: a survey of the logits, the most likely token and the draw, with the meaning of the torch path.
+"""Triton kernels: a survey of the logits, the most likely token and the draw, with the meaning of the torch backend.
 
 Values are compared as they came (NaN as -inf, +inf as the largest number); masses are relative to the row's best token.
 Importing this needs triton. With TRITON_INTERPRET=1 set before the import the kernels run on the CPU, slowly.
@@ -15,14 +15,14 @@ MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit
-def survey(logits, stride, temperature, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
+def survey(logits, stride, temperatures, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
     """Of each block of 128 its maximum, and its mass relative to that. Grid: (rows, groups of blocks)."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     values = load_blocks(logits + row * stride, block, vocab)
     best = tl.max(values, 1)
-    heat = tl.load(temperature + row)
-    weight = tl.exp((values - tl.maximum(best, -LARGEST)[:, None]) / heat)
+    temperature = tl.load(temperatures + row)
+    weight = tl.exp((values - tl.maximum(best, -LARGEST)[:, None]) / temperature)
     tl.store(maxima + row * blocks + block, best, mask=block < blocks)
     tl.store(masses + row * blocks + block, tl.sum(weight, 1), mask=block < blocks)
 
@@ -50,7 +50,7 @@ def draw(
     keys,
     maxima,
     masses,
-    temperature,
+    temperatures,
     listed,
     counts,
     thresholds,
@@ -69,13 +69,13 @@ def draw(
     index = tl.arange(0, WIDTH)
     best = tl.load(maxima + row * blocks + index, mask=index < blocks, other=float("-inf"))
     top = tl.maximum(tl.max(best, 0), -LARGEST)
-    heat = tl.load(temperature + row)
+    temperature = tl.load(temperatures + row)
     key = tl.load(keys + row)
     earlier = tl.zeros((), tl.int64)
     if HAS_CUT:
         threshold = tl.load(thresholds + row)
         quota = tl.load(quotas + row)
-        tie_mass = tl.exp((threshold - top) / heat)
+        tie_mass = tl.exp((threshold - top) / temperature)
         total = tl.zeros((), tl.float32)
         shortest = tl.full((), float("inf"), tl.float64)
         block = tl.zeros((), tl.int32)
@@ -87,7 +87,7 @@ def draw(
             ties = tl.sum((values == threshold).to(tl.int64), 1)
             before = ties_so_far + tl.cumsum(ties, 0) - ties
             kept = tl.minimum(tl.maximum(quota - before, 0), ties)
-            weight = tl.exp((values - top) / heat)
+            weight = tl.exp((values - top) / temperature)
             mass = tl.sum(tl.where(values > threshold, weight, 0.0), 1) + kept.to(tl.float32) * tie_mass
             time = run(noise_at(key, group + BLOCK), mass)
             total += tl.sum(mass, 0)
@@ -99,11 +99,11 @@ def draw(
                 earlier = tl.sum(tl.where(fastest, before, 0), 0)
     else:
         mass = tl.load(masses + row * blocks + index, mask=index < blocks, other=0.0)
-        mass = mass * tl.exp((best - top) / heat)
+        mass = mass * tl.exp((best - top) / temperature)
         total = tl.sum(mass, 0)
         block = tl.argmin(run(noise_at(key, index + BLOCK), mass), 0)
     values = tl.reshape(load_blocks(logits, block + tl.arange(0, 1), vocab), (BLOCK,))
-    weight = (values - top) / heat
+    weight = (values - top) / temperature
     mass = tl.exp(weight)
     if HAS_CUT:
         tie = values == threshold

@@ -1,4 +1,4 @@
-"""Every path against the float64 reference and against the other ones, on logits and parameters that are hard."""
+"""Every backend against the float64 reference and against the other ones, on logits and parameters that are hard."""
 
 import math
 from itertools import combinations
@@ -18,7 +18,7 @@ from gen.samplers.parameters import Parameters
 from gen.testing import no_host_sync, virtual_gpus
 from tests.samplers.float64_reference import Ranked, Reference, hard_logits
 
-PATHS = [cpu_backend, torch_backend]
+BACKENDS = [cpu_backend, torch_backend]
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.05}
 COMBINATIONS: list[dict[str, Any]] = [
     {name: USUAL[name] for name in names} for n in range(5) for names in combinations(USUAL, n)
@@ -40,13 +40,13 @@ VOCABULARIES = [1, 2, 31, 33, 300, 32_000, 151_936]
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-def check(path: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
+def check(backend: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
     """Kept set, token and log-probability are the reference's."""
     rows = parameters.for_rows(logits)
     kept = torch_backend.keeps(logits, *rows)
     wrong = (kept != expected.kept) & ~expected.either
     assert not wrong.any(), f"rows {wrong.any(-1).nonzero().flatten().tolist()} of {parameters}"
-    token_ids, logprobs = path.draw(logits, row_keys(torch.arange(len(logits)), 1)[0], *rows)
+    token_ids, logprobs = backend.draw(logits, row_keys(torch.arange(len(logits)), 1)[0], *rows)
     dead = ~expected.kept.any(-1)
     assert not token_ids[dead].any() and logprobs[dead].isneginf().all()
     assert kept.gather(-1, token_ids)[~dead].all()
@@ -58,14 +58,14 @@ def check(path: ModuleType, logits: Tensor, parameters: Parameters, expected: Re
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_paths_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype) -> None:
+def test_backends_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype) -> None:
     """With all parameters; on large vocabularies, which take long, each type has a third of them."""
     logits = hard_logits(vocab, dtype)
     ranked = Ranked(logits)
     share = slice(TYPES.index(dtype), None, 3) if vocab >= 32_000 else slice(None)
     for parameters in (COMBINATIONS + EDGES)[share]:
         expected = ranked.cut(**parameters)
-        results = [check(path, logits, Parameters(**parameters), expected) for path in PATHS]
+        results = [check(backend, logits, Parameters(**parameters), expected) for backend in BACKENDS]
         (token_ids, logprobs), (others, other_logprobs) = results
         alike = ~expected.either.any(-1)
         assert torch.equal(token_ids[alike], others[alike]), parameters
@@ -89,7 +89,7 @@ def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
         if "temperature" in values:
             values["temperature"] = tensors["temperature"].float().double().tolist()
         expected = ranked.cut(**values)
-        results = [check(path, logits, Parameters(**tensors), expected) for path in PATHS]
+        results = [check(backend, logits, Parameters(**tensors), expected) for backend in BACKENDS]
         alike = ~expected.either.any(-1)
         assert torch.equal(results[0][0][alike], results[1][0][alike])
 
@@ -107,12 +107,12 @@ def test_a_row_of_temperature_zero_is_greedy_among_rows_that_are_not() -> None:
         assert torch.equal(ours, chosen)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
 @pytest.mark.parametrize("vocab", [1, 33, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_most_likely_token_is_the_lowest_of_the_largest(path: Any, vocab: int, dtype: torch.dtype) -> None:
+def test_the_most_likely_token_is_the_lowest_of_the_largest(backend: Any, vocab: int, dtype: torch.dtype) -> None:
     logits = hard_logits(vocab, dtype)
-    token_ids, logprobs = path.most_likely(logits)
+    token_ids, logprobs = backend.most_likely(logits)
     expected = Ranked(logits.float()).cut()
     alive = expected.kept.any(-1)
     assert torch.equal(token_ids[alive], expected.probabilities.argmax(-1, keepdim=True)[alive])
@@ -122,12 +122,12 @@ def test_the_most_likely_token_is_the_lowest_of_the_largest(path: Any, vocab: in
     )
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
 @pytest.mark.parametrize("vocab", [1, 33, 1000, 5000])
-def test_the_likeliest_tokens_are_the_references(path: Any, vocab: int) -> None:
+def test_the_likeliest_tokens_are_the_references(backend: Any, vocab: int) -> None:
     logits = hard_logits(vocab, torch.float32)
     n = min(vocab, 9)
-    logprobs, token_ids = path.likeliest(logits, n)
+    logprobs, token_ids = backend.likeliest(logits, n)
     probabilities = Ranked(logits).cut().probabilities
     wanted = probabilities.topk(n).values.log()
     shown = probabilities.gather(-1, token_ids).log().where(logprobs.isfinite(), -math.inf)
@@ -137,26 +137,26 @@ def test_the_likeliest_tokens_are_the_references(path: Any, vocab: int) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
-def test_paths_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
+def test_backends_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
     logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(len(logits)), 1)[0]
     assert torch.equal(cpu_backend.draw(logits, keys, *rows)[0], torch_backend.draw(logits, keys, *rows)[0])
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
-def test_among_equals_top_p_draws_the_lower_indices(path: Any) -> None:
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
     logits = torch.full((500, 1000), -50.0)
     logits[:, torch.tensor([900, 3, 130, 140, 600])] = 2.0
     keys = row_keys(torch.arange(500), 1)[0]
     for top_k in (None, 2, 20):
-        token_ids, logprobs = path.draw(logits, keys, *Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
+        token_ids, logprobs = backend.draw(logits, keys, *Parameters(top_p=0.5, top_k=top_k).for_rows(logits))
         assert set(token_ids.flatten().tolist()) == {3, 130, 140}
         torch.testing.assert_close(logprobs, torch.tensor(1 / 3).log().expand(500))
 
 
 @pytest.mark.parametrize("per_row", [False, True])
-def test_the_torch_path_reads_nothing_on_the_host(per_row: bool) -> None:
+def test_the_torch_backend_reads_nothing_on_the_host(per_row: bool) -> None:
     """Meta tensors have no data: whatever reads a value, or has a shape that depends on one, raises."""
     logits, keys = torch.empty(3, 1000, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")
     torch_backend.most_likely(logits)
@@ -183,13 +183,15 @@ def test_no_parameter_makes_the_host_wait_and_virtual_gpus_give_the_cpus_tokens(
                 assert torch.equal(token_ids.cpu(), expected[0])
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
-def test_the_users_default_device_and_type_change_nothing(path: Any) -> None:
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+def test_the_users_default_device_and_type_change_nothing(backend: Any) -> None:
     logits, keys = hard_logits(2000, torch.float32), row_keys(torch.arange(14), 1)[0]
 
     def results() -> list[Tensor]:
-        drawn = [path.draw(logits, keys, *Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
-        return [result for pair in [*drawn, path.most_likely(logits), path.likeliest(logits, 5)] for result in pair]
+        drawn = [backend.draw(logits, keys, *Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
+        return [
+            result for pair in [*drawn, backend.most_likely(logits), backend.likeliest(logits, 5)] for result in pair
+        ]
 
     expected = results()
     torch.set_default_dtype(torch.float64)
@@ -202,16 +204,16 @@ def test_the_users_default_device_and_type_change_nothing(path: Any) -> None:
         torch.testing.assert_close(result, wanted, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__.split(".")[-1])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
 @pytest.mark.parametrize("parameters", [*COMBINATIONS, {"top_k": 700}], ids=str)
-def test_logits_are_not_changed_and_need_not_be_contiguous(path: Any, parameters: dict[str, Any]) -> None:
+def test_logits_are_not_changed_and_need_not_be_contiguous(backend: Any, parameters: dict[str, Any]) -> None:
     wide = torch.randn(4, 1300, generator=torch.Generator().manual_seed(0))
     logits, before = wide[:, 20:1220], wide.clone()
     rows = Parameters(**parameters).for_rows(logits)
     keys = row_keys(torch.arange(4), 1)[0]
-    together = path.draw(logits, keys, *rows)
+    together = backend.draw(logits, keys, *rows)
     assert torch.equal(wide, before)
-    alone = path.draw(logits.contiguous(), keys, *rows)
+    alone = backend.draw(logits.contiguous(), keys, *rows)
     assert torch.equal(together[0], alone[0])
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).with_name("triton_cases.py")
-FOR_FLOATS, FOR_INTEGERS = ["temperature", "maxima", "masses", "floors", "thresholds", "logprobs"], ["listed", "counts"]
+FOR_FLOATS, FOR_INTEGERS = (
+    ["temperatures", "maxima", "masses", "floors", "thresholds", "logprobs"],
+    ["listed", "counts"],
+)
 TYPES = dict.fromkeys(FOR_FLOATS, "*fp32") | dict.fromkeys(FOR_INTEGERS, "*i32") | {"top_p": "*fp64", "min_p": "*fp64"}
 TYPES |= dict.fromkeys(["keys", "top_k", "quotas", "token_ids"], "*i64") | dict.fromkeys(
     ["stride", "vocab", "blocks"], "i32"

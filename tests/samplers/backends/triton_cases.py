@@ -1,4 +1,4 @@
-"""The Triton path against the torch path and the reference; not collected by itself, see `test_triton_path`.
+"""The Triton backend against the torch backend and the reference; not collected by itself, see `test_triton_backend`.
 
 With TRITON_INTERPRET=1 the kernels run on the CPU, else on cuda:0.
 """
@@ -32,7 +32,7 @@ PARAMETERS: list[dict[str, Any]] = [
     [*((33, parameters) for parameters in PARAMETERS), *((1100, parameters) for parameters in PARAMETERS[3:])],
     ids=str,
 )
-def test_draws_are_the_torch_paths(vocab: int, parameters: dict[str, Any]) -> None:
+def test_draws_are_the_torch_backends(vocab: int, parameters: dict[str, Any]) -> None:
     logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[KINDS].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
@@ -50,14 +50,14 @@ def test_each_row_may_have_parameters_of_its_own() -> None:
     tensors: dict[str, Any] = {"temperature": 0.5 + 0.1 * row, "top_k": 1 + 19 * row, "top_p": 0.999 - 0.13 * row}
     rows = Parameters(**tensors, min_p=0.001 * row).for_rows(logits)
     (token_ids, logprobs), (others, other_logprobs) = (
-        path.draw(logits, keys, *rows) for path in (triton_backend, torch_backend)
+        backend.draw(logits, keys, *rows) for backend in (triton_backend, torch_backend)
     )
     assert torch.equal(token_ids, others)
     torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("vocab", [1, 129, 1100])
-def test_the_most_likely_token_is_the_torch_paths(vocab: int) -> None:
+def test_the_most_likely_token_is_the_torch_backends(vocab: int) -> None:
     wide = hard_logits(vocab, torch.float32).repeat(1, 2).to(DEVICE)
     logits = wide[:, :vocab]  # rows that lie apart
     token_ids, logprobs = triton_backend.most_likely(logits)
@@ -80,7 +80,7 @@ def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) 
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     (token_ids, logprobs), (others, other_logprobs) = (
-        path.draw(logits, keys, *rows) for path in (triton_backend, torch_backend)
+        backend.draw(logits, keys, *rows) for backend in (triton_backend, torch_backend)
     )
     assert torch.equal(token_ids, others)
     torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
@@ -121,7 +121,9 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
     logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
-    results = [(path.draw(logits, keys, *rows), path.most_likely(logits)) for path in (triton_backend, torch_backend)]
+    results = [
+        (backend.draw(logits, keys, *rows), backend.most_likely(logits)) for backend in (triton_backend, torch_backend)
+    ]
     for (token_ids, logprobs), (others, other_logprobs) in zip(*results, strict=True):
         assert torch.equal(token_ids, others)
         torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
