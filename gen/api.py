@@ -9,11 +9,12 @@ from tqdm import tqdm
 from gen.arguments import check_flag, read_whole
 from gen.calls import PromptArguments, Result, read_call, read_one
 from gen.errors import Interrupted
-from gen.loop.jobs import Job
-from gen.loop.kinds import completions, new_job, only_text
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
 from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
-from gen.loop.running import Options, Runner, run
+from gen.loop.run_all import run_all
+from gen.loop.runner import Runner
 from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
@@ -263,7 +264,7 @@ def generate(
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
-            run(model, jobs, options, lambda _: bar.update())
+            run_all(model, jobs, options, lambda _: bar.update())
     except KeyboardInterrupt:
         raise Interrupted([call.done(job) for job in jobs]) from None
     return call.results(jobs)
@@ -320,13 +321,13 @@ def stream(
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
     """Each step's new text; nothing of what it computes with outlives a yield."""
-    text = only_text(job)
+    text = job.only_text
     with Runner(model, [job], options) as runner:
         while not runner.idle:
             runner.advance()
             if text is not None and (piece := text.read()):
                 yield piece
-    [completion] = completions(job)
+    [completion] = job.completions()
     if text is None and completion.text:  # a search of one beam: at its end
         yield completion.text
     valued(job.request, completion)  # raises where the text is not whole

@@ -11,7 +11,6 @@ from gen.constraints.plans import read_plan
 from gen.errors import ArgumentError, BatchError, ConstraintError, show
 from gen.isolation import isolated
 from gen.loop.jobs import Job
-from gen.loop.kinds import completions
 from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
 from gen.models.base import Model, RecommendsSampler
@@ -74,7 +73,7 @@ class Call:
     def result(self, job: Job) -> Any:
         """A prompt's value or completion, or all of them where its sampler makes several."""
         several = len(job.request.seeds) > 1
-        found = completions(job)
+        found = job.completions()
         if isinstance(job.request.sampler, BeamSearchSampler):
             found, several = found[: self.returned], self.returned > 1
         made = [valued(job.request, one) for one in found]

@@ -10,10 +10,10 @@ from gen.arguments import LARGEST, check_flag, read_whole
 from gen.calls import OneArguments, PromptArguments, Result, read_call, read_submitted
 from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineThread
-from gen.loop.jobs import Job
-from gen.loop.kinds import new_job
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
 from gen.loop.results.texts import Completion
-from gen.loop.running import Options, run
+from gen.loop.run_all import run_all
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
 from gen.models.idle_rows import Idle
@@ -219,7 +219,7 @@ async def agenerate(
         await _run_beside_others(model, jobs)
     else:
         try:
-            await asyncio.to_thread(run, model, jobs, Options())
+            await asyncio.to_thread(run_all, model, jobs, Options())
         finally:
             for job in jobs:
                 job.cancelled = not job.ended

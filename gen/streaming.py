@@ -5,9 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 
 from gen.errors import GenError
-from gen.loop.engine_thread import Feed
+from gen.loop.feed import Feed
 from gen.loop.jobs import Job
-from gen.loop.kinds import completions
 from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
 
@@ -59,7 +58,7 @@ class CallerStream(Stream):
                 "early, or that failed, has none)."
             )
         try:
-            made = completions(self._job)[0]
+            made = self._job.completions()[0]
         except Exception as error:  # a processor of the user's fails with errors of every kind
             raise GenError(f"the stream has failed and has no completion: {error}") from error
         return valued(self._job.request, made)
@@ -115,7 +114,7 @@ class EngineStream(Stream, AsyncIterator[str]):
         if not self._feed.ended:
             raise GenError("the stream was closed before its text had ended; it has no completion.")
         self._feed.check()
-        return valued(self._feed.job.request, completions(self._feed.job)[0])
+        return valued(self._feed.job.request, self._feed.job.completions()[0])
 
     def __del__(self) -> None:
         self._feed.cancel()

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.jobs import Job
-from gen.loop.kinds import completions, new_job
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
 from gen.loop.results.texts import Completion
-from gen.loop.running import Options, run
+from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.samplers import beam_search, greedy, multinomial
@@ -357,8 +357,8 @@ def test_texts_are_the_same_alone_in_a_batch_streamed_and_in_rows_that_are_fille
     )
     jobs = [new_job(llama, request) for request in requests]
     ended: list[Job] = []
-    run(llama, jobs, options, ended.append)
-    assert [one for job in jobs for one in completions(job)] == near(expected)
+    run_all(llama, jobs, options, ended.append)
+    assert [one for job in jobs for one in job.completions()] == near(expected)
     assert len(ended) == len({id(job) for job in ended}) == len(jobs)
     for seed, (prompt, sampler, limit) in enumerate(zip(MIXED, EACH, LIMITS, strict=True)):
         stream = gen.stream(llama, prompt, sampler=sampler, max_new_tokens=limit, seed=seed)

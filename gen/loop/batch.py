@@ -11,15 +11,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from gen.errors import ResultError
-from gen.loop.jobs import Job, Slot, alike
+from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
+from gen.loop.options import ADMIT_TOKENS
 from gen.loop.replay.steps import Steps
 from gen.loop.results.ring import Ticket
 from gen.loop.row_set import RowSet
-from gen.loop.slots import Slots
+from gen.loop.slots import Slot, Slots
 from gen.models.base import Model
-
-ADMIT_TOKENS = 4096
 
 
 class Batch:
@@ -217,7 +216,7 @@ class Batch:
         over = False
         for job in dict.fromkeys(slot.job for slot in self._live):
             job.launched += 1
-            over = over or job.launched >= job.request.limit
+            over = over or job.launched_all
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)

@@ -1,113 +1,25 @@
 """A batch that runs in a thread of its own, which requests join and leave: what a server stands on."""
 
-import asyncio
 import atexit
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Condition, Lock, Thread, current_thread
+from threading import Lock, Thread, current_thread
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
+from gen.loop.feed import Feed, wake
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
-from gen.loop.results.texts import Text
-from gen.loop.running import Options, Runner
+from gen.loop.options import Options
+from gen.loop.runner import Runner
 from gen.models.base import Model
 
 logger = logging.getLogger("gen")
 
 _PREPARERS = 2  # threads
-Sleeper = tuple[asyncio.AbstractEventLoop, asyncio.Event]  # a reader in an event loop that waits for more
-
-
-class Feed:
-    """One request's text on its way from the engine's thread to its readers.
-
-    Args:
-        wake: lets the thread look again; may be called at any moment, by a finaliser too.
-
-    Attributes:
-        failure: what ended it, through no fault of the request.
-    """
-
-    def __init__(self, job: Job, wake: Callable[[], object]) -> None:
-        self.job, self._wake = job, wake
-        self._changed = Condition()  # of what follows
-        self._unread = ""
-        self._over = False
-        self.failure: BaseException | None = None
-        self._sleepers: list[Sleeper] = []
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will come."""
-        return self._over
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is over, and not because it was cancelled."""
-        job = self.job
-        failed = self.failure is not None or job.error is not None
-        return self._over and (failed or all(taker.ended for taker in job.takers))
-
-    def take(self) -> str | None:
-        """What has come since the last call; "" where it is over, None where nothing has come yet."""
-        with self._changed:
-            piece, self._unread = self._unread, ""
-            return piece if piece or self._over else None
-
-    def check(self) -> None:
-        """Raise what went wrong, if something did, with this request or with the engine."""
-        errors = [self.failure, self.job.error, *(getattr(taker, "error", None) for taker in self.job.takers)]
-        for error in errors:
-            if error is not None:
-                raise error
-
-    def wait(self, *, end: bool = False) -> None:
-        """Wait for the next piece, or for the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready(end))
-
-    async def arrival(self, *, end: bool = False) -> None:
-        """As `wait`, in an event loop."""
-        while True:
-            with self._changed:
-                if self._ready(end):
-                    return
-                event = asyncio.Event()
-                self._sleepers.append((asyncio.get_running_loop(), event))
-            await event.wait()
-
-    def cancel(self) -> None:
-        """Nobody wants it any more: its row is free by the next step. Takes no lock, since finalisers call it."""
-        if not self._over:
-            self.job.cancelled = True
-            self._wake()
-
-    def put(self) -> list[Sleeper]:
-        """Add what its text has grown by, in the engine's thread; whom to wake."""
-        over = self.job.ended  # before the text is read
-        piece = "".join(taker.read() for taker in self.job.takers if isinstance(taker, Text))
-        return self._put(piece, over) if piece or over else []
-
-    def fail(self, error: BaseException) -> list[Sleeper]:
-        """Nothing more will come, through no fault of the request; whom to wake."""
-        self.failure = error
-        return self._put("", over=True)
-
-    def _put(self, piece: str, over: bool) -> list[Sleeper]:
-        with self._changed:
-            self._unread += piece
-            self._over = over
-            self._changed.notify_all()
-            sleepers, self._sleepers = self._sleepers, []
-            return sleepers
-
-    def _ready(self, end: bool) -> bool:
-        return self._over or (bool(self._unread) and not end)
 
 
 class EngineThread:
@@ -135,7 +47,7 @@ class EngineThread:
         self._asleep.acquire()
         self._finalizer = finalize(owner, self._stop)
         self._thread = Thread(target=self._run, name="gen engine", daemon=True)
-        _loops.add(self)
+        _threads.add(self)
         self._thread.start()
 
     @property
@@ -193,7 +105,7 @@ class EngineThread:
             if not feed.job.ended:
                 self._waiting.append((model, feed))
         if feed.job.ended:
-            _tell([feed.put()])
+            wake([feed.put()])
         else:
             self._wake()
 
@@ -219,7 +131,7 @@ class EngineThread:
         gone = [feed for _, feed in self._waiting if feed.job.cancelled]
         if gone:
             self._waiting = deque(waiting for waiting in self._waiting if waiting[1] not in gone)
-            _tell(feed.put() for feed in gone)
+            wake(feed.put() for feed in gone)
 
     def _run(self) -> None:
         """The thread."""
@@ -238,7 +150,7 @@ class EngineThread:
             self._running, self._preparing = [], []
             self._waiting.clear()
         self._preparers.shutdown(wait=False, cancel_futures=True)
-        _tell(feed.fail(error) for feed in left)
+        wake(feed.fail(error) for feed in left)
 
     def _work(self) -> None:
         """Run until nothing is left to do, and give the rows back."""
@@ -252,15 +164,14 @@ class EngineThread:
             if runner is None or not self._running:
                 break
             runner.advance()
-            _tell(feed.put() for feed in self._running)
+            wake(feed.put() for feed in self._running)
             self._running = [feed for feed in self._running if not feed.over]
         if runner is not None:
             runner.close()
 
     def _join(self) -> list[tuple[Model, Job]]:
         """Those who have waited longest, for as many as have a row; the others may still be cancelled."""
-        jobs = [feed.job for feed in self._running]
-        taken = sum(not job.ended and job.launched < job.request.limit for job in jobs)
+        taken = sum(not (feed.job.ended or feed.job.launched_all) for feed in self._running)
         with self._lock:
             if self._some_cancelled:
                 self._drop_cancelled()
@@ -269,27 +180,11 @@ class EngineThread:
         return [(model, feed.job) for model, feed in joining]
 
 
-def _tell(sleepers: Iterable[list[Sleeper]]) -> None:
-    """Wake readers in event loops: one call a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
-    for some in sleepers:
-        for loop, event in some:
-            by_loop.setdefault(loop, []).append(event)
-    for loop, events in by_loop.items():
-        with suppress(RuntimeError):  # the event loop is closed, and its readers are gone
-            loop.call_soon_threadsafe(_set_all, events)
-
-
-def _set_all(events: list[asyncio.Event]) -> None:
-    for event in events:
-        event.set()
-
-
-_loops: WeakSet[EngineThread] = WeakSet()
+_threads: WeakSet[EngineThread] = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """No thread computes while the interpreter ends, which torch does not survive."""
-    for loop in list(_loops):
-        loop.close()
+    for thread in list(_threads):
+        thread.close()

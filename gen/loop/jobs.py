@@ -1,22 +1,15 @@
-"""Requests in a batch, what takes their results, and the rows that these have."""
+"""Requests as a batch takes them: with how far each has come, and what has become of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
+from gen.loop.results.taker import Taker
+from gen.loop.results.texts import Completion, Text
+from gen.loop.searches.by_sampler import kind_of_search
+from gen.models.base import Model
 from gen.requests.request import LogitsProcessor, Request
 
 _NEAR = 16  # prompts whose lengths differ by less are read together
-
-
-class Taker(Protocol):
-    """Takes what the rows of one text, or of one search, are given step by step."""
-
-    @property
-    def ended(self) -> bool: ...
-
-    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """Take a step's results; its rows begin at `row`. None counts once it has ended."""
 
 
 @dataclass(eq=False)
@@ -72,6 +65,27 @@ class Job:
         """Whether nothing more will come."""
         return self.cancelled or self.error is not None or all(taker.ended for taker in self.takers)
 
+    @property
+    def launched_all(self) -> bool:
+        """Whether no step more is launched for it: the last one may yet be on its way."""
+        return self.launched >= self.request.limit or self.cancelled or self.error is not None
+
+    @property
+    def only_text(self) -> Text | None:
+        """Its text, if it makes one alone, and makes it token by token."""
+        texts = [text for taker in self.takers for text in taker.texts]
+        return texts[0] if len(texts) == 1 else None
+
+    def completions(self) -> list[Completion]:
+        """What has become of its texts, once it has ended.
+
+        Raises:
+            Exception: what went wrong with it, or with one of them.
+        """
+        if self.error is not None:
+            raise self.error
+        return [one for taker in self.takers for one in taker.completions()]
+
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""
         return [*map(id, functions)] == [*map(id, self.request.logits_processors)]
@@ -88,19 +102,15 @@ class Job:
             done(self)
 
 
-@dataclass(eq=False)
-class Slot:
-    """One taker in its rows, from `row` on."""
+def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
+    """A request that has not begun.
 
-    job: Job
-    taker: Taker
-    row: int
-
-    @property
-    def over(self) -> bool:
-        """Whether its rows are free for others."""
-        job = self.job
-        return self.taker.ended or job.cancelled or job.error is not None or job.launched >= job.request.limit
+    Args:
+        streamed: whether somebody reads its text while it grows.
+    """
+    kind = kind_of_search(request.sampler)
+    texts = [Text(request, sample, model.tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
+    return Job(request, kind.takers(texts), width=kind.width)
 
 
 def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:

@@ -2,80 +2,21 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
+from gen.loop.draw_keys import DrawKeys
+from gen.loop.history import History
 from gen.loop.results.ring import Ring, Ticket
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
 from gen.models.base import Model
 from gen.requests.request import LogitsProcessor, Request
-from gen.samplers.backends.random import row_keys
-
-
-class Stage(Protocol):
-    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place.
-
-    Attributes:
-        failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
-    """
-
-    failing: Sequence[LogitsProcessor]
-
-    def begin(self) -> None:
-        """All rows are free: what earlier requests asked for no longer counts."""
-
-    def key(self) -> Hashable:
-        """What a recorded step depends on; None where it does nothing."""
-
-    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """Rows, side by side, begin with these requests' texts; `tokens` as of `RowSet.fill`."""
-
-    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """The logits (n, vocab) of the rows `here`, changed.
-
-        Args:
-            history: (n, columns), int64: the tokens so far, prompt and text; -1 where there is none.
-            lengths: (n, 1), int64: how many they are.
-            generated: (n, 1), int64: how many of them are new.
-        """
-
-    def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows, rows first."""
-
-
-@runtime_checkable
-class Follower(Stage, Protocol):
-    """A stage that keeps a state of each text, and is told how each goes on.
-
-    Attributes:
-        replayable: whether steps may be recorded with what its rows ask for now.
-    """
-
-    @property
-    def replayable(self) -> bool: ...
-
-    def prepare(self, here: slice) -> None:
-        """The rows `here` are about to choose. On a CPU the host may read what their last step left, and write in place
-        what this one reads: recorded steps do not have this in them."""
-
-    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """The rows `here` have chosen: a part of the step.
-
-        Args:
-            token_ids: (n, 1), int64.
-            ancestors: (n,), int64: indices into `here`, from which each row has gone on; None for each from itself.
-        """
-
-    def move(self, source: int, target: int) -> None:
-        """One row becomes what another one is; its tensors are moved by the loop."""
-
-    def memory(self) -> int:
-        """How many bytes its tensors have that belong to no row."""
+from gen.stages.stage import Follower, Stage
 
 
 class RowSet:
@@ -120,12 +61,9 @@ class RowSet:
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
-        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
-        self._keys = torch.zeros((count, length), dtype=torch.int64, device=device)
+        self._keys = DrawKeys(count, length, device)
         self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
-        self._lengths = torch.zeros((count, 1), dtype=torch.int64, device=device)  # where a stage wants the history
-        self._history: Tensor | None = None  # (count, length), made when a stage first wants it
-        self._storied = False  # whether a stage wants it now
+        self._history = History(count, length, device)
         self.ring = Ring(self.search.results)
         self._tops = TopTokens(count, self._vocabulary, device)
 
@@ -135,7 +73,7 @@ class RowSet:
         for stage in self.stages:
             stage.begin()
         self._tops.begin()
-        self._storied = False
+        self._history.begin()
 
     @property
     def replayable(self) -> bool:
@@ -150,7 +88,7 @@ class RowSet:
 
     def step_kind(self) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
-        return self._storied, self.search.key(), tuple(stage.key() for stage in self.stages), self._tops.width
+        return self._history.wanted, self.search.key(), tuple(stage.key() for stage in self.stages), self._tops.width
 
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
@@ -230,9 +168,8 @@ class RowSet:
         """Make room for more tokens; recordings are dropped, since memory moves."""
         self.rows.grow(length)
         self.recordings.clear()
-        self._keys = row_keys(self._seeds, length).T.contiguous()
-        if self._history is not None:
-            self._history = torch.nn.functional.pad(self._history, (0, length - self.length), value=-1)
+        self._keys.grow(length)
+        self._history.grow(length)
         self.length = length
 
     def bytes(self) -> int:
@@ -249,7 +186,7 @@ class RowSet:
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
-        staged = self._storied or any(one.sampler.processors or one.logits_processors for one in requests)
+        staged = self._history.wanted or any(one.sampler.processors or one.logits_processors for one in requests)
         kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
         kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
         shapes = [
@@ -262,61 +199,38 @@ class RowSet:
         self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], weights: Sequence[float]
     ) -> None:
         """Set all that the loop keeps of rows."""
-        device = self._seeds.device
         each = (rows.stop - rows.start) // len(requests)
         # a search has one seed for all of its rows
-        seeds = [seed for request in requests for seed in request.seeds * (each // len(request.seeds))]
-        self._seeds[rows] = to_device(torch.tensor(seeds, dtype=torch.int64, device="cpu"), device)
-        self._keys[rows] = row_keys(self._seeds[rows], self.length).T
-        lengths = [
-            [len(read), len(read) - len(request.prompt_ids)] for request, read in zip(requests, tokens, strict=True)
-        ]
-        counts = to_device(torch.tensor(lengths, device="cpu"), device).repeat_interleave(each, 0)
-        self._generated[rows] = counts[:, 1:]
+        self._keys.admit(rows, [seed for one in requests for seed in one.seeds * (each // len(one.seeds))])
+        made = [[len(read) - len(request.prompt_ids)] for request, read in zip(requests, tokens, strict=True)]
+        self._generated[rows] = to_device(torch.tensor(made, device="cpu"), self.device).repeat_interleave(each, 0)
         self.search.admit(rows, requests, weights)
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
-        storied, self._storied = self._storied, any(stage.key() is not None for stage in self.stages)
-        if self._storied:
-            if self._history is None:
-                self._history = torch.empty((self.count, self.length), dtype=torch.int64, device=device)
-            kept = torch.full((len(tokens), self.length), -1, dtype=torch.int64, device="cpu")
-            for number, read in enumerate(tokens):
-                kept[number, : len(read)] = torch.tensor(read, device="cpu")
-            texts = to_device(kept, device)
-            if not storied:  # what the other rows have read is not known: they look like the first of these
-                self._history.copy_(texts[:1].expand_as(self._history))
-                self._lengths.copy_(counts[:1, :1].expand_as(self._lengths))
-            self._history[rows] = texts.repeat_interleave(each, 0)
-            self._lengths[rows] = counts[:, :1]
+        self._history.admit(rows, tokens, wanted=any(stage.key() is not None for stage in self.stages))
 
     def _choose(self, logits: Tensor, here: slice, view: int, *, first: bool = False) -> None:
         """From logits to the next token, its count and the ring: the walk of every step."""
-        generated, lengths = self._generated[here], self._lengths[here]
+        generated, history = self._generated[here], self._history
         logits = logits[:, : self._vocabulary]
-        seen = self._tops.look(logits, changed=self._storied) if self._tops.width else None
-        if self._storied and self._history is not None:
-            history = self._history[here, :view]
-            shown = lengths.clamp(max=history.shape[1])  # a row that is free may have been longer
+        seen = self._tops.look(logits, changed=history.wanted) if self._tops.width else None
+        if history.wanted:
+            token_ids, lengths = history.seen(here, view)
             for stage in self.stages:
                 if stage.key() is not None:
-                    logits = stage(logits, here, history, shown, generated)
-        keys = self._keys[here].gather(1, generated).squeeze(1)
-        ancestors = self.search.choose(logits, here, keys, generated)
+                    logits = stage(logits, here, token_ids, lengths, generated)
+        ancestors = self.search.choose(logits, here, self._keys.next(here, generated), generated)
+        chosen = self.search.results[0][here]
         if seen is not None:
-            self._tops.write(seen, here, self.search.results[0][here], ancestors)
+            self._tops.write(seen, here, chosen, ancestors)
         if ancestors is not None and not first:
             self.rows.reorder(ancestors, view)
         for follower in self._followers:
             if follower.key() is not None:
-                follower.chosen(here, self.search.results[0][here], ancestors)
-        if self._storied and self._history is not None:
-            history = self._history[here]
-            if ancestors is not None:
-                history.copy_(history.index_select(0, ancestors))
-            history.scatter_(1, lengths, self.search.results[0][here])
-            lengths.add_(1).clamp_(max=self.length - 1)
+                follower.chosen(here, chosen, ancestors)
+        if history.wanted:
+            history.append(here, chosen, ancestors)
         generated.add_(1).clamp_(max=self.length - 1)
         for ring in (self.ring, self._tops.ring):
             if ring is not None:
@@ -324,6 +238,5 @@ class RowSet:
 
     def _tensors(self) -> Iterable[Tensor]:
         """All that the loop keeps of rows."""
-        own = [self._seeds, self._keys, self._generated, self._lengths]
-        history = [] if self._history is None else [self._history]
-        return chain(own, history, self.search.tensors(), *(stage.tensors() for stage in self.stages))
+        own = chain(self._keys.tensors(), (self._generated,), self._history.tensors())
+        return chain(own, self.search.tensors(), *(stage.tensors() for stage in self.stages))

@@ -1,12 +1,28 @@
 """Which text is in which row: rows that are free, rows that move, and how long all of them are."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gen.loop.jobs import Slot
+from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
+from gen.loop.results.taker import Taker
 from gen.loop.row_set import RowSet
 
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
+
+
+@dataclass(eq=False)
+class Slot:
+    """Rows side by side, from `row` on, that one text or one search has."""
+
+    job: Job
+    taker: Taker
+    row: int
+
+    @property
+    def over(self) -> bool:
+        """Whether its rows are free for others."""
+        return self.taker.ended or self.job.launched_all
 
 
 class Slots:

@@ -47,16 +47,16 @@ class DeviceConstraints:
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
     def begin(self) -> None:
-        """See `gen.loop.row_set.Stage.begin`."""
+        """See `gen.stages.stage.Stage.begin`."""
         self._used = False
         self._held = [None] * self._count
 
     def key(self) -> Hashable:
-        """See `gen.loop.row_set.Stage.key`."""
+        """See `gen.stages.stage.Stage.key`."""
         return (self._version, self._arena.version) if self._used and self._arena is not None else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.loop.row_set.Stage.admit`. Host sync: none for constraints that have been placed."""
+        """See `gen.stages.stage.Stage.admit`. Host sync: none for constraints that have been placed."""
         asked = [None if request.constraint is None else request.constraint.automaton for request in requests]
         constrained = [automaton for automaton in asked if automaton is not None]
         if not self._used and not constrained:
@@ -90,7 +90,7 @@ class DeviceConstraints:
             table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
 
     def prepare(self, here: slice) -> None:
-        """See `gen.loop.row_set.Follower.prepare`: on a CPU rows of allowed tokens are made when they are needed."""
+        """See `gen.stages.stage.Follower.prepare`: on a CPU rows of allowed tokens are made when they are needed."""
         if self._device.type != "cpu" or self._arena is None:
             return
         for automaton, [state] in zip(self._held[here], self._state[here].tolist(), strict=True):
@@ -98,7 +98,7 @@ class DeviceConstraints:
                 self._arena.fill(automaton, state, self._held)
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.loop.row_set.Stage`; (n, vocab), in half precision float32. Host sync: none."""
+        """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
         assert self._arena is not None  # tells mypy
         left = self._limits[here] - generated
         record = self._arena.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
@@ -113,7 +113,7 @@ class DeviceConstraints:
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.loop.row_set.Follower.chosen`: walk the bytes of the tokens. Host sync: none."""
+        """See `gen.stages.stage.Follower.chosen`: walk the bytes of the tokens. Host sync: none."""
         assert self._arena is not None  # tells mypy
         table = self._arena.table
         state = self._state[here].squeeze(1)
@@ -125,15 +125,15 @@ class DeviceConstraints:
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
     def move(self, source: int, target: int) -> None:
-        """See `gen.loop.row_set.Follower.move`."""
+        """See `gen.stages.stage.Follower.move`."""
         self._held[target] = self._held[source]
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.row_set.Stage.tensors`."""
+        """See `gen.stages.stage.Stage.tensors`."""
         return (self._state, self._columns, self._limits, self._ends, self._may_end, self._goes_on)
 
     def memory(self) -> int:
-        """See `gen.loop.row_set.Follower.memory`."""
+        """See `gen.stages.stage.Follower.memory`."""
         return 0 if self._arena is None else self._arena.memory()
 
     def _make_tables(self, automaton: TokenAutomaton) -> Arena:

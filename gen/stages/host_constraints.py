@@ -54,7 +54,7 @@ class _Chosen:
 
 
 class HostConstraints:
-    """See `gen.loop.row_set.Follower`; masks are those of llguidance, with each row's own ends of a text."""
+    """See `gen.stages.stage.Follower`; masks are those of llguidance, with each row's own ends of a text."""
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
 
@@ -66,22 +66,22 @@ class HostConstraints:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.loop.row_set.Stage.begin`."""
+        """See `gen.stages.stage.Stage.begin`."""
         self._used = False
         self._reorders = False
         self._chosen: _Chosen | None = None
 
     def key(self) -> Hashable:
-        """See `gen.loop.row_set.Stage.key`."""
+        """See `gen.stages.stage.Stage.key`."""
         return "host constraints" if self._used else None
 
     @property
     def replayable(self) -> bool:
-        """See `gen.loop.row_set.Follower`: on CUDA the host takes part in the step."""
+        """See `gen.stages.stage.Follower`: on CUDA the host takes part in the step."""
         return not self._on_cuda
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.loop.row_set.Stage.admit`."""
+        """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         grammars = [None if one.constraint is None else one.constraint.grammar for one in requests]
         if not self._used:
@@ -96,14 +96,14 @@ class HostConstraints:
             self._rows[start : start + each] = [row.copy() for _ in range(each)]
 
     def prepare(self, here: slice) -> None:
-        """See `gen.loop.row_set.Follower`."""
+        """See `gen.stages.stage.Follower`."""
         if not self._on_cuda:
             self._follow()
             self._fill(here)
             self._chosen = _Chosen(here, self._rows[here])
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.loop.row_set.Stage`; float32. Host sync: on CUDA a wait for the tokens of the step before."""
+        """See `gen.stages.stage.Stage`; float32. Host sync: on CUDA a wait for the tokens of the step before."""
         if self._on_cuda:
             self._follow()
             self._fill(here)
@@ -113,7 +113,7 @@ class HostConstraints:
         return allow(logits.masked_fill(self._over[here], 0.0), self._masks[here], self._bias)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.loop.row_set.Follower`."""
+        """See `gen.stages.stage.Follower`."""
         self._reorders = ancestors is not None
         self._taken[here].copy_(token_ids.squeeze(1), non_blocking=True)
         if ancestors is not None:
@@ -123,16 +123,16 @@ class HostConstraints:
             self._chosen = _Chosen(here, self._rows[here])
 
     def move(self, source: int, target: int) -> None:
-        """See `gen.loop.row_set.Follower`."""
+        """See `gen.stages.stage.Follower`."""
         self._rows[target], self._rows[source] = self._rows[source], _Row()
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.row_set.Stage.tensors`."""
+        """See `gen.stages.stage.Stage.tensors`."""
         on_host = [] if self._bias is None or self._on_cuda else [self._taken, self._ancestors]
         return on_host if self._bias is None else [*on_host, self._masks, self._over]
 
     def memory(self) -> int:
-        """See `gen.loop.row_set.Follower`."""
+        """See `gen.stages.stage.Follower`."""
         return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:

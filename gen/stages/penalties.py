@@ -42,16 +42,16 @@ class Penalties:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.loop.row_set.Stage.begin`."""
+        """See `gen.stages.stage.Stage.begin`."""
         self._used: set[str] = set()
         self._sizes: set[int] = set()
 
     def key(self) -> Hashable:
-        """See `gen.loop.row_set.Stage.key`."""
+        """See `gen.stages.stage.Stage.key`."""
         return (self._version, *sorted(self._used), *sorted(self._sizes)) if self._used else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.loop.row_set.Stage.admit`."""
+        """See `gen.stages.stage.Stage.admit`."""
         asked = [request.sampler.processors or _NONE for request in requests]
         if not self._used and all(one == _NONE for one in asked):
             return
@@ -78,7 +78,7 @@ class Penalties:
                 table[rows] = to_device(lines, self._device).repeat_interleave(each, 0)
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.loop.row_set.Stage`; (n, vocab) float32. Host sync: none."""
+        """See `gen.stages.stage.Stage`; (n, vocab) float32. Host sync: none."""
         used, vocab = self._used, logits.shape[1]
         logits = logits.float()
         if "bias" in used:
@@ -107,7 +107,7 @@ class Penalties:
         return logits.scatter_add(1, tokens.clamp(min=0), torch.where(tokens < 0, 0.0, -math.inf).float())
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.row_set.Stage.tensors`."""
+        """See `gen.stages.stage.Stage.tensors`."""
         yield from (self._bias_ids, self._biases, self._words, self._eos, self._minimum, self._ngram)
         yield from (self._repetition, self._presence, self._frequency)
 

@@ -32,18 +32,18 @@ class UserProcessors:
         self.begin()
 
     def begin(self) -> None:
-        """See `gen.loop.row_set.Stage.begin`."""
+        """See `gen.stages.stage.Stage.begin`."""
         self._lists: _Lists = {}
         self._askers: WeakSet[Request] = WeakSet()  # what goes with the last of them is not run any more
         self._begun = False  # whether rows have been admitted
         self._somewhere = False  # whether some of them did not
 
     def key(self) -> Hashable:
-        """See `gen.loop.row_set.Stage.key`."""
+        """See `gen.stages.stage.Stage.key`."""
         return (self._version, self._somewhere, *self._lists) if self._lists else None
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """See `gen.loop.row_set.Stage.admit`."""
+        """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         asked = [_ids(request) for request in requests]
         known = set(self._lists)
@@ -75,7 +75,7 @@ class UserProcessors:
         return self._kept[ids]
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.loop.row_set.Stage`. Host sync: what the functions do."""
+        """See `gen.stages.stage.Stage`. Host sync: what the functions do."""
         changed = logits
         for processors, mine in self._lists.values():
             made, self.failing = logits, processors
@@ -86,7 +86,7 @@ class UserProcessors:
         return changed
 
     def tensors(self) -> Iterable[Tensor]:
-        """See `gen.loop.row_set.Stage.tensors`."""
+        """See `gen.stages.stage.Stage.tensors`."""
         return [mine for _, mine in self._lists.values()]
 
 

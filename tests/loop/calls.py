@@ -3,10 +3,10 @@
 from typing import Any
 
 from gen.calls import read_call
-from gen.loop.jobs import Job
-from gen.loop.kinds import completions, new_job
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
 from gen.loop.results.texts import Completion
-from gen.loop.running import Options, run
+from gen.loop.run_all import run_all
 from gen.samplers import greedy
 
 
@@ -20,5 +20,5 @@ def new_jobs(model: Any, prompts: Any, output_type: Any = None, **arguments: Any
 def run_in_rows(model: Any, prompts: Any, rows: int, **arguments: Any) -> list[list[Completion]]:
     """Each prompt's texts, in a batch of so many rows."""
     jobs = new_jobs(model, prompts, **arguments)
-    run(model, jobs, Options(rows=rows))
-    return [completions(job) for job in jobs]
+    run_all(model, jobs, Options(rows=rows))
+    return [job.completions() for job in jobs]

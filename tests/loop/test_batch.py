@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop import running
+from gen.loop import runner
 from gen.loop.jobs import Job
-from gen.loop.kinds import completions
-from gen.loop.running import Options, Runner, run
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
+from gen.loop.runner import Runner
 from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
@@ -82,7 +83,7 @@ def said(prompt: str) -> str:
 
 
 def texts(jobs: Sequence[Job]) -> list[str]:
-    return [completions(job)[0].text for job in jobs]
+    return [job.completions()[0].text for job in jobs]
 
 
 def steps_of_list_scheduling(durations: Sequence[int], workers: int) -> int:
@@ -128,7 +129,7 @@ def test_rows_move_to_make_room_for_a_request_of_several() -> None:
         while not runner.idle:
             runner.advance()
     assert texts(jobs) == [said(long), said(short)] * 3
-    assert [one.text for one in completions(last)] == [said(several)] * 3
+    assert [one.text for one in last.completions()] == [said(several)] * 3
     begun = next(place for place, (name, event) in enumerate(model.log) if name == "fill" and event[0][1] == [*b"05"])
     assert [name for name, _ in model.log[:begun]].count("step") == 2
 
@@ -218,11 +219,11 @@ def test_one_prompt_that_cannot_be_read_fails_alone(rows: int) -> None:
     model, prompts = Logged(lambda prompt: prompt.encode()), ["good", "bad!", "nice", "worse!", "fine"]
     jobs = new_jobs(model, prompts)
     ended: list[Job] = []
-    run(model, jobs, Options(rows=rows), ended.append)
+    run_all(model, jobs, Options(rows=rows), ended.append)
     for prompt, job in zip(prompts, jobs, strict=True):
         if "!" in prompt:
             with pytest.raises(ValueError, match="it has a !"):
-                completions(job)
+                job.completions()
         else:
             assert texts([job]) == [prompt]
     assert len(ended) == len(jobs)
@@ -242,9 +243,9 @@ def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: in
     model = Logged(lambda prompt: prompt.encode()[:3])
     bad = "x" * where + "!" + "x" * (49 - where)
     jobs = new_jobs(model, [bad, "abc", "def"])
-    run(model, jobs, Options(rows=1, admit_tokens=10))
+    run_all(model, jobs, Options(rows=1, admit_tokens=10))
     with pytest.raises(ValueError, match="it has a !"):
-        completions(jobs[0])
+        jobs[0].completions()
     assert texts(jobs[1:]) == ["abc", "def"]
 
 
@@ -253,8 +254,8 @@ def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: in
 def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tokens: int) -> None:
     model, prompts = Logged(lambda prompt: prompt.encode()), ["abcdef", "gh", "ijklmnopq"]
     jobs = new_jobs(model, prompts, sampler=sampler)
-    run(model, jobs, Options(admit_tokens=admit_tokens))
-    assert [{one.text for one in completions(job)} for job in jobs] == [{prompt} for prompt in prompts]
+    run_all(model, jobs, Options(admit_tokens=admit_tokens))
+    assert [{one.text for one in job.completions()} for job in jobs] == [{prompt} for prompt in prompts]
     assert sorted(bytes(tokens).decode() for _, tokens in model.filled()) == sorted(prompts)
 
 
@@ -271,7 +272,7 @@ def test_rows_that_cannot_be_refilled_are_filled_together_and_all_stepped_until_
 def test_one_prompt_that_cannot_be_read_fails_alone_where_rows_cannot_be_refilled() -> None:
     model = Logged(lambda prompt: prompt.encode(), refillable=False, whole_prompts=True)
     jobs = new_jobs(model, ["good", "bad!", "nice"])
-    run(model, jobs, Options(rows=2))
+    run_all(model, jobs, Options(rows=2))
     assert [job.error is None for job in jobs] == [True, False, True]
     assert texts([jobs[0], jobs[2]]) == ["good", "nice"]
 
@@ -442,7 +443,7 @@ def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
 
     model = Logged(say)
     jobs = new_jobs(model, ["03"], logits_processors=[count]) + new_jobs(model, ["09", "04"])
-    run(model, jobs, Options(rows=1))
+    run_all(model, jobs, Options(rows=1))
     assert texts(jobs) == ["abc", "abcdefghi", "abcd"]
     assert len(counts) == 4
 
@@ -464,7 +465,7 @@ def test_a_stream_of_a_users_sampler_goes_on_where_memory_ran_out(
     llama: Any, method: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: Any = {"sampler": Weighing(), "max_new_tokens": 90}
-    monkeypatch.setattr(running, "_HEADROOM", 32)
+    monkeypatch.setattr(runner, "_HEADROOM", 32)
     llama.release()
     expected = gen.generate(llama, "once", details=True, **arguments)
     llama.release()

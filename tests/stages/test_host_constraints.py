@@ -10,8 +10,8 @@ from torch import Tensor
 
 import gen
 from gen.errors import SamplingError
-from gen.loop.kinds import completions
-from gen.loop.running import Options, run
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import EOS, byte_tokenizer, tiny_model
@@ -73,10 +73,10 @@ def test_recorded_steps_make_the_same_texts() -> None:
         own = new_model(eos_token_id=EOS)
         kind = gen.grammar('start: /[a-z ]{20,}/ "."')
         jobs = new_jobs(own, ["ab"] * 4, kind, seed=[1, 2, 3, 4], max_new_tokens=29, sampler=multinomial())
-        run(own, jobs, Options(replay=replay))
+        run_all(own, jobs, Options(replay=replay))
         leased: Any = own.idle.take()
         assert bool(leased.recordings) == replay
-        return [completions(job)[0].text for job in jobs]
+        return [job.completions()[0].text for job in jobs]
 
     plain = texts(replay=False)
     assert texts(replay=True) == plain
@@ -92,8 +92,8 @@ def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) 
         job.resumed = wanted.token_ids[:made_before]
         for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
             job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
-        run(model, [job], Options())
-        assert completions(job)[0].token_ids == wanted.token_ids
+        run_all(model, [job], Options())
+        assert job.completions()[0].token_ids == wanted.token_ids
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 import gen
-from gen.loop.kinds import completions
-from gen.loop.running import Options, run
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
@@ -100,9 +100,9 @@ def test_a_processor_changes_the_rows_of_its_own_request_alone(rows: int) -> Non
             model, [f"plain{number}"], logits_processors=[pushes[name] for name in names], max_new_tokens=6
         )
     ]
-    run(model, jobs, Options(rows=rows))
+    run_all(model, jobs, Options(rows=rows))
     expected = [f"plain{number}" if not names else names[-1] * 6 for number, names in enumerate(asked)]
-    assert [completions(job)[0].text for job in jobs] == expected
+    assert [job.completions()[0].text for job in jobs] == expected
 
 
 def test_processors_run_in_their_order_after_penalties_and_before_the_sampler(model: Any) -> None:

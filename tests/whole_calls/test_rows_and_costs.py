@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gen
-from gen.loop.kinds import completions
-from gen.loop.running import Options, run
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from tests.helpers import byte_tokenizer, tiny_model
@@ -168,13 +168,13 @@ def test_a_dead_row_is_filled_anew_without_a_trace(shape: str, sampler: Sampler)
     for rows, admit_tokens in ((1, 4096), (1, 5), (2, 4096)):
         model.release()
         jobs = new_jobs(model, prompts, **arguments)
-        run(model, jobs, Options(rows=rows * sampler.samples, admit_tokens=admit_tokens))
-        assert [[one.text for one in completions(job)] for job in jobs[1::2]] == [
+        run_all(model, jobs, Options(rows=rows * sampler.samples, admit_tokens=admit_tokens))
+        assert [[one.text for one in job.completions()] for job in jobs[1::2]] == [
             [one.text for one in group] for group in alone
         ]
         for job in jobs[::2]:
             with pytest.raises(gen.SamplingError, match="no token was left"):
-                completions(job)
+                job.completions()
 
 
 def without_equals(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:

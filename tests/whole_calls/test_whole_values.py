@@ -13,8 +13,8 @@ from torch import Tensor
 
 import gen
 from gen.errors import ArgumentError, ConstraintError, IncompleteError, SamplingError
-from gen.loop.kinds import completions
-from gen.loop.running import Options, run
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.samplers.base import Sampled
 from gen.testing import no_host_sync, virtual_gpus
@@ -168,11 +168,11 @@ def test_steps_are_recorded_while_rows_come_and_go() -> None:
     prompts = [f"{prompt} {number}" for number in range(5) for prompt in PROMPTS]
     types = [gen.regex(f"[a-{letter}]{{25,30}}") for letter in "ceghjkmnoqrstuvwxyzz"]
     jobs = new_jobs(own, prompts, types, seed=4, max_new_tokens=30, sampler=multinomial())
-    run(own, jobs, Options(rows=4))
+    run_all(own, jobs, Options(rows=4))
     leased: Any = own.idle.take()
     assert leased.recordings
     assert all(
-        re.fullmatch(f"[a-{letter}]{{25,30}}", completions(job)[0].text)
+        re.fullmatch(f"[a-{letter}]{{25,30}}", job.completions()[0].text)
         for letter, job in zip("ceghjkmnoqrstuvwxyzz", jobs, strict=True)
     )
 
@@ -186,8 +186,8 @@ def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) 
         job.resumed = wanted.token_ids[:made_before]
         for token_id, logprob in zip(job.resumed, wanted.logprobs, strict=False):
             job.takers[0].push(token_id, logprob)  # type: ignore[attr-defined]
-        run(model, [job], Options())
-        assert completions(job)[0].token_ids == wanted.token_ids
+        run_all(model, [job], Options())
+        assert job.completions()[0].token_ids == wanted.token_ids
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

@@ -116,8 +116,13 @@ class Text:
         """Whether nothing more will come."""
         return self.finish_reason is not None or self.error is not None
 
+    @property
+    def texts(self) -> "Sequence[Text]":
+        """See `gen.loop.results.taker.Taker`."""
+        return (self,)
+
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.jobs.Taker.take`."""
+        """See `gen.loop.results.taker.Taker`."""
         top, most = None, self.request.top_logprobs
         if most is not None:
             own, token_ids, logprobs = (result[row] for result in results[-3:])
@@ -126,7 +131,7 @@ class Text:
 
     def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
         """Take a token; none counts once the text has ended."""
-        if self.finish_reason is not None or self.error is not None:
+        if self.ended:
             return
         if not logprob > -math.inf:  # NaN, from a sampler of the caller's, is no likelihood either
             problem = self._walker.problem() if self._walker is not None else ""
@@ -187,6 +192,10 @@ class Text:
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
         other._walker = None if self._walker is None else self._walker.copy()
         return other
+
+    def completions(self) -> list[Completion]:
+        """See `gen.loop.results.taker.Taker`."""
+        return [self.completion()]
 
     def completion(self, score: float | None = None) -> Completion:
         """What has become of it; the score is the sum of logprobs unless a search has given it one.

@@ -18,7 +18,6 @@ from gen.errors import GenError
 from gen.loop.results.texts import Completion, Text, nothing_left
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
-from gen.tokenizers import Tokenizer
 
 
 class Beams:
@@ -147,15 +146,20 @@ class Beams:
 
 
 class BeamTexts:
-    """What one prompt's search finds, on the host: its steps, and the hypotheses that they end in."""
+    """What one prompt's search finds, on the host: its steps, and the hypotheses that they end in.
 
-    def __init__(self, request: Request, beams: int, tokenizer: Tokenizer) -> None:
-        self.error: GenError | None = None
-        self._request, self._beams, self._tokenizer = request, beams, tokenizer
-        self._steps: list[
-            tuple[Sequence[int], Sequence[int], Sequence[float]]
-        ] = []  # tokens, parents and weights of each
-        self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if self._text().ended else None
+    Args:
+        beginning: a text of the request's that has taken nothing yet.
+    """
+
+    texts: Sequence[Text] = ()  # they are known at the end alone
+
+    def __init__(self, beginning: Text) -> None:
+        self._beginning, self._request = beginning, beginning.request
+        self._beams = self._request.sampler.samples
+        self._error: GenError | None = None
+        self._steps: list[tuple[Sequence[int], Sequence[int], Sequence[float]]] = []  # tokens, parents, weights of each
+        self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if beginning.ended else None
 
     @property
     def ended(self) -> bool:
@@ -163,7 +167,7 @@ class BeamTexts:
         return self._hypotheses is not None
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.jobs.Taker.take`."""
+        """See `gen.loop.results.taker.Taker`."""
         if self.ended:
             return
         rows = slice(row, row + self._beams)
@@ -172,7 +176,7 @@ class BeamTexts:
         if done[0]:
             self._hypotheses = [pool for pool in zip(*pools, strict=True) if pool[0] > -math.inf]
             if not self._hypotheses:
-                self.error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
+                self._error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
 
     def completions(self) -> list[Completion]:
         """The finished hypotheses, best first; fewer than beams where fewer texts can be.
@@ -182,12 +186,12 @@ class BeamTexts:
         Raises:
             GenError: what went wrong.
         """
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise self._error
         assert self._hypotheses is not None  # the loop ends when it has; tells mypy
         made = [self._trace(*hypothesis) for hypothesis in self._hypotheses]
         if not self._steps:
-            made = [self._text().completion()] * self._beams
+            made = [self._beginning.completion()] * self._beams
         if self._request.constraint is None:
             return made
         best: dict[str, Completion] = {}
@@ -204,10 +208,7 @@ class BeamTexts:
             beam = parents_at[beam]
         weights.append(0.0)
         logprobs = [later - earlier for later, earlier in pairwise(weights)]
-        text = self._text()
+        text = self._beginning.fork(self._beginning.seed)
         for token_id, logprob in zip(token_ids[::-1], logprobs[::-1], strict=True):
             text.push(token_id, logprob)
         return text.completion(score)
-
-    def _text(self) -> Text:
-        return Text(self._request, 0, self._tokenizer)

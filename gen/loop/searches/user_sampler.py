@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
-from gen.loop.results.texts import Text
+from gen.loop.results.texts import Completion, Text
 from gen.requests.request import Request
 from gen.samplers.base import Sampler, check_sampled
 
@@ -67,7 +67,7 @@ class UserSamplerTexts:
     """The texts of one request's rows, which may go on from one another."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
-        self.texts = list(texts)
+        self.texts: Sequence[Text] = texts
 
     @property
     def ended(self) -> bool:
@@ -75,7 +75,7 @@ class UserSamplerTexts:
         return all(text.ended for text in self.texts)
 
     def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.jobs.Taker.take`."""
+        """See `gen.loop.results.taker.Taker`."""
         rows = range(row, row + len(self.texts))
         sources = [own + results[2][own] - row for own in rows]
         if any(not 0 <= source < len(self.texts) for source in sources):
@@ -89,3 +89,7 @@ class UserSamplerTexts:
             self.texts = [self.texts[source].fork(own.seed) for source, own in zip(sources, self.texts, strict=True)]
         for text, own in zip(self.texts, rows, strict=True):
             text.take(results, own)
+
+    def completions(self) -> list[Completion]:
+        """See `gen.loop.results.taker.Taker`."""
+        return [text.completion() for text in self.texts]

@@ -384,7 +384,7 @@ def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
     addresses = {thing.data_ptr() for thing in graph._rests_on if isinstance(thing, Tensor)}
     weights = {parameter.data_ptr() for parameter in model.hf_model.parameters()}
     rows = kept(model)
-    state = {tensor.data_ptr() for _, tensor, _ in rows.rows.parts()} | {rows._keys.data_ptr()}
+    state = {tensor.data_ptr() for _, tensor, _ in rows.rows.parts()} | {rows._keys.table.data_ptr()}
     embedding = model.hf_model.get_input_embeddings().weight.data_ptr()
     assert weights <= addresses and embedding in addresses
     assert state <= addresses

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import gen
-from gen.loop.kinds import completions
+from gen.loop.options import Options
 from gen.loop.row_set import RowSet
-from gen.loop.running import Options, run
+from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import no_host_sync, virtual_gpus
@@ -93,9 +93,9 @@ def test_they_are_the_models_own_whatever_chooses(
         logits_processors=processors,
         top_logprobs=most,
     )
-    run(llama, jobs, options)
+    run_all(llama, jobs, options)
     for prompt, job in zip(PROMPTS, jobs, strict=True):
-        for completion in completions(job):
+        for completion in job.completions():
             check(prompt, completion, most)
 
 

@@ -13,11 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gen
-from gen.loop import running
+from gen.loop import runner
 from gen.loop.cuda_streams import Streams
-from gen.loop.kinds import completions, kind_of, new_job
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
 from gen.loop.row_set import RowSet
-from gen.loop.running import Options, run
+from gen.loop.run_all import run_all
+from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
 from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
@@ -130,8 +132,8 @@ def ran(
         )
         for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
     ]
-    run(model, jobs, options)
-    return [completions(job)[0].token_ids for job in jobs]
+    run_all(model, jobs, options)
+    return [job.completions()[0].token_ids for job in jobs]
 
 
 @pytest.mark.parametrize(("shape", "attention"), ATTENTIONS)
@@ -169,7 +171,7 @@ def test_rows_that_grow_in_the_middle_of_texts_keep_them(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hf_model, expected = model_of(shape, attention)
-    monkeypatch.setattr(running, "_HEADROOM", 32)
+    monkeypatch.setattr(runner, "_HEADROOM", 32)
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, GROWN, Options(rows=4))
     assert found == [tokens[:limit] for tokens, limit in zip(expected, GROWN, strict=True)]
@@ -223,7 +225,7 @@ SAMPLERS: dict[str, Sampler] = {
 )
 def test_no_memory_moves_in_forty_steps_of_one_length(shape: str, sampler: str) -> None:
     model = gen.from_transformers(tiny_model(shape, vocab_size=259), byte_tokenizer())
-    kind = kind_of(SAMPLERS[sampler])
+    kind = kind_of_search(SAMPLERS[sampler])
     requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=50) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
     with torch.inference_mode():

@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import gen
-from gen.loop.kinds import completions, new_job
-from gen.loop.running import Options, run
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.samplers import MultinomialSampler, Sampler
@@ -135,8 +136,8 @@ def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: 
             eos_token_id=[],
         )
         jobs = [new_job(model, request) for request in requests]
-        run(model, jobs, Options(rows=2 * IN_THE_LOOP[sampler].samples, admit_tokens=5))
-        return [completion.token_ids for job in jobs for completion in completions(job)]
+        run_all(model, jobs, Options(rows=2 * IN_THE_LOOP[sampler].samples, admit_tokens=5))
+        return [completion.token_ids for job in jobs for completion in job.completions()]
 
     expected = ran(adapter(), 12)
     with virtual_gpus(2):

@@ -1,0 +1,42 @@
+"""The random key of each draw: made of the request's seed and of how many tokens its text has, and of nothing else.
+
+So a text is the same in any row, any batch and on any device. Example: a row with seed 7 has the keys k(7, 0), k(7, 1),
+...; the device looks up the one of its own count, which no host needs to know.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.samplers.backends.random import row_keys
+
+
+class DrawKeys:
+    """A table of each row's keys, by the number of its tokens.
+
+    Attributes:
+        table: (count, length), int64.
+    """
+
+    def __init__(self, count: int, length: int, device: torch.device) -> None:
+        self._seeds = torch.zeros(count, dtype=torch.int64, device=device)
+        self.table = torch.zeros((count, length), dtype=torch.int64, device=device)
+
+    def admit(self, rows: slice, seeds: Sequence[int]) -> None:
+        """Rows begin with texts of these seeds."""
+        self._seeds[rows] = to_device(torch.tensor(seeds, dtype=torch.int64, device="cpu"), self._seeds.device)
+        self.table[rows] = row_keys(self._seeds[rows], self.table.shape[1]).T
+
+    def next(self, here: slice, generated: Tensor) -> Tensor:
+        """The keys (n,) of the rows `here`, which have so many tokens, (n, 1). Host sync: none."""
+        return self.table[here].gather(1, generated).squeeze(1)
+
+    def grow(self, length: int) -> None:
+        """Have keys for more tokens."""
+        self.table = row_keys(self._seeds, length).T.contiguous()
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All that belongs to rows, rows first."""
+        return (self._seeds, self.table)

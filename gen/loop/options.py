@@ -1,0 +1,24 @@
+"""How a call's requests are run."""
+
+from dataclasses import dataclass
+
+ADMIT_TOKENS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How requests are run; the texts are the same with any options.
+
+    Attributes:
+        replay: whether steps are recorded on a CPU where they can be.
+        cuda_graph: whether steps are captured on CUDA where they can be.
+        max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
+        rows: how many rows at most; None for the device's usual number.
+        admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on.
+    """
+
+    replay: bool = True
+    cuda_graph: bool = True
+    max_batch_tokens: int | None = None
+    rows: int | None = None
+    admit_tokens: int = ADMIT_TOKENS

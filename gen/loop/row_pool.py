@@ -1,0 +1,169 @@
+"""Where a batch has its rows from: the set that its model keeps idle, or new ones, as many as memory has room for.
+
+Example: 40 prompts are to run on a CPU, and the model keeps 32 rows idle. They are too few, so 40 new ones are made; if
+memory is out meanwhile it is tried again with 20. At the end the model keeps these, with what was recorded on them.
+"""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from gen.errors import ModelError
+from gen.isolation import settings_of_the_process
+from gen.loop.cuda_streams import Streams
+from gen.loop.memory import TooLong, is_out_of_memory, token_bytes, tokens_that_fit
+from gen.loop.options import Options
+from gen.loop.row_set import RowSet
+from gen.loop.searches.by_sampler import Kind
+from gen.models.base import Checked, Lent, Model, NoRoom
+from gen.models.idle_rows import Idle
+from gen.stages.device_constraints import DeviceConstraints
+from gen.stages.host_constraints import HostConstraints
+from gen.stages.penalties import Penalties
+from gen.stages.stage import Stage
+from gen.stages.user_processors import UserProcessors
+
+logger = logging.getLogger("gen")
+
+ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
+_KEPT_BYTES = 2**29  # of an idle set of rows
+# what constraints forbid, nothing after them allows again
+_STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
+    Penalties,
+    UserProcessors,
+    HostConstraints,
+    DeviceConstraints,
+)
+
+
+class RowPool:
+    """Gives one batch its rows, and takes them back.
+
+    Args:
+        kind: of the search that chooses in them.
+
+    Attributes:
+        least: how many rows there must be, for the largest request.
+        length: how many tokens each has room for at first.
+    """
+
+    def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, length: int) -> None:
+        self._model, self._kind, self._options = model, kind, options
+        self.least, self.length = least, length
+        self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
+        checked = model.check() if isinstance(model, Checked) else None
+        self._rests_on = None if checked is None else (checked, settings_of_the_process())
+        self._streams = Streams(model.placement)
+        self._warned = False
+
+    @property
+    def replayable(self) -> bool:
+        """Whether it is known what recorded steps rest on."""
+        return self._rests_on is not None
+
+    def take(self, count: int) -> RowSet:
+        """The model's idle set of rows where it fits, for this batch alone; else new ones.
+
+        Raises:
+            ModelError: as of `fewer`.
+        """
+        return self._take_idle(count) or self.make(min(count, self._most_rows()))
+
+    def make(self, count: int) -> RowSet:
+        """New rows; fewer where memory does not do.
+
+        Raises:
+            ModelError: as of `fewer`.
+        """
+        while True:
+            most = self._options.max_batch_tokens
+            length = self.length if most is None else min(self.length, most // count)
+            try:
+                with self._streams.current():
+                    made = RowSet(self._model, count, length, self._kind.key, self._kind.search, _STAGES, self._streams)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                count = self.fewer(count, error)
+            else:
+                made.rests_on = self._rests_on
+                return made
+
+    def fewer(self, count: int, error: Exception) -> int:
+        """Half as many rows, where memory is out with so many.
+
+        Raises:
+            ModelError: there are as few as can be.
+        """
+        if count <= self.least:
+            raise ModelError(
+                f"not even one prompt at a time fits into the memory of {self._model.placement.logits_device}: {error} "
+                "Give shorter prompts, or a smaller max_new_tokens."
+            ) from error
+        rows = count // 2
+        if isinstance(error, TooLong) and (room := self.room()) is not None:
+            rows = min(rows, room // error.length)
+        rows = max(self.least, rows // self._kind.width * self._kind.width)
+        if not self._warned and not isinstance(error, NoRoom):
+            logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
+            self._warned = True
+        return rows
+
+    def give_back(self, rows: RowSet, *, keep: bool) -> None:
+        """The batch needs them no more; the model keeps them for the next one, unless that takes too much memory.
+
+        Args:
+            keep: whether they are as a step leaves them.
+        """
+        if isinstance(rows.rows, Lent):
+            rows.rows.give_back()
+        elif keep and self._idle is not None and rows.bytes() <= _KEPT_BYTES:
+            self._idle.put(rows)
+
+    def room(self, rows: RowSet | None = None) -> int | None:
+        """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""
+        if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
+            return self._options.max_batch_tokens
+        held = rows.count * rows.length if rows is not None and rows.filled else 0
+        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held)
+
+    def measure(self, rows: RowSet) -> None:
+        """See what a token takes, where that is not known.
+
+        Raises:
+            TooLong: the rows have room for more tokens than fit.
+        """
+        idle = self._idle
+        if idle is None or idle.token_bytes is not None or not rows.filled or isinstance(rows.rows, Lent):
+            return
+        idle.token_bytes = token_bytes(rows.rows)
+        most = self.room()
+        if most is not None and rows.count > self.least and rows.count * rows.length > most:
+            raise TooLong(rows.length)
+
+    def _most_rows(self, rows: RowSet | None = None) -> int:
+        """How many rows at most, of a set that is there or a new one: a whole number of searches."""
+        most = self._options.rows or ROWS.get(self._model.placement.logits_device.type, ROWS["cpu"])
+        if (room := self.room(rows)) is not None:
+            most = min(most, room // self.length)
+        return max(most, self.least) // self._kind.width * self._kind.width
+
+    def _take_idle(self, count: int) -> RowSet | None:
+        """The model's idle set, unless it is of another kind, or does not fit."""
+        idle = self._idle.take() if self._idle is not None else None
+        if idle is None:
+            return None
+        self._streams = idle.streams
+        if idle.kind != self._kind.key or not self._fits(idle, count):
+            return None
+        if idle.rests_on != self._rests_on:
+            idle.forget()
+            idle.rests_on = self._rests_on
+        return idle
+
+    def _fits(self, idle: RowSet, count: int) -> bool:
+        """Whether a set has as many rows as are needed, and no more than may be."""
+        options, tokens = self._options, idle.count * idle.length
+        count = min(count, self._most_rows(idle))
+        return count <= idle.count <= (options.rows or idle.count) and tokens <= (options.max_batch_tokens or tokens)

@@ -1,0 +1,54 @@
+"""Runs many requests to their end: sorted into batches, by kind of search and by length, one batch after the other."""
+
+from collections.abc import Callable, Hashable, Sequence
+
+from gen.loop.jobs import Job
+from gen.loop.memory import check_room
+from gen.loop.options import Options
+from gen.loop.runner import Runner
+from gen.loop.searches.by_sampler import kind_of_search
+from gen.loop.slots import view_bucket
+from gen.models.base import Model
+
+_NEAR = 32  # columns by which prompts of a batch may differ, and as much again as the shorter one has
+
+
+def run_all(
+    model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None
+) -> None:
+    """Run jobs until all have ended; what went wrong with one is in the job.
+
+    Args:
+        progress: told of every job that has ended.
+    Raises:
+        ArgumentError: one needs more room than there may be; nothing has run.
+    """
+    todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
+    check_room(((job.request.number, job.rows, job.most_tokens) for job in todo), options.max_batch_tokens)
+    groups: list[list[Job]] = []
+    last: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        job.done = progress
+        if job.ended:
+            job.finish()
+    for job in todo:
+        # under a bound those of one number of rows, so that each has room where the longest has
+        kind = kind_of_search(job.request.sampler).key, job.rows if options.max_batch_tokens is not None else None
+        group = last.get(kind)
+        if group is None or not _alike(group[0], job):
+            group = last[kind] = []
+            groups.append(group)
+        group.append(job)
+    for group in groups:
+        try:
+            with Runner(model, group, options) as runner:
+                runner.drain()
+        except Exception as error:  # no prompt's own: all that have not ended get it
+            for job in group:
+                if not job.ended:
+                    job.fail(error)
+
+
+def _alike(longest: Job, job: Job) -> bool:
+    """Whether a job's prompt is not much shorter than the longest one of its batch, as which all are looked at."""
+    return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _NEAR

@@ -1,0 +1,173 @@
+"""Runs one batch to its end, through errors: with half the rows where memory is out, else without who is to blame."""
+
+import traceback
+from collections.abc import Sequence
+from typing import Self
+
+from gen.errors import ResultError
+from gen.loop.batch import Batch
+from gen.loop.jobs import Job, new_job
+from gen.loop.memory import is_out_of_memory
+from gen.loop.options import Options
+from gen.loop.row_pool import RowPool
+from gen.loop.searches.by_sampler import kind_of_search
+from gen.loop.slots import view_bucket
+from gen.models.base import Lent, Model
+from gen.requests.request import LogitsProcessor
+
+_HEADROOM = 96  # new tokens that a new set of rows has room for before it grows, which drops recordings
+
+
+class Runner:
+    """A batch over rows that the model keeps from call to call; after an error it goes on in others.
+
+    Args:
+        jobs: what it begins with, all of one kind; like lengths go together, and what takes longest begins first.
+        rows: how many rows, where the options allow it; None for as many as the jobs need.
+    Raises:
+        ModelError: there is no memory for rows of even one prompt.
+    """
+
+    def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
+        self._model, self._options = model, options
+        self._kind = kind_of_search(jobs[0].request.sampler)
+        order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
+        self._pool = RowPool(
+            model,
+            self._kind,
+            options,
+            least=max(job.rows for job in order),
+            length=max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order),
+        )
+        self._rows = self._pool.take(rows or sum(job.rows for job in order))
+        self._batch = self._new_batch(order)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.close(broken=kind is not None and kind is not GeneratorExit)
+
+    def close(self, *, broken: bool = False) -> None:
+        """Give the rows back to the model; those of a call that broke off are dropped."""
+        if hasattr(self, "_rows"):  # else memory was out, and not even fewer were to be had
+            self._pool.give_back(self._rows, keep=not broken)
+
+    @property
+    def idle(self) -> bool:
+        """See `Batch.idle`."""
+        return self._batch.idle
+
+    def add(self, job: Job) -> None:
+        """See `Batch.add`."""
+        self._batch.add(job)
+
+    def advance(self) -> None:
+        """See `Batch.advance`; after an error rows begin anew with what their texts have.
+
+        Raises:
+            ModelError: not even one prompt fits into memory.
+            Exception: what was raised where no request is to blame.
+        """
+        try:
+            self._batch.advance()
+            self._pool.measure(self._rows)
+        except Exception as error:
+            self._recover(error)
+
+    def drain(self) -> None:
+        """Advance until nothing is left."""
+        while not self.idle:
+            self.advance()  # which sees what a token takes
+            try:
+                self._batch.drain()
+            except Exception as error:
+                self._recover(error)
+
+    def _recover(self, error: Exception) -> None:
+        """Go on in new rows: half as many where memory is out, else without those who are to blame."""
+        jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
+        running = [job for job in jobs if job.launched]
+        self._pool.least = max((job.rows for job in jobs), default=self._kind.width)
+        short = is_out_of_memory(error)
+        rows = self._pool.fewer(count, error) if short else count
+        traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
+        self._drop()  # before others are made
+        if not short:
+            self._blame(error, failing, jobs, running)
+        self._restart([job for job in jobs if not job.ended], rows)
+
+    def _blame(self, error: Exception, failing: Sequence[LogitsProcessor], jobs: list[Job], running: list[Job]) -> None:
+        """End the jobs that an error is about.
+
+        Those whose functions have failed are to blame, or any that was running. Which of several it was is seen when
+        each is run alone, as far as it had come; if all can, it was the functions, or else nobody's fault.
+
+        Raises:
+            Exception: the error, where nobody is to blame.
+        """
+        alike = isinstance(error, ResultError)  # no prompt can go on with what the functions, or the sampler, give
+        suspects = [job for job in (jobs if alike else running) if not failing or job.runs(failing)]
+        if not alike and (len(suspects) > 1 or not failing):
+            for job in suspects:
+                self._try(job)
+            if any(job.error is not None for job in suspects):
+                return
+        if not failing:
+            raise error
+        for job in suspects:
+            if not job.ended:
+                job.fail(error)
+
+    def _try(self, job: Job) -> None:
+        """Run a job alone until it has come further than it had; it ends with the error that it meets."""
+        before = job.launched
+        self._restart([job], job.rows)
+        batch = self._batch
+        try:
+            while not job.ended and job.launched <= before and not batch.idle:
+                batch.advance()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                job.fail(error)
+                traceback.clear_frames(error.__traceback__)
+        del batch
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let the rows go, and give back what was lent."""
+        if isinstance(self._rows.rows, Lent):
+            self._rows.rows.give_back()
+        del self._batch, self._rows
+
+    def _restart(self, jobs: Sequence[Job], rows: int) -> None:
+        """Run jobs in new rows."""
+        self._pool.length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._pool.length)
+        self._rows = self._pool.make(rows)
+        self._batch = self._new_batch([self._resumed(job) for job in jobs])
+
+    def _resumed(self, job: Job) -> Job:
+        """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over."""
+        job.launched = job.read = 0
+        if (text := job.only_text) is not None:
+            job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
+        else:
+            job.takers = new_job(self._model, job.request).takers
+        return job
+
+    def _new_batch(self, jobs: Sequence[Job]) -> Batch:
+        options, pool = self._options, self._pool
+        # a prompt that memory may have no room for has its chance, unless the caller has said how much there is
+        bounded = options.max_batch_tokens is not None or self._rows.count > pool.least
+        batch = Batch(
+            self._model,
+            self._rows,
+            width=self._kind.width,
+            tokens=pool.room(self._rows) if bounded else None,
+            admit_tokens=options.admit_tokens,
+            replay=options.replay and pool.replayable,
+            cuda_graph=options.cuda_graph and pool.replayable,
+        )
+        for job in jobs:
+            batch.add(job)
+        return batch

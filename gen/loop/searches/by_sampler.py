@@ -1,0 +1,44 @@
+"""Which search a sampler takes, and what takes its results on the host."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from gen.loop.results.taker import Taker
+from gen.loop.results.texts import Text
+from gen.loop.searches.beams import Beams, BeamTexts
+from gen.loop.searches.drawing import Drawing, draws
+from gen.loop.searches.search import Search
+from gen.loop.searches.user_sampler import UserSamplerTexts, UserSampling
+from gen.samplers import BeamSearchSampler
+from gen.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of search: requests of one kind share a batch.
+
+    Attributes:
+        key: equal for equal kinds.
+        width: how many rows a search has; 1 where every row is a text.
+        search: makes it.
+        takers: what takes a request's results, made of its texts, which have taken nothing yet: one for each seed.
+    """
+
+    key: Hashable
+    width: int
+    search: Callable[[int, torch.device], Search]
+    takers: Callable[[Sequence[Text]], Sequence[Taker]]
+
+
+def kind_of_search(sampler: Sampler) -> Kind:
+    """The kind of a request's search."""
+    if draws(sampler):
+        return Kind("drawing", 1, Drawing, tuple)
+    if type(sampler) is BeamSearchSampler:
+        key = sampler.samples, sampler.length_penalty, sampler.early_stopping
+        return Kind(("beams", *key), sampler.samples, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
+    search = partial(UserSampling, sampler)
+    return Kind(("user", id(sampler)), sampler.samples, search, lambda texts: [UserSamplerTexts(texts)])

@@ -1,0 +1,69 @@
+"""What changes logits between the model and the search: one interface for penalties, constraints, users' functions."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from gen.requests.request import LogitsProcessor, Request
+
+
+class Stage(Protocol):
+    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place.
+
+    Attributes:
+        failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
+    """
+
+    failing: Sequence[LogitsProcessor]
+
+    def begin(self) -> None:
+        """All rows are free: what earlier requests asked for no longer counts."""
+
+    def key(self) -> Hashable:
+        """What a recorded step depends on; None where it does nothing."""
+
+    def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
+        """Rows, side by side, begin with these requests' texts; `tokens` as of `RowSet.fill`."""
+
+    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+        """The logits (n, vocab) of the rows `here`, changed.
+
+        Args:
+            history: (n, columns), int64: the tokens so far, prompt and text; -1 where there is none.
+            lengths: (n, 1), int64: how many they are.
+            generated: (n, 1), int64: how many of them are new.
+        """
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All that belongs to rows, rows first."""
+
+
+@runtime_checkable
+class Follower(Stage, Protocol):
+    """A stage that keeps a state of each text, and is told how each goes on.
+
+    Attributes:
+        replayable: whether steps may be recorded with what its rows ask for now.
+    """
+
+    @property
+    def replayable(self) -> bool: ...
+
+    def prepare(self, here: slice) -> None:
+        """The rows `here` are about to choose. On a CPU the host may read what their last step left, and write in place
+        what this one reads: recorded steps do not have this in them."""
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """The rows `here` have chosen: a part of the step.
+
+        Args:
+            token_ids: (n, 1), int64.
+            ancestors: (n,), int64: indices into `here`, from which each row has gone on; None for each from itself.
+        """
+
+    def move(self, source: int, target: int) -> None:
+        """One row becomes what another one is; its tensors are moved by the loop."""
+
+    def memory(self) -> int:
+        """How many bytes its tensors have that belong to no row."""
