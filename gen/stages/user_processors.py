@@ -17,8 +17,8 @@ class UserProcessors:
     """Runs each request's list of functions on all rows, once for equal lists, and keeps its rows' logits.
 
     A function gets token_ids (rows, columns) int64, -1 past a row's end; lengths (rows,) int64, how many there are,
-    the prompt's among them; and logits (rows, vocab). It returns logits of the same shape, on the same device, and
-    must look at each row alone.
+    the prompt's among them; and logits (rows, vocab). It may change them in place, and returns logits of the same
+    shape, on the same device. It must look at each row alone.
 
     Attributes:
         failing: the functions of the list that was being run when a step failed; empty where none was.
@@ -78,9 +78,10 @@ class UserProcessors:
         """See `gen.stages.stage.Stage`. Host sync: what the functions do."""
         changed = logits
         for processors, mine in self._lists.values():
-            made, self.failing = logits, processors
+            # what functions change in place other rows do not see, nor the next step
+            made, self.failing = logits.clone() if self._somewhere else logits, processors
             for processor in processors:
-                made = _checked(processor(history, lengths.squeeze(1), made), logits)
+                made = _checked(processor(history.clone(), lengths.squeeze(1).clone(), made), logits)
             self.failing = ()
             changed = torch.where(mine[here], made, changed) if self._somewhere else made
         return changed

@@ -105,6 +105,52 @@ def test_a_processor_changes_the_rows_of_its_own_request_alone(rows: int) -> Non
     assert [job.completions()[0].text for job in jobs] == expected
 
 
+def spoil(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    """Changes in place all that it is given; only "z" is left."""
+    token_ids.fill_(7)
+    lengths.fill_(1)
+    logits.fill_(-torch.inf)
+    logits[:, ord("z")] = 0.0
+    return logits
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_what_a_processor_changes_in_place_no_other_row_sees(model: Any, replay: bool) -> None:
+    """Texts of rows beside it are those of calls without it, whether they have processors and penalties or not."""
+    settings: list[dict[str, Any]] = [
+        {"sampler": multinomial(), "seed": 1},
+        {"sampler": greedy(repetition_penalty=1.7)},
+        {"sampler": multinomial(frequency_penalty=1.5), "seed": 2, "logits_processors": [Strict()]},
+    ]
+    common = {"eos_token_id": [258], "max_new_tokens": 30}
+    alone = [gen.generate(model, prompt, **own, **common) for own, prompt in zip(settings, PROMPTS, strict=False)]
+    jobs = [
+        job
+        for own, prompt in zip(settings, PROMPTS, strict=False)
+        for job in (
+            *new_jobs(model, [prompt], **own, **common),
+            *new_jobs(model, [prompt], logits_processors=[spoil], **common),
+        )
+    ]
+    run_all(model, jobs, Options(rows=8, replay=replay))
+    texts = [job.completions()[0].text for job in jobs]
+    assert texts == [text for one in alone for text in (one, "z" * 30)]
+
+
+def test_what_a_processor_changes_in_place_stays_as_it_was_for_the_next_step(model: Any) -> None:
+    lengths_seen: list[list[int]] = []
+    tokens_seen: list[list[int]] = []
+
+    def note(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        lengths_seen.append(lengths.tolist())
+        tokens_seen.append(token_ids[0, : int(lengths[0])].tolist())
+        return logits
+
+    gen.generate(model, "abc", sampler=greedy(), logits_processors=[note, spoil], max_new_tokens=3)
+    assert lengths_seen == [[3], [4], [5]]
+    assert tokens_seen == [[*b"abc"], [*b"abcz"], [*b"abczz"]]
+
+
 def test_processors_run_in_their_order_after_penalties_and_before_the_sampler(model: Any) -> None:
     calls: list[str] = []
 

@@ -46,7 +46,7 @@ class UserSampling:
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
         """See `gen.loop.searches.search.Search.choose`. Host sync: what the sampler does."""
         before = self._weights[here]
-        sampled = self._sampler.step(logits, before, keys)
+        sampled = self._sampler.step(logits, before.clone(), keys)  # which it may change in place
         check_sampled(self._sampler, sampled, logits)
         token_ids, ancestors, weights = sampled
         rows = torch.arange(len(logits), device=logits.device)

@@ -1,0 +1,31 @@
+"""Samplers that are not gen's own, in the loop."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from tests.helpers import byte_tokenizer, tiny_model
+
+
+class InPlace:
+    """Greedy, and adds to the weights that it is given."""
+
+    samples, processors = 1, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+        logprobs, token_ids = logits.float().log_softmax(-1).max(-1)
+        weights += logprobs
+        return token_ids.unsqueeze(1), torch.arange(len(logits)), weights
+
+
+def test_a_sampler_may_change_weights_in_place() -> None:
+    model = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    arguments: dict[str, Any] = {"max_new_tokens": 8, "eos_token_id": [], "details": True}
+    found = gen.generate(model, ["ab", "c"], sampler=InPlace(), **arguments)
+    wanted = gen.generate(model, ["ab", "c"], sampler=gen.samplers.greedy(), **arguments)
+    for own, greedy in zip(found, wanted, strict=True):
+        assert own.token_ids == greedy.token_ids
+        assert own.logprobs == pytest.approx(greedy.logprobs, abs=1e-5)
