@@ -18,7 +18,7 @@ import gen
 from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import Grouped, read_output_type, read_sampler, read_stops
+from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_sampler, read_stops
 from gen.cli.printing import keep_stderr_tidy, say
 from gen.errors import ArgumentError, GenError
 
@@ -73,6 +73,7 @@ def generate_command(
     no_repeat_ngram_size: options.NoRepeatNgramSize = None,
     bad_word: options.BadWord = None,
     as_json: options.AsJson = False,
+    top_logprobs: options.TopLogprobs = None,
     batch_size: options.BatchSize = 8,
 ) -> None:
     """Continue each prompt, and print the texts in the order of the prompts.
@@ -96,6 +97,7 @@ def generate_command(
         no_repeat_ngram_size=no_repeat_ngram_size,
         bad_words=bad_word,
     )
+    check_top_logprobs(top_logprobs, as_json=as_json, beams=beams)
     stops = read_stops(stop)
     output_type = read_output_type(schema, regex, choice)
     given = read_prompts(prompts, file)
@@ -108,6 +110,7 @@ def generate_command(
         seed=seed,
         chat=chat,
         details=True,
+        top_logprobs=top_logprobs,
         num_return_sequences=samples if beams else 1,
     )
     # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
@@ -223,7 +226,9 @@ def _attempt(
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:
     """A line of JSON, which has no infinite numbers: they are null."""
-    told = {name: _finite(value) for name, value in asdict(completion).items() if name != "top_logprobs"}
+    told = {name: _finite(value) for name, value in asdict(completion).items()}
+    if completion.top_logprobs is None:
+        del told["top_logprobs"]
     return json.dumps({"prompt": one.text, **told})
 
 

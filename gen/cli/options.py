@@ -74,6 +74,9 @@ NoRepeatNgramSize = Annotated[int | None, _option("Penalties", "Let no sequence 
 BadWord = Annotated[list[str] | None, _option("Penalties", f"Never write TEXT. {_AGAIN}", "TEXT")]
 
 AsJson = Annotated[bool, _option("Output", "Print a JSON object a line for each text.", None, "--json")]
+TopLogprobs = Annotated[
+    int | None, _option("Output", "With --json, tell the model's N likeliest tokens at each place.", "N", min=0)
+]
 BatchSize = Annotated[int, _option("Output", "Run N prompts together.", "N", min=1)]
 
 
@@ -132,6 +135,17 @@ def read_sampler(
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def check_top_logprobs(count: int | None, *, as_json: bool, beams: int | None) -> None:
+    """Raise an ArgumentError where --top-logprobs cannot be shown, or are not known."""
+    if count is not None and not as_json:
+        raise ArgumentError("--top-logprobs are shown in JSON alone; give --json too.")
+    if count is not None and beams is not None:
+        raise ArgumentError(
+            "--top-logprobs are of texts that grow token by token, and --beams chooses among whole texts; leave one of "
+            "them out."
+        )
 
 
 def read_output_type(schema: Path | None, regex: str | None, choice: list[str] | None) -> Any:

@@ -153,6 +153,41 @@ def test_json_is_an_object_a_line_for_each_text(capsys: Capture) -> None:
     assert "2/2" in captured.err  # the progress bar
 
 
+def test_json_has_the_likeliest_tokens_where_they_are_asked_for(demo: TransformersModel, capsys: Capture) -> None:
+    options = ["--greedy", "--max-new-tokens", "3", "--seed", "1", "--json"]
+    assert run("generate", "One day", *options, "--top-logprobs", "2") == 0
+    line = json.loads(capsys.readouterr().out)
+    with torch.inference_mode():  # greedy: the model's own distribution after each of its tokens
+        token_ids = demo.tokenizer.encode("One day") + line["token_ids"]
+        logits = demo.hf_model(torch.tensor([token_ids])).logits[0, -4:-1, : demo.tokenizer.vocab_size]
+    best = logits.double().log_softmax(-1).topk(2)
+    assert [place["token_ids"] for place in line["top_logprobs"]] == best.indices.tolist()
+    assert [place["logprobs"] for place in line["top_logprobs"]] == [
+        pytest.approx(row, abs=1e-4) for row in best.values.tolist()
+    ]
+    assert [place["logprob"] for place in line["top_logprobs"]] == pytest.approx(best.values[:, 0].tolist(), abs=1e-4)
+    assert run("generate", "One day", *options) == 0
+    assert "top_logprobs" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--top-logprobs", "2"], "--top-logprobs are shown in JSON alone; give --json too"),
+        (["--top-logprobs", "2", "--json", "--beams", "3"], "--beams chooses among whole texts"),
+        (["--top-logprobs", "-1", "--json"], "--top-logprobs"),
+        (["--top-logprobs", "99999", "--json"], "top_logprobs must be"),
+    ],
+)
+def test_the_likeliest_tokens_are_refused_where_they_cannot_be_told(
+    options: list[str], message: str, capsys: Capture
+) -> None:
+    assert run("generate", "One day", *options) == 2
+    captured = capsys.readouterr()
+    assert message in " ".join(captured.err.split())
+    assert captured.out == ""
+
+
 @pytest.mark.parametrize("text", ['a "quote"\n\x00 \x85\u2028', "\U0001f600 \ud800"])
 def test_json_is_valid_for_every_text_and_number(text: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     completion = gen.Completion(

@@ -15,6 +15,7 @@ import gen
 from gen.loop import runner
 from gen.loop.jobs import Job
 from gen.loop.options import Options
+from gen.loop.row_pool import RowPool
 from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.models.base import Inputs
@@ -477,7 +478,7 @@ def test_a_stream_of_a_users_sampler_goes_on_where_memory_ran_out(
         return original(rows, *args)
 
     monkeypatch.setattr(TransformersRows, method, fails_once)
-    monkeypatch.setattr(Runner, "_fewer", lambda runner, count, error: count)  # one row is as few as can be
+    monkeypatch.setattr(RowPool, "fewer", lambda pool, count, error: count)  # one row is as few as can be
     stream = gen.stream(llama, "once", replay=False, **arguments)
     assert "".join(stream) == expected.text
     assert stream.completion().token_ids == expected.token_ids
