@@ -27,7 +27,7 @@ from gen.stages.user_processors import UserProcessors
 logger = logging.getLogger("gen")
 
 ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
-_KEPT_BYTES = 2**29  # of an idle set of rows
+_KEPT_BYTES = 2**29  # of an idle set of rows, with the graphs that were captured on it
 # what constraints forbid, nothing after them allows again
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
     Penalties,
@@ -113,13 +113,18 @@ class RowPool:
     def give_back(self, rows: RowSet, *, keep: bool) -> None:
         """The batch needs them no more; the model keeps them for the next one, unless that takes too much memory.
 
+        What was recorded on them, CUDA graphs above all, is the first to go.
+
         Args:
             keep: whether they are as a step leaves them.
         """
         if isinstance(rows.rows, Lent):
             rows.rows.give_back()
-        elif keep and self._idle is not None and rows.bytes() <= _KEPT_BYTES:
-            self._idle.put(rows)
+        elif keep and self._idle is not None:
+            if rows.bytes() > _KEPT_BYTES:
+                rows.forget()
+            if rows.bytes() <= _KEPT_BYTES:
+                self._idle.put(rows)
 
     def room(self, rows: RowSet | None = None) -> int | None:
         """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""

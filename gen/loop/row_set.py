@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +10,8 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
+from gen.loop.replay.cuda_graphs import Graph
+from gen.loop.replay.recording import Replay
 from gen.loop.results.ring import Ring, Ticket
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
@@ -55,7 +56,7 @@ class RowSet:
         self.kind, self.count, self.length = kind, count, length
         self.streams = streams
         self.rests_on: Hashable = None
-        self.recordings: dict[Hashable, Any] = {}
+        self.recordings: dict[Hashable, Replay[None] | Graph] = {}
         self.seen: dict[Hashable, int] = {}
         self.checked: set[Hashable] = set()
         self._dtype, self._width = model.placement.dtype, model.vocab_size
@@ -173,10 +174,11 @@ class RowSet:
         self.length = length
 
     def bytes(self) -> int:
-        """The memory of all its rows."""
+        """The memory of all its rows, and of what was recorded on them."""
         parts = [tensor for _, tensor, _ in self.rows.parts()]
         own = sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
-        return own + sum(stage.memory() for stage in self._followers)
+        recorded = sum(recording.nbytes for recording in self.recordings.values())
+        return own + recorded + sum(stage.memory() for stage in self._followers)
 
     def moving(self) -> Iterable[Tensor]:
         """What a step changes so that running it twice would not be running it once."""

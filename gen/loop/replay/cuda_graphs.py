@@ -24,10 +24,13 @@ class Graph:
     Args:
         graph: it was captured in.
         rests_on: what the graph reads and writes, which must not be freed before it.
+
+    Attributes:
+        nbytes: by how much its capture has made the memory larger that graphs of its pool compute in.
     """
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, rests_on: Sequence[object]) -> None:
-        self.graph, self._rests_on = graph, rests_on
+    def __init__(self, graph: torch.cuda.CUDAGraph, rests_on: Sequence[object], nbytes: int) -> None:
+        self.graph, self._rests_on, self.nbytes = graph, rests_on, nbytes
 
     def __call__(self) -> None:
         self.graph.replay()
@@ -50,14 +53,15 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
     """
     pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
     try:
-        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
+        return _captured(step, rests_on, pool or torch.cuda.graph_pool_handle())
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
-        return Graph(_captured(step, pool or torch.cuda.graph_pool_handle()), rests_on)
+        return _captured(step, rests_on, pool or torch.cuda.graph_pool_handle())
 
 
-def _captured(step: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+def _captured(step: Callable[[], None], rests_on: Sequence[object], pool: Any) -> Graph:
     graph = torch.cuda.CUDAGraph()
+    before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     try:
         with _ONE_AT_A_TIME:
             with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
@@ -72,7 +76,8 @@ def _captured(step: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
         if isinstance(reason, torch.OutOfMemoryError):
             raise reason from None
         raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
-    return graph
+    after = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    return Graph(graph, rests_on, max(0, *(late - early for early, late in zip(before, after, strict=True))))
 
 
 def _give_up(pool: Any) -> None:

@@ -52,7 +52,10 @@ class Replay(Generic[T]):
     Attributes:
         source: the function as Python text.
         calls: how many torch calls it makes.
+        nbytes: what it keeps of memory that would be free without it.
     """
+
+    nbytes = 0
 
     def __init__(self, source: str, constants: Sequence[object], calls: int) -> None:
         self.source, self.constants, self.calls = source, list(constants), calls

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.loop import row_pool
 from gen.loop.replay import cuda_graphs, steps
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.row_set import RowSet
@@ -171,6 +172,33 @@ def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], 
     assert old() is None
     assert {shape[1] for shape in captures} == {32, 64, 96, 128}
     assert kept(model).length == 128
+
+
+def reserved(gpu: torch.device) -> int:
+    """Bytes of the device that are held."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(gpu)
+
+
+def test_graphs_count_as_memory_that_a_model_keeps_idle(
+    captures: list[tuple[int, int]], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they take more than is kept they are dropped, and the rows stay."""
+    wide = tiny_model(vocab_size=100_000).to(gpu)  # its logits are more than memory is counted in
+    model = gen.from_transformers(wide, byte_tokenizer(), probe=False)
+    tokens(model, cuda_graph=False)
+    without, alone = reserved(gpu), kept(model).bytes()
+    tokens(model)
+    with_graphs = reserved(gpu)
+    assert captures
+    assert with_graphs > without
+    assert kept(model).bytes() - alone >= (with_graphs - without) // 2
+    monkeypatch.setattr(row_pool, "_KEPT_BYTES", alone)
+    tokens(model)
+    assert not kept(model).recordings
+    assert reserved(gpu) <= without
+    assert kept(model).bytes() == alone
 
 
 @pytest.mark.parametrize("change", ["data", "parameter", "buffer"])
