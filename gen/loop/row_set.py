@@ -19,6 +19,8 @@ from gen.models.base import Model
 from gen.requests.request import LogitsProcessor, Request
 from gen.stages.stage import Follower, Stage
 
+Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
+
 
 class RowSet:
     """A set of rows, which serves one call at a time.
@@ -65,6 +67,7 @@ class RowSet:
         self._keys = DrawKeys(count, length, device)
         self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self._history = History(count, length, device)
+        self._places = torch.arange(count, device=device)
         self.ring = Ring(self.search.results)
         self._tops = TopTokens(count, self._vocabulary, device)
 
@@ -128,7 +131,7 @@ class RowSet:
                 self.rows.copy(place, slice(place + 1, place + each), len(read))
             logits = logits.repeat_interleave(each, 0)
         self.prepare(rows)
-        self._choose(logits, rows, self.length, first=True)
+        self._choose(logits, rows, self.length)
 
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
         """Read a part of a prompt that is not its last one; `start` tokens have been read before."""
@@ -139,7 +142,20 @@ class RowSet:
         token_ids, here = self.search.results[0][:count], slice(0, count)
 
         def run() -> None:
-            self._choose(self.rows.step(token_ids, view), here, view)
+            self._choose(self.rows.step(token_ids, view), here, view, self._follow)
+
+        return run
+
+    def rehearsal(self, count: int, view: int) -> Callable[[], None]:
+        """The same step, but that each row's cache goes on from itself.
+
+        What it changes is `moving`, which is little: a cache that goes on from others would have to be kept as a whole,
+        to be put back.
+        """
+        token_ids, here = self.search.results[0][:count], slice(0, count)
+
+        def run() -> None:
+            self._choose(self.rows.step(token_ids, view), here, view, self._stay)
 
         return run
 
@@ -181,10 +197,9 @@ class RowSet:
         return own + recorded + sum(stage.memory() for stage in self._followers)
 
     def moving(self) -> Iterable[Tensor]:
-        """What a step changes so that running it twice would not be running it once."""
-        parts = (tensor for _, tensor, _ in self.rows.parts())  # all of them where rows go on from others
+        """What a rehearsal of a step changes so that running it twice would not be running it once."""
         rings = (ring.moving() for ring in (self.ring, self._tops.ring) if ring is not None)
-        return chain(self._tensors(), parts if self.search.reorders else self.rows.moving(), *rings)
+        return chain(self._tensors(), self.rows.moving(), *rings)
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
@@ -212,8 +227,12 @@ class RowSet:
             stage.admit(rows, requests, tokens)
         self._history.admit(rows, tokens, wanted=any(stage.key() is not None for stage in self.stages))
 
-    def _choose(self, logits: Tensor, here: slice, view: int, *, first: bool = False) -> None:
-        """From logits to the next token, its count and the ring: the walk of every step."""
+    def _choose(self, logits: Tensor, here: slice, view: int, reorder: Reorder | None = None) -> None:
+        """From logits to the next token, its count and the ring: the walk of every step.
+
+        Args:
+            reorder: lets the model's rows go on from others; None where they all are equal.
+        """
         generated, history = self._generated[here], self._history
         logits = logits[:, : self._vocabulary]
         seen = self._tops.look(logits, changed=history.wanted) if self._tops.width else None
@@ -226,8 +245,8 @@ class RowSet:
         chosen = self.search.results[0][here]
         if seen is not None:
             self._tops.write(seen, here, chosen, ancestors)
-        if ancestors is not None and not first:
-            self.rows.reorder(ancestors, view)
+        if ancestors is not None and reorder is not None:
+            reorder(ancestors, view)
         for follower in self._followers:
             if follower.key() is not None:
                 follower.chosen(here, chosen, ancestors)
@@ -237,6 +256,12 @@ class RowSet:
         for ring in (self.ring, self._tops.ring):
             if ring is not None:
                 ring.push()
+
+    def _follow(self, ancestors: Tensor, view: int) -> None:
+        self.rows.reorder(ancestors, view)
+
+    def _stay(self, ancestors: Tensor, view: int) -> None:
+        self.rows.reorder(self._places[: len(ancestors)], view)
 
     def _tensors(self) -> Iterable[Tensor]:
         """All that the loop keeps of rows."""

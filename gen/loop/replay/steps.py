@@ -72,14 +72,17 @@ class Steps:
 
         try:
             before += [(tensor, tensor.clone()) for tensor in rows.moving()]
-            recorded = self._recorded(step, restore)
-            if not self._captures:
-                rows.recordings[key] = recorded
+            if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
+                rows.recordings[key] = self._recorded(step, restore)
                 return
+            seen = self._recorded(rows.rehearsal(count, view), restore)
             restore()
+            if not self._captures:
+                rows.recordings[key] = record(step)
+                return
             if not rows.recordings and (count, view) != (rows.count, rows.length):
                 self._capture_largest(restore)
-            graph = capture(step, recorded.constants, rows.recordings.values())
+            graph = capture(step, seen.constants, rows.recordings.values())
         except (CannotReplay, torch.OutOfMemoryError) as reason:
             self._keeps = False
             done = "captured" if self._captures else "replayed"
@@ -100,9 +103,10 @@ class Steps:
     def _capture_largest(self, restore: Callable[[], None]) -> None:
         """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
         rows = self._rows
-        step = rows.step(rows.count, rows.length)
-        step()  # it may never have run: kernels are compiled now, and what is made once is made
+        rehearsal = rows.rehearsal(rows.count, rows.length)
+        rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
         restore()
-        recorded = self._recorded(step, restore)
+        seen = self._recorded(rehearsal, restore)
         restore()
-        rows.recordings[rows.count, rows.length, *rows.step_kind()] = capture(step, recorded.constants, ())
+        graph = capture(rows.step(rows.count, rows.length), seen.constants, ())
+        rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph

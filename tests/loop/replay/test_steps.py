@@ -4,11 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import gen
+from gen.loop.cuda_streams import Streams
 from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
+from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
+from gen.requests.request import Request
+from gen.stages.penalties import Penalties
 from tests.helpers import byte_tokenizer, tiny_model
 
 FOUR = [3, 4, 5, 6]
@@ -66,3 +71,35 @@ def test_a_model_whose_parameters_have_changed_is_recorded_anew(model: Transform
     head.weight = type(head.weight)(head.weight.detach().clone())
     assert shapes_after(model, 8) == set()
     assert shapes_after(model, 25) == {(1, 32)} and twice == [True, True]
+
+
+@pytest.mark.parametrize("shape", ["llama", "gemma3", "lfm2", "qwen3_next"])
+def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
+    """After a rehearsal, what `moving` says is put back, and no more; the next steps are those without a rehearsal."""
+    model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
+    sampler = gen.samplers.beam_search(4, repetition_penalty=1.2)
+    kind = kind_of_search(sampler)
+    requests = [Request(prompt_ids=[60 + row, 3, 4], sampler=sampler, seeds=(0,), limit=60) for row in range(2)]
+
+    def steps(rehearsed: bool) -> list[Any]:
+        found = []
+        with torch.inference_mode():
+            rows = RowSet(model, 8, 64, kind.key, kind.search, [Penalties], Streams(model.placement))
+            rows.begin()
+            for number, request in enumerate(requests):
+                rows.fill(slice(4 * number, 4 * number + 4), [request], [request.prompt_ids])
+            for _ in range(20):
+                if rehearsed:
+                    before = [(tensor, tensor.clone()) for tensor in rows.moving()]
+                    rows.rehearsal(8, 32)()
+                    for tensor, value in before:
+                        tensor.copy_(value)
+                rows.step(8, 32)()
+                found.append([result.tolist() for result in rows.search.results])
+            cache = {tensor.untyped_storage().data_ptr() for name, tensor, _ in rows.rows.parts() if "keys" in name}
+            assert cache and not cache & {tensor.untyped_storage().data_ptr() for tensor in rows.moving()}
+        return found
+
+    plain = steps(False)
+    assert any(parents != [0, 1, 2, 3] * 2 for _, _, parents, *_ in plain)
+    assert repr(steps(True)) == repr(plain)
