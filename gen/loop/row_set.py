@@ -36,7 +36,7 @@ class RowSet:
         rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
         recordings: steps by shape and kind; kept until memory moves.
         seen: how often each shape and kind has run unrecorded, in calls before too.
-        checked: kinds of steps that have been seen to do the same twice.
+        checked: by kind of step one that has been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
     """
 
@@ -60,7 +60,7 @@ class RowSet:
         self.rests_on: Hashable = None
         self.recordings: dict[Hashable, Replay[None] | Graph] = {}
         self.seen: dict[Hashable, int] = {}
-        self.checked: set[Hashable] = set()
+        self.checked: dict[Hashable, Replay[None]] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -185,6 +185,7 @@ class RowSet:
         """Make room for more tokens; recordings are dropped, since memory moves."""
         self.rows.grow(length)
         self.recordings.clear()
+        self.checked.clear()
         self._keys.grow(length)
         self._history.grow(length)
         self.length = length

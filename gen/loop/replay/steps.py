@@ -94,10 +94,10 @@ class Steps:
             graph()
 
     def _recorded(self, step: Callable[[], None], restore: Callable[[], None]) -> Replay[None]:
-        """A step as it was recorded; what one does twice alike in one shape, it does so in others."""
+        """A step as it was recorded, checked by a second run unless it is like one of another shape."""
         kind, checked = self._rows.step_kind(), self._rows.checked
-        recorded = record(step, again=None if kind in checked else restore)
-        checked.add(kind)
+        recorded = record(step, again=restore, known=checked.get(kind))
+        checked[kind] = recorded
         return recorded
 
     def _capture_largest(self, restore: Callable[[], None]) -> None:

@@ -1,10 +1,12 @@
-"""When steps are recorded: as often as they come, in one call or several, and run twice for the first shape alone."""
+"""When steps are recorded: as often as they come, in one call or several, and run twice where they are new."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import gen
 from gen.loop.cuda_streams import Streams
@@ -31,9 +33,14 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each recording so far whether the step ran a second time."""
     seen: list[bool] = []
 
-    def logged(step: Callable[[], Any], *, again: Callable[[], None] | None = None) -> Replay[Any]:
-        seen.append(again is not None)
-        return record(step, again=again)
+    def logged(step: Callable[[], Any], *, again: Callable[[], None], known: Replay[Any] | None) -> Replay[Any]:
+        seen.append(False)
+
+        def noted() -> None:
+            seen[-1] = True
+            again()
+
+        return record(step, again=noted, known=known)
 
     monkeypatch.setattr("gen.loop.replay.steps.record", logged)
     return seen
@@ -63,6 +70,40 @@ def test_a_step_runs_twice_for_the_first_shape_of_its_kind(model: TransformersMo
     assert twice == [True, False]
     gen.generate(model, FOUR, sampler=gen.samplers.multinomial(), max_new_tokens=25, eos_token_id=[])
     assert twice == [True, False, True]  # a step of another kind
+
+
+class Counting:
+    """A processor that counts its runs on the host where it is shown more than 32 columns."""
+
+    def __init__(self, how: str) -> None:
+        self.how, self.runs, self.table = how, 0, torch.zeros(500, 259)
+
+    def __call__(self, token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        if token_ids.shape[1] <= 32:
+            return logits + 1 if self.how == "number" else logits + self.table[0]
+        self.runs += 1
+        if self.how == "number":
+            return logits + self.runs
+        if self.how == "row":
+            return logits + self.table[self.runs]
+        return (logits + self.table[0]) * (1.0 + self.runs)
+
+
+@pytest.mark.parametrize("how", ["number", "row", "call"])
+def test_what_the_host_counts_in_some_shapes_alone_is_refused_there(
+    model: TransformersModel, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gen")
+    gen.generate(
+        model,
+        FOUR,
+        sampler=gen.samplers.greedy(),
+        max_new_tokens=60,
+        eos_token_id=[],
+        logits_processors=[Counting(how)],
+    )
+    assert shapes(model) == {(1, 32)}
+    assert "does something else at its next call" in caplog.text
 
 
 def test_a_model_whose_parameters_have_changed_is_recorded_anew(model: TransformersModel, twice: list[bool]) -> None:
