@@ -12,12 +12,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from gen import samplers, testing
     from gen.api import generate, stream
+    from gen.asynchronous import agenerate, astream
     from gen.constraints.compiling import compile
     from gen.constraints.constraint import Constraint
     from gen.constraints.output_types import choice, grammar, json_schema, regex
     from gen.devices import Placement
     from gen.embedding import embed
-    from gen.engine import Engine, agenerate, astream
+    from gen.engine import Engine
     from gen.errors import (
         ArgumentError,
         BatchError,
@@ -80,12 +81,13 @@ __all__ = [
 
 _HOMES = {
     "api": ["generate", "stream"],
+    "asynchronous": ["agenerate", "astream"],
     "constraints.compiling": ["compile"],
     "constraints.constraint": ["Constraint"],
     "constraints.output_types": ["choice", "grammar", "json_schema", "regex"],
     "devices": ["Placement"],
     "embedding": ["embed"],
-    "engine": ["Engine", "agenerate", "astream"],
+    "engine": ["Engine"],
     "errors": [
         "ArgumentError",
         "BatchError",

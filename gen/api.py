@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from tqdm import tqdm
 
 from gen.arguments import check_flag, read_whole
-from gen.calls import PromptArguments, Result, read_call, read_one
+from gen.calls import Result, read_call, read_one
 from gen.errors import Interrupted
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
@@ -19,6 +19,7 @@ from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.request import LogitsProcessor
+from gen.requests.settings import PromptArguments, Settings
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 
@@ -26,6 +27,7 @@ from gen.streaming import CallerStream, Stream
 class Arguments(PromptArguments, total=False):
     """The arguments of `generate` that the type of its result does not depend on."""
 
+    num_return_sequences: int
     max_batch_tokens: int | None
     progress: bool
     replay: bool
@@ -243,10 +245,7 @@ def generate(
         check_flag(name, flag)
     if max_batch_tokens is not None:
         max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
-    call = read_call(
-        model,
-        prompt,
-        output_type,
+    settings = Settings(
         images=images,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
@@ -255,11 +254,10 @@ def generate(
         eos_token_id=eos_token_id,
         chat=chat,
         chat_template_kwargs=chat_template_kwargs,
-        details=details,
-        num_return_sequences=num_return_sequences,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
     )
+    call = read_call(model, prompt, output_type, settings, details=details, num_return_sequences=num_return_sequences)
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
     try:
@@ -299,11 +297,7 @@ def stream(
     """
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
-    request = read_one(
-        "stream",
-        model,
-        prompt,
-        output_type,
+    settings = Settings(
         images=images,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
@@ -315,6 +309,7 @@ def stream(
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
     )
+    request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request, streamed=True)
     return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)
 

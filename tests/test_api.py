@@ -20,6 +20,7 @@ from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
+from gen.requests.settings import Settings
 from gen.samplers import beam_search, greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
@@ -352,9 +353,7 @@ def test_texts_are_the_same_alone_in_a_batch_streamed_and_in_rows_that_are_fille
     assert gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True) == near(
         expected
     )
-    requests = read_requests(
-        llama, MIXED, samplers=EACH, max_new_tokens=LIMITS, images=[()] * len(MIXED), seed=range(7)
-    )
+    requests = read_requests(llama, MIXED, Settings(max_new_tokens=LIMITS, seed=range(7)), EACH, [()] * len(MIXED))
     jobs = [new_job(llama, request) for request in requests]
     ended: list[Job] = []
     run_all(llama, jobs, options, ended.append)

@@ -1,6 +1,6 @@
 """Reads a call's arguments into requests: a sampler, a limit, a seed for each prompt; every one checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
@@ -10,6 +10,7 @@ from gen.loop.results.stop_strings import read_stops
 from gen.models.base import Checked, Model
 from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
 from gen.requests.request import LogitsProcessor, Request
+from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.processors import Processors
@@ -22,43 +23,36 @@ if TYPE_CHECKING:
 def read_requests(
     model: Model,
     prompts: Sequence[Prompt],
-    *,
+    settings: Settings,
     samplers: Sequence[Sampler],
-    max_new_tokens: int | Sequence[int],
     images: Sequence[Sequence["Image"]],
-    stop: str | Sequence[str] | None = None,
-    seed: int | Sequence[int] | None = None,
-    eos_token_id: int | Sequence[int] | None = None,
-    chat: bool = False,
-    template_kwargs: Mapping[str, object] | None = None,
-    logits_processors: Sequence[LogitsProcessor] | None = None,
-    top_logprobs: int | None = None,
 ) -> list[Request]:
-    """Check every argument; there is a sampler and a list of images for each prompt.
+    """Check every argument.
 
+    Args:
+        samplers, images: of the settings, one and a list for each prompt.
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
         ModelError: the model can no longer be run as it was taken.
     """
     check_model(model)
-    check_flag("chat", chat)
-    limits = _read_limits(max_new_tokens, len(prompts))
+    check_flag("chat", settings.chat)
+    limits = _read_limits(settings.max_new_tokens, len(prompts))
     # a model may name ids that are no tokens of its tokenizer
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
-    if eos_token_id is not None:
-        eos_token_ids = tuple(read_token_ids("eos_token_id", eos_token_id, vocabulary(model)))
-    stops = read_stops(stop)
+    if settings.eos_token_id is not None:
+        eos_token_ids = tuple(read_token_ids("eos_token_id", settings.eos_token_id, vocabulary(model)))
+    stops = read_stops(settings.stop)
     hidden = model.tokenizer.hidden_in(stops)
-    processors = _read_processors(logits_processors)
-    if top_logprobs is not None:
-        top_logprobs = _read_top_logprobs(top_logprobs, samplers, vocabulary(model))
+    processors = _read_processors(settings.logits_processors)
+    top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.processors) for sampler in samplers}
     requests = []
-    given = zip(prompts, images, samplers, limits, _read_seeds(seed, len(prompts)), strict=True)
+    given = zip(prompts, images, samplers, limits, _read_seeds(settings.seed, len(prompts)), strict=True)
     for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
         try:
             token_ids, inputs = read_one_prompt(
-                model, number, prompt, pictures, chat=chat, template_kwargs=template_kwargs
+                model, number, prompt, pictures, chat=settings.chat, template_kwargs=settings.chat_template_kwargs
             )
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
@@ -122,8 +116,10 @@ def _read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsPro
     return tuple(given)
 
 
-def _read_top_logprobs(given: int, samplers: Sequence[Sampler], known: int) -> int:
-    """How many of the likeliest tokens are told."""
+def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: int) -> int | None:
+    """How many of the likeliest tokens are told; None for nothing at all."""
+    if given is None:
+        return None
     if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
         raise ArgumentError(
             "top_logprobs are of texts that grow token by token, and a beam search chooses among whole texts; leave "

@@ -7,13 +7,14 @@ from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
+from gen.requests.settings import Settings
 from gen.samplers import greedy
 
 
 def new_jobs(model: Any, prompts: Any, output_type: Any = None, **arguments: Any) -> list[Job]:
     """A job for each prompt; arguments are those of `gen.generate`, the sampler is greedy unless it is given."""
-    arguments.setdefault("sampler", greedy())
-    call = read_call(model, prompts, output_type, details=True, **arguments)
+    settings = Settings(**{"sampler": greedy()} | arguments)
+    call = read_call(model, prompts, output_type, settings, details=True)
     return [new_job(model, request) for request in call.requests]
 
 

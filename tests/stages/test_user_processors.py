@@ -123,7 +123,8 @@ def test_what_a_processor_changes_in_place_no_other_row_sees(model: Any, replay:
         {"sampler": multinomial(frequency_penalty=1.5), "seed": 2, "logits_processors": [Strict()]},
     ]
     common = {"eos_token_id": [258], "max_new_tokens": 30}
-    alone = [gen.generate(model, prompt, **own, **common) for own, prompt in zip(settings, PROMPTS, strict=False)]
+    generate: Any = gen.generate
+    alone = [generate(model, prompt, **own, **common) for own, prompt in zip(settings, PROMPTS, strict=False)]
     jobs = [
         job
         for own, prompt in zip(settings, PROMPTS, strict=False)

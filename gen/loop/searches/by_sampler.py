@@ -38,7 +38,7 @@ def kind_of_search(sampler: Sampler) -> Kind:
     if draws(sampler):
         return Kind("drawing", 1, Drawing, tuple)
     if type(sampler) is BeamSearchSampler:
-        key = sampler.samples, sampler.length_penalty, sampler.early_stopping
-        return Kind(("beams", *key), sampler.samples, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
+        key = sampler.beams, sampler.length_penalty, sampler.early_stopping
+        return Kind(("beams", *key), sampler.beams, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
     search = partial(UserSampling, sampler)
     return Kind(("user", id(sampler)), sampler.samples, search, lambda texts: [UserSamplerTexts(texts)])

@@ -15,6 +15,7 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
+from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.samplers.base import Sampled
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
@@ -129,11 +130,13 @@ def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: 
         requests = read_requests(
             model,
             [*PROMPTS, "once upon a time", "x = "],
-            samplers=[IN_THE_LOOP[sampler]] * 5,
-            max_new_tokens=[new_tokens + (number if limits == "unequal" else 0) for number in range(5)],
-            images=[[]] * 5,
-            seed=5,
-            eos_token_id=[],
+            Settings(
+                max_new_tokens=[new_tokens + (number if limits == "unequal" else 0) for number in range(5)],
+                seed=5,
+                eos_token_id=[],
+            ),
+            [IN_THE_LOOP[sampler]] * 5,
+            [[]] * 5,
         )
         jobs = [new_job(model, request) for request in requests]
         run_all(model, jobs, Options(rows=2 * IN_THE_LOOP[sampler].samples, admit_tokens=5))

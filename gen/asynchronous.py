@@ -1,0 +1,194 @@
+"""What asyncio programs call: `agenerate` and `astream`, whose texts grow in an engine that the model keeps."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, Unpack, overload
+
+from gen.arguments import LARGEST
+from gen.calls import Result, read_call, read_submitted
+from gen.engine import runs_in_engines, submit
+from gen.errors import ArgumentError
+from gen.loop.engine_thread import EngineThread
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
+from gen.loop.results.texts import Completion
+from gen.loop.run_all import run_all
+from gen.models.base import Model
+from gen.models.idle_rows import Idle
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts
+from gen.requests.reading import check_model
+from gen.requests.settings import OneArguments, PromptArguments, Settings
+from gen.samplers import GreedySampler, Sampler
+from gen.streaming import EngineStream
+
+ROWS = 32  # how many requests run at once in a model's own engine
+
+
+class Arguments(PromptArguments, total=False):
+    """The arguments of `agenerate` that the type of its result does not depend on."""
+
+    num_return_sequences: int
+
+
+Value = TypeVar("Value")
+One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+
+
+def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
+    """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside those of others.
+
+    The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
+
+    Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call, output types
+    as by `Engine.submit`.
+
+    Raises:
+        ArgumentError, ModelError: as of `gen.generate`.
+    """
+    request, constrain = read_submitted("astream", model, prompt, output_type, Settings(**arguments))
+    return submit(_own_engine(model), model, request, constrain, owner=model)
+
+
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: None = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> str: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: object = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
+) -> Completion: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: None = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> list[str]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    sampler: One = ...,
+    details: Literal[True],
+    **arguments: Unpack[Arguments],
+) -> list[Completion]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: None = ...,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[Arguments],
+) -> Result: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt,
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> Value: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: type[Value],
+    *,
+    sampler: One = ...,
+    details: Literal[False] = ...,
+    **arguments: Unpack[Arguments],
+) -> list[Value]: ...
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: object,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[Arguments],
+) -> Any: ...
+async def agenerate(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any = None,
+    *,
+    sampler: Sampler | Sequence[Sampler] | None = None,
+    details: bool = False,
+    num_return_sequences: int = 1,
+    **arguments: Unpack[PromptArguments],
+) -> Any:
+    """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
+
+    What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread; output types are
+    compiled in one. A task that is cancelled frees its rows by the next step.
+
+    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
+    Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
+    """
+    settings = Settings(sampler=sampler, **arguments)
+    read = partial(
+        read_call, model, prompt, output_type, settings, details=details, num_return_sequences=num_return_sequences
+    )
+    call = read() if output_type is None else await asyncio.to_thread(read)
+    jobs = [new_job(model, request) for request in call.requests]
+    if all(map(runs_in_engines, call.requests)):
+        await _run_beside_others(model, jobs)
+    else:
+        try:
+            await asyncio.to_thread(run_all, model, jobs, Options())
+        finally:
+            for job in jobs:
+                job.cancelled = not job.ended
+    return call.results(jobs)
+
+
+async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
+    """Run jobs in the model's engine until all have ended; what went wrong with one is in the job."""
+    thread = _own_engine(model)
+    feeds = [thread.add(model, job) for job in jobs]
+    try:
+        for feed in feeds:
+            await feed.arrival(end=True)
+            if isinstance(feed.failure, Exception):
+                feed.job.error = feed.failure
+            elif feed.failure is not None:
+                raise feed.failure
+    finally:
+        for feed in feeds:
+            feed.cancel()
+
+
+def _own_engine(model: Model) -> EngineThread:
+    """The model's own engine, made at the first call, and made anew where it was closed or has failed."""
+    idle: Any = getattr(model, "idle", None)
+    if not isinstance(idle, Idle):
+        check_model(model)
+        raise ArgumentError(
+            f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
+            "gen.Engine of it."
+        )
+    thread: EngineThread = idle.engine(lambda: EngineThread(model, Options(rows=ROWS), max_waiting=LARGEST))
+    return thread

@@ -1,0 +1,51 @@
+"""Which constraint each prompt's text is held to, and whether there is room for a whole text of it."""
+
+from dataclasses import replace
+from typing import Any
+
+from gen.constraints.compiling import compile
+from gen.constraints.constraint import Constraint
+from gen.errors import ArgumentError, ConstraintError
+from gen.isolation import isolated
+from gen.models.base import Model
+from gen.requests.request import Request
+
+
+def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
+    """One constraint or None a prompt; `prompts` is None for one prompt that did not come in a list."""
+    if isinstance(output_type, list | tuple) and prompts is not None:
+        if len(output_type) != prompts:
+            raise ConstraintError(
+                f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
+            )
+        distinct = {id(one): one for one in output_type}  # a type that stands there often is read once
+        made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
+        return [made[id(one)] for one in output_type]
+    return [None if output_type is None else compile(model, output_type)] * (prompts or 1)
+
+
+@isolated
+def constrained(model: Model, request: Request, constraint: Constraint | None) -> Request:
+    """A request with its constraint, whose tables are where they are needed.
+
+    Raises:
+        ArgumentError: a token that ends the text may be part of it.
+        ConstraintError: there is no room for a whole text.
+    """
+    if constraint is None:
+        return request
+    for token_id in request.eos_token_ids:
+        if spelt := constraint.vocabulary.tokens[token_id]:
+            raise ArgumentError(
+                f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
+                "give the text as stop=."
+            )
+    least, limit = constraint.least_tokens or 0, request.limit
+    if least > limit:
+        wanted = f"prompt {request.number}: the shortest text of its output type has {least} tokens"
+        if limit == model.context_length - len(request.prompt_ids):
+            raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
+        raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
+    if constraint.automaton is not None:
+        constraint.automaton.place(model.placement.logits_device)
+    return replace(request, constraint=constraint)

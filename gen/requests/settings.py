@@ -1,0 +1,53 @@
+"""What a user may say of prompts and of how they go on: one object for `generate`, `stream`, the engine and asyncio."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from gen.requests.images import ImageLike
+from gen.requests.request import LogitsProcessor
+from gen.samplers import Sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """As the user gave it, not yet read; see `gen.generate`, which says what each is."""
+
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None
+    sampler: Sampler | Sequence[Sampler] | None = None
+    max_new_tokens: int | Sequence[int] = 128
+    stop: str | Sequence[str] | None = None
+    seed: int | Sequence[int] | None = None
+    eos_token_id: int | Sequence[int] | None = None
+    chat: bool = False
+    chat_template_kwargs: Mapping[str, object] | None = None
+    logits_processors: Sequence[LogitsProcessor] | None = None
+    top_logprobs: int | None = None
+
+
+class SharedArguments(TypedDict, total=False):
+    """The types of settings that are alike for one prompt and for several."""
+
+    stop: str | Sequence[str] | None
+    eos_token_id: int | Sequence[int] | None
+    chat: bool
+    chat_template_kwargs: Mapping[str, object] | None
+    logits_processors: Sequence[LogitsProcessor] | None
+    top_logprobs: int | None
+
+
+class OneArguments(SharedArguments, total=False):
+    """The types of settings for one prompt that makes one text."""
+
+    images: Sequence[ImageLike] | None
+    sampler: Sampler | None
+    max_new_tokens: int
+    seed: int | None
+
+
+class PromptArguments(SharedArguments, total=False):
+    """The types of settings for any prompts, but for the sampler, on which the type of a result depends."""
+
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
+    max_new_tokens: int | Sequence[int]
+    seed: int | Sequence[int] | None
