@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gen.loop.replay.recording import CannotReplay
+from gen.loop.replay.observing import CannotReplay
 
 _ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gen.loop.replay.cuda_graphs import capture
-from gen.loop.replay.recording import CannotReplay, Replay, record
+from gen.loop.replay.observing import CannotReplay
+from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
 
 logger = logging.getLogger("gen")

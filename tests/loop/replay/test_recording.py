@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.loop.replay.recording import CannotReplay, record
+from gen.loop.replay.observing import CannotReplay
+from gen.loop.replay.recording import record
 from gen.testing import virtual_gpus
 
 

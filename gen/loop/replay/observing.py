@@ -1,0 +1,166 @@
+"""Sees which torch calls a step makes, and refuses what could not be done again without running its Python code."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+T = TypeVar("T")
+
+_DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
+_QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
+_READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+
+
+class CannotReplay(Exception):
+    """A step that does something else from call to call, or reads on the host: it runs as it is."""
+
+
+class Call(NamedTuple):
+    """A torch call that made or changed a tensor, or looked at one in another way.
+
+    Attributes:
+        given, parts: the tensors among its arguments, and among what it gave.
+        writes: whether it changes what it is given.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made: Any
+    given: list[Tensor]
+    parts: list[Tensor]
+    writes: bool
+
+
+def observe(step: Callable[[], T]) -> tuple[T, list[Call]]:
+    """Run a step, for real; what it returns and its torch calls.
+
+    Raises:
+        CannotReplay: as of `record`.
+    """
+    dispatched = _Dispatched()
+    functions = _Functions(dispatched)
+    with dispatched, functions:
+        result = step()
+    return result, functions.calls
+
+
+class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations that read, and those that no torch function has called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.inside = 0  # how many torch functions are under way
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = op._schema.name
+        if name in _INDEXING:
+            indices = [index for index in args[1] if index is not None]
+            if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+                raise CannotReplay("it selects by a mask of bool: a shape that depends on data")
+        elif torch.Tag.nondeterministic_seeded in op.tags and _draws(name, args, kwargs or {}):
+            raise CannotReplay(f"it draws random numbers of torch's: {name}")
+        elif name in ("aten::copy_", "aten::_to_copy") and _crosses(name, args, kwargs or {}):
+            raise CannotReplay(f"it copies between devices: {name}")
+        elif _DEPENDS_ON_DATA & set(op.tags) or name in ("aten::equal", "aten::is_nonzero"):
+            raise CannotReplay(f"it reads on the host what it has computed: {name}")
+        if not self.inside:
+            raise CannotReplay(f"{name} is called where torch functions do not show it")
+        return op(*args, **(kwargs or {}))
+
+
+def _draws(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether an operator that may draw random numbers does; attention and dropout do in training alone."""
+    return "attention" not in name and not ("dropout" in name and (*args, *kwargs.values())[2:3] == (False,))
+
+
+def _crosses(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a copy goes to another device."""
+    here = args[0].device
+    there = args[1].device if name == "aten::copy_" else kwargs.get("device")
+    return there is not None and (there.type != here.type or there.index not in (None, here.index))
+
+
+class _Functions(TorchFunctionMode):
+    """Keeps every call of a torch function, in order."""
+
+    def __init__(self, dispatched: _Dispatched) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._dispatched = dispatched
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _READING:
+            raise CannotReplay(f"it reads on the host: {name}")
+        self._dispatched.inside += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._dispatched.inside -= 1
+        if name == "to" and result.device != args[0].device:
+            raise CannotReplay("it copies between devices: to")
+        if type(result) not in _QUESTIONS:
+            given, writes = tensors_in((args, kwargs)), _writes(name, kwargs)
+            parts = tensors_in(result)
+            if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
+                self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
+        return result
+
+
+def lasting(calls: Sequence[Call]) -> list[Call]:
+    """The calls without views of what is always there, which are always there themselves."""
+    made_here: set[int] = set()  # tensors that a call makes anew
+    kept = []
+    for call in calls:
+        if not _views_constants(call, made_here):
+            kept.append(call)
+            made_here.update(map(id, call.parts))
+    return kept
+
+
+def _views_constants(call: Call, made_here: set[int]) -> bool:
+    """Whether a call only looks at another way at memory that stays where it is: then so does what it gave."""
+    if call.writes or not call.given or any(id(tensor) in made_here for tensor in call.given):
+        return False
+    if not all(map(is_plain, call.given)) or not all(map(is_plain, call.parts)):
+        return False
+    memory = {storage_of(tensor) for tensor in call.given}
+    return all(storage_of(part) in memory for part in call.parts)
+
+
+def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+    in_place = name.endswith("_") and not name.endswith("__")
+    augmented = name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__")
+    return in_place or augmented or name == "__setitem__" or kwargs.get("out") is not None
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """All tensors in a value."""
+    found: list[Tensor] = []
+    left = [value]
+    for one in left:  # which grows
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, slice):
+            left += (one.start, one.stop, one.step)
+    return found
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is memory and nothing else: not one of a class with a mind of its own."""
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
