@@ -1,6 +1,7 @@
 """Sees which torch calls a step makes, and refuses what could not be done again without running its Python code."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ T = TypeVar("T")
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
 _QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
+_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device}
 _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 
 
@@ -57,33 +59,50 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.inside = 0  # how many torch functions are under way
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and telling dynamo so costs as much as an operation
+
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = op._schema.name
-        if name in _INDEXING:
-            indices = [index for index in args[1] if index is not None]
-            if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-                raise CannotReplay("it selects by a mask of bool: a shape that depends on data")
-        elif torch.Tag.nondeterministic_seeded in op.tags and _draws(name, args, kwargs or {}):
-            raise CannotReplay(f"it draws random numbers of torch's: {name}")
-        elif name in ("aten::copy_", "aten::_to_copy") and _crosses(name, args, kwargs or {}):
-            raise CannotReplay(f"it copies between devices: {name}")
-        elif _DEPENDS_ON_DATA & set(op.tags) or name in ("aten::equal", "aten::is_nonzero"):
-            raise CannotReplay(f"it reads on the host what it has computed: {name}")
+        doubt = _doubt(op)
+        if doubt is not None and (reason := doubt(op._schema.name, args, kwargs or {})):
+            raise CannotReplay(f"{reason}: {op._schema.name}")
         if not self.inside:
-            raise CannotReplay(f"{name} is called where torch functions do not show it")
+            raise CannotReplay(f"{op._schema.name} is called where torch functions do not show it")
         return op(*args, **(kwargs or {}))
 
 
-def _draws(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether an operator that may draw random numbers does; attention and dropout do in training alone."""
-    return "attention" not in name and not ("dropout" in name and (*args, *kwargs.values())[2:3] == (False,))
+@cache
+def _doubt(op: Any) -> Callable[[str, Any, Any], str] | None:
+    """What says whether a call of an operator is refused, and why; None where all may be recorded."""
+    name = op._schema.name
+    if name in _INDEXING:
+        return _selects
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return _draws
+    if name in ("aten::copy_", "aten::_to_copy"):
+        return _crosses
+    if _DEPENDS_ON_DATA & set(op.tags) or name in ("aten::equal", "aten::is_nonzero"):
+        return lambda *call: "it reads on the host what it has computed"
+    return None
 
 
-def _crosses(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a copy goes to another device."""
+def _selects(name: str, args: Any, kwargs: Any) -> str:
+    by_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return "it selects by a mask of bool, a shape that depends on data" if by_mask else ""
+
+
+def _draws(name: str, args: Any, kwargs: Any) -> str:
+    """Operators that may draw random numbers: attention and dropout do in training alone."""
+    in_training = "attention" in name or ("dropout" in name and (*args, *kwargs.values())[2:3] == (False,))
+    return "" if in_training else "it draws random numbers of torch's"
+
+
+def _crosses(name: str, args: Any, kwargs: Any) -> str:
     here = args[0].device
     there = args[1].device if name == "aten::copy_" else kwargs.get("device")
-    return there is not None and (there.type != here.type or there.index not in (None, here.index))
+    elsewhere = there is not None and (there.type != here.type or there.index not in (None, here.index))
+    return "it copies between devices" if elsewhere else ""
 
 
 class _Functions(TorchFunctionMode):
@@ -107,7 +126,7 @@ class _Functions(TorchFunctionMode):
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
         if type(result) not in _QUESTIONS:
-            given, writes = tensors_in((args, kwargs)), _writes(name, kwargs)
+            given, writes = tensors_in(args, kwargs), _writes(name) or kwargs.get("out") is not None
             parts = tensors_in(result)
             if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
                 self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
@@ -135,17 +154,21 @@ def _views_constants(call: Call, made_here: set[int]) -> bool:
     return all(storage_of(part) in memory for part in call.parts)
 
 
-def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+@cache
+def _writes(name: str) -> bool:
+    """Whether a function of this name changes what it is given."""
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__")
-    return in_place or augmented or name == "__setitem__" or kwargs.get("out") is not None
+    return in_place or augmented or name == "__setitem__"
 
 
-def tensors_in(value: object) -> list[Tensor]:
-    """All tensors in a value."""
+def tensors_in(*values: object) -> list[Tensor]:
+    """All tensors in values."""
     found: list[Tensor] = []
-    left = [value]
+    left = list(values)
     for one in left:  # which grows
+        if type(one) in _PLAIN:
+            continue
         if isinstance(one, Tensor):
             found.append(one)
         elif isinstance(one, list | tuple):

@@ -10,6 +10,8 @@ captured as a CUDA graph, and what may not is refused here, with its reason, on 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -34,7 +36,7 @@ class Replay(Generic[T]):
     def __init__(self, source: str, constants: Sequence[object], calls: int) -> None:
         self.source, self.constants, self.calls = source, list(constants), calls
         space: dict[str, Any] = {f"c{number}": constant for number, constant in enumerate(constants)}
-        exec(source, space)  # our own text, made of names and numbers
+        exec(_code(source), space)
         self._function: Callable[[], T] = space["replay"]
 
     def __call__(self) -> T:
@@ -75,6 +77,12 @@ def record(
                 "instead of written to"
             )
     return replay
+
+
+@lru_cache(maxsize=64)
+def _code(source: str) -> CodeType:
+    """Our own text, made of names and numbers, compiled: it is the same in many shapes."""
+    return compile(source, "<a recorded step>", "exec")
 
 
 class _Writer:
