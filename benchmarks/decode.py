@@ -216,8 +216,7 @@ def main() -> None:
     setup = Setup(
         arguments.device, arguments.rounds, arguments.threads, arguments.new_tokens, arguments.batch, arguments.real
     )
-    described = {"machine": machine(), "arguments": _described(arguments), "load": _load()}
-    print(json.dumps(described), flush=True)
+    print(json.dumps({"machine": machine(), "arguments": _described(arguments), "load": _load()}), flush=True)
     answers: list[Answer] = []
     for question in arguments.questions:
         for answer in QUESTIONS[question](setup):
@@ -227,8 +226,19 @@ def main() -> None:
     missed = [answer for answer in answers if not answer.met]
     print(f"{len(answers) - len(missed)} of {len(answers)} goals met")
     if arguments.json:
-        rows = [asdict(answer) | {"met": answer.met} for answer in answers]
-        write_json(arguments.json, described | {"load after": _load(), "answers": rows})
+        write_report(arguments.json, answers, arguments)
+
+
+def write_report(path: Path, answers: Sequence[Answer], arguments: argparse.Namespace) -> None:
+    """Write answers, beside those to other questions that the file has from the same machine and versions."""
+    how = {"rounds": arguments.rounds, "new_tokens": arguments.new_tokens, "device": arguments.device, "load": _load()}
+    rows = [asdict(answer) | {"met": answer.met} | how for answer in answers]
+    here, before = machine(), json.loads(path.read_text()) if path.exists() else {}
+    others = before.get("answers", []) if before.get("machine") == here else []
+    asked = [answer.question for answer in answers]
+    rows += [row for row in others if row["question"] not in asked]
+    rows.sort(key=lambda row: list(QUESTIONS).index(row["question"]))
+    write_json(path, {"machine": here, "answers": rows})
 
 
 def _arguments() -> argparse.Namespace:
@@ -240,7 +250,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
     parser.add_argument("--real", type=Path, default=REAL, help="the folder of the real model")
-    parser.add_argument("--json", type=Path, help="write the report there")
+    parser.add_argument("--json", type=Path, help="write the report there; it keeps answers to other questions")
     return parser.parse_args()
 
 

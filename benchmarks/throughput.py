@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
         "--vocab", type=int, help="not --model, but a small Llama of random weights with so many tokens"
     )
     parser.add_argument("--dtype", help="of the weights; default: the checkpoint's")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="none for many prompts alone")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=200, help="how many with a limit each; 0 for none")
     parser.add_argument("--rounds", type=int, default=5)

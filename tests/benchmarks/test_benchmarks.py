@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,6 +53,21 @@ def test_throughput_runs_with_random_weights_and_a_vocabulary_of_any_size(
     monkeypatch.setattr(sys, "argv", ["throughput", *sizes, "--json", str(report)])
     throughput.main()
     assert [row["program"] for row in json.loads(report.read_text())["rows"]] == ["gen", "transformers", "bare"]
+
+
+def test_a_report_of_decode_keeps_answers_to_other_questions(tmp_path: Path) -> None:
+    def write(question: str, measured: float) -> None:
+        answer = decode.Answer(question, 1, "gen", "bare", 1.0, measured, measured, measured, 1.0, 1.0)
+        decode.write_report(report, [answer], Namespace(rounds=3, new_tokens=4, device="cpu"))
+
+    report = tmp_path / "report.json"
+    for question, measured in (("long", 0.1), ("demo", 0.2), ("long", 0.3)):
+        write(question, measured)
+    found = [(row["question"], row["measured"], row["rounds"]) for row in json.loads(report.read_text())["answers"]]
+    assert found == [("demo", 0.2, 3), ("long", 0.3, 3)]
+    report.write_text(report.read_text().replace('"cores": ', '"cores": 9'))
+    write("real", 0.4)
+    assert [row["question"] for row in json.loads(report.read_text())["answers"]] == ["real"]  # of another machine
 
 
 def test_decode_answers_every_question_and_says_which_goals_are_met(
