@@ -338,7 +338,7 @@ def test_texts_are_the_same_wherever_memory_ran_out(
     llama: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: Any = {"sampler": sampler, "seed": range(8), "max_new_tokens": LIMITS, "details": True}
-    monkeypatch.setattr(running, "_HEADROOM", 8)  # so that rows grow, too
+    monkeypatch.setattr(runner, "_HEADROOM", 8)  # so that rows grow, too
     llama.release()
     expected = told(gen.generate(llama, PROMPTS, **arguments))
     for method, call in [("fill", 0), ("step", 0), ("step", 3), ("step", 11), ("copy", 0), ("copy", 3), ("grow", 0)]:
