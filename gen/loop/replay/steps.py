@@ -18,9 +18,8 @@ from gen.loop.row_set import RowSet
 
 logger = logging.getLogger("gen")
 
-# steps of one shape before it is kept, which takes what about so many save; then of other shapes of its kind, which
-# need no second run
-_WORTH = {"cpu": (16, 8), "cuda": (8, 8)}
+_WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
+_WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in another one
 _MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
 
 
@@ -60,7 +59,8 @@ class Steps:
             rows.forget()
         here = rows.length, key
         rows.seen[here] = rows.seen.get(here, 0) + 1
-        return rows.seen[here] >= _WORTH[rows.device.type][rows.step_kind() in rows.checked]
+        known = rows.step_kind() in rows.checked
+        return rows.seen[here] >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH[rows.device.type])
 
     def _run_and_keep(self, count: int, view: int, key: Hashable) -> None:
         """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.
