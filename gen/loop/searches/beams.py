@@ -156,7 +156,7 @@ class BeamTexts:
 
     def __init__(self, beginning: Text) -> None:
         self._beginning, self._request = beginning, beginning.request
-        self._beams = self._request.sampler.beams
+        self._beams = self._request.sampler.samples
         self._error: GenError | None = None
         self._steps: list[tuple[Sequence[int], Sequence[int], Sequence[float]]] = []  # tokens, parents, weights of each
         self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if beginning.ended else None
