@@ -435,12 +435,12 @@ def test_functions_of_requests_that_are_over_are_not_run_any_more() -> None:
         long = engine.submit("x", logits_processors=[named("long")])
         for name in "abc":
             short = engine.submit("y", max_new_tokens=2, logits_processors=[named(name)])
-            model.gate.release(3)  # the step that has begun, the one before its prompt is read, and its own
+            model.gate.release(5)  # the step that has begun, those before its prompt is read, and its own
             assert short.completion().text == "he"
             del short
         last = engine.submit("y", max_new_tokens=3)
-        model.gate.release(2)
-        assert next(last) == "h"
+        model.gate.release(5)
+        assert next(last).startswith("h")
         calls.clear()
         model.open()
         assert long.completion().text == "hello " * 9
