@@ -104,9 +104,8 @@ def test_a_model_that_was_rebuilt_is_read_anew(read: list[Any]) -> None:
     assert [plan.parse('{"a": 1}').a for plan in before[:1]] == [1]
     with pytest.raises(ValueError, match="a"):
         after[0].parse('{"a": 1}')
-    tables = [plan.table() if plan.table else None for plan in after]
-    assert tables[0] and tables[0].accepts(b'{"a": "x"}')
-    assert tables[1] and tables[1].accepts(b'[{"a": "x"}]')
+    for plan, text in zip(after, (b'{"a": "x"}', b'[{"a": "x"}]'), strict=True):
+        assert plan.table is not None and plan.table().accepts(text)
 
 
 def test_a_dataclass_whose_annotations_were_changed_is_read_anew(read: list[Any]) -> None:

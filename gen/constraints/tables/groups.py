@@ -34,7 +34,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     lines = _Lines(runs, classes, 2 * count)
     groups = np.ones(count, np.int64)  # numbers of no meaning; what falls apart gets new ones
     groups[0] = 0
-    sizes = np.bincount(groups, minlength=2 * count)
+    sizes, last_part = np.bincount(groups, minlength=2 * count), np.empty(2 * count, np.int64)
     known = 2
     change = needed[runs.target].astype(np.int64) - needed[runs.source] + int(FAR)  # never 0, which stands for no run
     states = np.arange(1, count)
@@ -44,19 +44,18 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
         seen = change[places].astype(np.uint64) if length == 1 else lines.names[groups[runs.target[places]]]
         order, new = lines.sorted(states, places, seen, mine)
         states, mine = states[order], mine[order]
-        part = np.cumsum(new) - 1
-        whole = np.bincount(mine, minlength=known)[:known] == sizes[:known]  # groups all of whose states are here
-        first = np.flatnonzero(new)
-        keeps = np.zeros(len(first), np.bool_)  # of a group that is here as a whole one part keeps the number
-        keepers = np.unique(mine[first], return_index=True)[1]
-        keeps[keepers] = whole[mine[first[keepers]]]
-        numbers = np.where(keeps, mine[first], known + np.cumsum(~keeps) - 1)
-        known += int((~keeps).sum())
-        finer = numbers[part]
+        groups_here = mine[new]  # of each part
+        parts = np.arange(len(groups_here))
+        last_part[groups_here] = parts
+        # of a group all of whose states are here one part keeps the number
+        keeps = (last_part[groups_here] == parts) & (np.bincount(mine)[groups_here] == sizes[groups_here])
+        numbers = np.where(keeps, groups_here, known + np.cumsum(~keeps) - 1)
+        known += len(keeps) - int(np.count_nonzero(keeps))
+        finer = numbers[np.cumsum(new) - 1]
         moved = finer != mine
         states, mine, finer = states[moved], mine[moved], finer[moved]
         groups[states] = finer
-        sizes[:known] += np.bincount(finer, minlength=known)[:known] - np.bincount(mine, minlength=known)[:known]
+        sizes[:known] += np.bincount(finer, minlength=known) - np.bincount(mine, minlength=known)
         touched = np.zeros(count, np.bool_)
         touched[runs.source[runs.leading_to(states)]] = True
         states = np.flatnonzero(touched & (sizes[groups] > 1))  # what is alone stays alone
@@ -81,21 +80,17 @@ class _Lines:
         before = np.cumsum(factors, axis=1)
         self._weights = before[:, runs.end] - before[:, runs.first]
         self.names = chance.integers(0, 2**64 - 1, groups, np.uint64)
-        self._own = chance.integers(0, 2**64 - 1, 2, np.uint64) | np.uint64(1)
+        self._own = chance.integers(0, 2**64 - 1, (2, 1), np.uint64) | np.uint64(1)
 
     def sorted(self, states: Longs, places: Longs, seen: _Sums, groups: Longs) -> tuple[Longs, Bools]:
         """An order of states in which those of a group with equal lines stand together, and where new ones begin."""
         counts = self._begin[states + 1] - self._begin[states]
         ends = np.cumsum(counts)
-        sums = []
-        for weights, own in zip(self._weights, self._own, strict=True):
-            running = np.zeros(len(places) + 1, np.uint64)
-            np.cumsum(weights[places] * seen, out=running[1:])
-            sums.append(running[ends] - running[ends - counts] + self.names[groups] * own)
-        order = np.argsort(sums[0], kind="stable")
+        running = np.zeros((2, len(places) + 1), np.uint64)
+        np.cumsum(self._weights[:, places] * seen, axis=1, out=running[:, 1:])
+        sums = running[:, ends] - running[:, ends - counts] + self.names[groups] * self._own
+        order = np.argsort(sums[0])
+        sums = sums[:, order]
         new = np.ones(len(order), np.bool_)
-        new[1:] = False
-        for each in sums:
-            line = each[order]
-            new[1:] |= line[1:] != line[:-1]
+        np.any(sums[:, 1:] != sums[:, :-1], axis=0, out=new[1:])
         return order, new
