@@ -23,7 +23,7 @@ def test_a_read_on_another_stream_is_a_race_that_names_both_lines(side: Any) -> 
     numbers.add_(1)
     with torch.cuda.stream(side), pytest.raises(StreamRaceError) as caught:
         numbers.sum()
-    lines = re.findall(r"test_stream_races.py:(\d+) in", str(caught.value))
+    lines = re.findall(r"test_races.py:(\d+) in", str(caught.value))
     first = test_a_read_on_another_stream_is_a_race_that_names_both_lines.__code__.co_firstlineno
     assert [int(line) - first for line in lines] == [4, 2]
     assert "cuda:0's default stream" in str(caught.value)
