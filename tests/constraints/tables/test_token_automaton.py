@@ -39,9 +39,14 @@ def brute_force(automaton: TokenAutomaton, state: int) -> tuple[list[list[int]],
     return rows, max([0, *(one for one, to in zip(change, after, strict=True) if to)])
 
 
+@pytest.fixture(scope="module")
+def of_the_demo() -> Vocabulary:
+    return vocabulary_of(gen.load("demo", device="cpu"))
+
+
 @pytest.mark.parametrize("number", range(100))
-def test_the_rows_of_a_state_are_what_a_walk_of_every_token_says(number: int) -> None:
-    for vocabulary, most in ((WORDY, 25), (vocabulary_of(gen.load("demo")), 4)):
+def test_the_rows_of_a_state_are_what_a_walk_of_every_token_says(number: int, of_the_demo: Vocabulary) -> None:
+    for vocabulary, most in ((WORDY, 25), (of_the_demo, 4)):
         automaton = TokenAutomaton(tables()[number], vocabulary)
         states = range(1, automaton.states + 1)
         for state in random.Random(number).sample(states, min(most, len(states))):

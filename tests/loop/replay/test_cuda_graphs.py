@@ -1,6 +1,6 @@
 """Steps captured as CUDA graphs: on virtual GPUs, and on a machine with a GPU on that.
 
-The oracle is the eager loop on the same device, on virtual GPUs the CPU's texts too.
+The oracle is the eager loop on the same device; `tests/whole_calls/test_on_a_gpu.py` compares it with the CPU.
 """
 
 import gc
@@ -49,7 +49,7 @@ def adapter(device: torch.device | str, shape: str = "llama") -> TransformersMod
     return gen.from_transformers(tiny_model(shape, **layers).to(device), byte_tokenizer(), probe=False)
 
 
-def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 40, **options: Any) -> Any:
+def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 32, **options: Any) -> Any:
     """Of each text, or of each of its samples or beams."""
     made: Any = gen.generate(
         model,
@@ -114,13 +114,6 @@ def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: tor
     assert len(recordings) >= 2 and all(isinstance(graph, Graph) for graph in recordings.values())
     assert tokens(model, SAMPLERS[sampler]) == eager  # replayed from the first step that has a graph
     assert kept(model).recordings == recordings
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_tokens_with_graphs_are_the_cpus(sampler: str) -> None:
-    expected = tokens(adapter("cpu"), SAMPLERS[sampler])
-    with virtual_gpus(2):
-        assert tokens(adapter("cuda:1"), SAMPLERS[sampler]) == expected
 
 
 @pytest.mark.parametrize("sampler", ["greedy", "each its own", "beams"])
