@@ -327,7 +327,7 @@ def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any) -> None:
 class Likeliest:
     """A sampler that gen does not know."""
 
-    samples, processors = 1, None
+    samples, penalties = 1, None
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
         return greedy().step(logits, weights, keys)

@@ -244,7 +244,7 @@ def test_a_slow_reader_gets_the_whole_text_in_few_pieces_and_holds_nobody_up() -
 def test_arguments_are_refused_in_the_callers_thread() -> None:
     class Custom:
         samples = 1
-        processors = None
+        penalties = None
 
         def step(self, logits: Tensor, sequence_weights: Tensor, keys: Tensor) -> Any:
             raise AssertionError

@@ -146,7 +146,7 @@ def test_a_loaded_model_can_be_trained_though_it_was_loaded_in_inference_mode() 
 class Interrupting:
     """A sampler that takes the first token until it raises."""
 
-    samples, processors = 1, None
+    samples, penalties = 1, None
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

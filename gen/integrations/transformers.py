@@ -46,7 +46,7 @@ class SamplerProcessor:
                 "SamplerProcessor takes a greedy or multinomial sampler of gen.samplers, "
                 f"got {show(sampler)}; beams are transformers' own: generate(num_beams=...)."
             )
-        if sampler.processors is not None:
+        if sampler.penalties is not None:
             raise ArgumentError(
                 "penalties, bad words, n-grams and minimum lengths are transformers' own inside of its generate: give "
                 "them there, and a sampler without them here."

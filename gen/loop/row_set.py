@@ -204,7 +204,7 @@ class RowSet:
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
-        staged = self._history.wanted or any(one.sampler.processors or one.logits_processors for one in requests)
+        staged = self._history.wanted or any(one.sampler.penalties or one.logits_processors for one in requests)
         kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
         kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
         shapes = [

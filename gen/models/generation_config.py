@@ -53,17 +53,17 @@ def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_
     """
     settings: dict[str, Any] = config.to_dict() if config is not None else {}
     greedy = settings.get("do_sample") is False
-    processors: dict[str, Any] = {name: settings[name] for name in _set(settings, _PENALTIES)}
+    penalties: dict[str, Any] = {name: settings[name] for name in _set(settings, _PENALTIES)}
     banned = [[token_id] for token_id in settings.get("suppress_tokens") or ()]
     banned += [word for word in settings.get("bad_words_ids") or () if word not in [[eos] for eos in eos_token_ids]]
     if words := [word for word in banned if max(word, default=0) < vocab_size]:
-        processors["bad_words"] = words
+        penalties["bad_words"] = words
     left_out = _LEFT_OUT if greedy else _LEFT_OUT_CUTS | _LEFT_OUT
     biases = _biases(settings.get("sequence_bias"))
     if any(len(token_ids) > 1 for token_ids in biases):
         left_out = left_out | {"sequence_bias": None}
     elif known := {token_id: bias for [token_id], bias in biases.items() if token_id < vocab_size}:
-        processors["logit_bias"] = known
+        penalties["logit_bias"] = known
     if unknown := _set(settings, left_out):
         named = ", ".join(f"{name}={show(settings[name])}" for name in unknown)
         _log.warning("left out of the checkpoint's recommended sampler, since gen has no such setting: %s", named)
@@ -71,7 +71,7 @@ def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_
     if cuts.get("top_k") == 0:  # how transformers writes that it is off
         del cuts["top_k"]
     try:
-        return GreedySampler(**processors) if greedy else MultinomialSampler(**cuts, **processors)
+        return GreedySampler(**penalties) if greedy else MultinomialSampler(**cuts, **penalties)
     except ArgumentError as error:
         raise ModelError(
             f"the checkpoint's generation config cannot be used: {error}; give a sampler, such as "

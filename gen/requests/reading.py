@@ -13,7 +13,7 @@ from gen.requests.request import LogitsProcessor, Request
 from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,7 +46,7 @@ def read_requests(
     hidden = model.tokenizer.hidden_in(stops)
     processors = _read_processors(settings.logits_processors)
     top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
-    bad_words = {id(sampler): _read_bad_words(model, sampler.processors) for sampler in samplers}
+    bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     requests = []
     given = zip(prompts, images, samplers, limits, _read_seeds(settings.seed, len(prompts)), strict=True)
     for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
@@ -128,14 +128,14 @@ def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: in
     return read_whole("top_logprobs", given, maximum=known)
 
 
-def _read_bad_words(model: Model, processors: Processors | None) -> tuple[tuple[int, ...], ...]:
+def _read_bad_words(model: Model, penalties: Penalties | None) -> tuple[tuple[int, ...], ...]:
     """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
-    if processors is None:
+    if penalties is None:
         return ()
     # a sampler knows no vocabulary, so that ids are checked here
-    read_token_ids("logit_bias", list(processors.logit_bias or ()), vocabulary(model))
+    read_token_ids("logit_bias", list(penalties.logit_bias or ()), vocabulary(model))
     sequences: list[list[int]] = []
-    for word in processors.bad_words or ():
+    for word in penalties.bad_words or ():
         if isinstance(word, str):
             sequences += [model.tokenizer.encode_plain(text) for text in (word, f" {word}")]
         else:

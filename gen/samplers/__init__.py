@@ -5,7 +5,7 @@ from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
 from gen.samplers.multinomial_sampler import MultinomialSampler
 from gen.samplers.outlines_processors import keep_top_k_logits, keep_top_p_logits, rescale_logits
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 
 beam_search = BeamSearchSampler
 greedy = GreedySampler
@@ -15,7 +15,7 @@ __all__ = [
     "BeamSearchSampler",
     "GreedySampler",
     "MultinomialSampler",
-    "Processors",
+    "Penalties",
     "Sampled",
     "Sampler",
     "beam_search",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gen.errors import ArgumentError, ResultError, check_number, show
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 
 Sampled = tuple[Tensor, Tensor, Tensor]
 """What a step gives: next_token_ids (rows, 1) int64, ancestors (rows,) int64, weights (rows,) floating."""
@@ -17,13 +17,13 @@ class Sampler(Protocol):
 
     Attributes:
         samples: how many sequences the sampler makes for each prompt.
-        processors: what the loop does to the logits before each step; None for nothing.
+        penalties: what the loop does to the logits before each step; None for nothing.
     """
 
     @property
     def samples(self) -> int: ...
     @property
-    def processors(self) -> Processors | None: ...
+    def penalties(self) -> Penalties | None: ...
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """Choose one token a row, on `logits.device`, without a host sync.
@@ -47,15 +47,13 @@ def read_sampler(sampler: object) -> Sampler:
     if isinstance(sampler, type) or not callable(getattr(sampler, "step", None)):
         raise ArgumentError(f"sampler must be a sampler such as gen.samplers.greedy(), got {show(sampler)}")
     name = type(sampler).__name__
-    for attribute in ("samples", "processors"):
+    for attribute in ("samples", "penalties"):
         if not hasattr(sampler, attribute):
             raise ArgumentError(f"the sampler {name} has no {attribute}; see gen.samplers.Sampler for what one has.")
     known: Sampler = sampler  # type: ignore[assignment]
     check_number(f"{name}.samples", known.samples, minimum=1, whole=True)
-    if not isinstance(known.processors, Processors | None):
-        raise ArgumentError(
-            f"{name}.processors must be a gen.samplers.Processors or None, got {show(known.processors)}"
-        )
+    if not isinstance(known.penalties, Penalties | None):
+        raise ArgumentError(f"{name}.penalties must be a gen.samplers.Penalties or None, got {show(known.penalties)}")
     return known
 
 
@@ -93,9 +91,9 @@ def step_with_generator(
     Returns:
         What `step` returns, on `sequence_weights.device`. Host sync: none where all are on one device; else copies.
     Raises:
-        ArgumentError: the sampler has processors, which need the tokens so far.
+        ArgumentError: the sampler has penalties, which need the tokens so far.
     """
-    if sampler.processors is not None:
+    if sampler.penalties is not None:
         raise ArgumentError(
             "penalties, bad words, n-grams and minimum lengths need the tokens so far, which only gen.generate and "
             "gen.stream have; make the sampler without them to call it in another loop."

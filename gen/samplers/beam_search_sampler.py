@@ -1,4 +1,10 @@
-"""Beam search: the most likely continuations of all beams of a prompt."""
+"""Beam search: the most likely continuations of all beams of a prompt.
+
+Example: of a prompt's two beams the first has the probability 1/2 and goes on with tokens a, b, c, d at 1/2, 1/4, 1/8, 1/8;
+the second has 1/4, and goes on at 3/4, 1/4, 0, 0. The texts that follow have 1/4, 1/8, 1/16, 1/16 and 3/16, 1/16, 0, 0: the
+best two are the first beam with a and the second with a, so that the ancestors are rows 0 and 1. Had the first beam gone
+on at 1/2, 1/2, 0, 0, both would be its own, and the second beam would end.
+"""
 
 import math
 from dataclasses import KW_ONLY, dataclass
@@ -12,20 +18,20 @@ from gen.errors import ArgumentError, show
 from gen.samplers.backends.choosing import likeliest
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.logits import check_logits
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 from gen.samplers.settings import immutable, read_number
 
 
 @immutable("beam_search")
 @dataclass(frozen=True, eq=False, repr=False)
-class BeamSearchSampler(Processors):
+class BeamSearchSampler(Penalties):
     """Keeps each prompt's most likely sequences; no randomness.
 
     The rows of a prompt stand side by side, `beams` of them. Order: the softmax of each row, its weight added, the best
     over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones. Where there
     are fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token is ever
     emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA. The arguments of
-    `gen.samplers.Processors` are taken too.
+    `gen.samplers.Penalties` are taken too.
 
     Args:
         beams: sequences kept for each prompt; at least 1.

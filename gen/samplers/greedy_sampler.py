@@ -8,20 +8,20 @@ from torch import Tensor
 
 from gen.samplers.backends.choosing import most_likely
 from gen.samplers.base import Sampled, step_with_generator
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 from gen.samplers.settings import immutable
 
 
 @immutable("greedy")
 @dataclass(frozen=True, eq=False, repr=False)
-class GreedySampler(Processors):
+class GreedySampler(Penalties):
     """Takes each row's most likely token.
 
     Order: none; it has no parameters. Ties: the lowest index. The weight grows by the token's log-probability under
     the softmax of the logits. Device: that of the logits. Host sync: none on CUDA. Source: as transformers' greedy
     search; the maximum is looked for in blocks of 128 first.
 
-    The arguments of `gen.samplers.Processors` are taken, and no others.
+    The arguments of `gen.samplers.Penalties` are taken, and no others.
 
     Raises:
         ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.

@@ -10,13 +10,13 @@ from gen.samplers.backends.choosing import draw
 from gen.samplers.base import Sampled, step_with_generator
 from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 from gen.samplers.settings import immutable
 
 
 @immutable("multinomial")
 @dataclass(frozen=True, eq=False, repr=False)
-class MultinomialSampler(Processors):
+class MultinomialSampler(Penalties):
     """Draws each row's token at random, by a key of its own.
 
     Order: temperature, top-k, top-p, min-p, each reading what the one before it left (as transformers has it). Ties:
@@ -28,7 +28,7 @@ class MultinomialSampler(Processors):
 
     top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value, whose
     range the host does not check; see `gen.samplers.parameters.Parameters`. They are copied. The arguments of
-    `gen.samplers.Processors` are taken too. Attributes have the names of the arguments.
+    `gen.samplers.Penalties` are taken too. Attributes have the names of the arguments.
 
     Args:
         samples: how many texts the loop makes for each prompt.

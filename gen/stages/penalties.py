@@ -13,15 +13,15 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.requests.request import LogitsProcessor, Request
-from gen.samplers.processors import Processors
+from gen.samplers.penalties import Penalties
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token
-_NONE = Processors()
+_NONE = Penalties()
 _SMALLEST = 1e-30  # a penalty that is smaller would be 0 in float32
 
 
 class Penalties:
-    """See `gen.samplers.Processors`, which says what each does; they are run in its order.
+    """See `gen.samplers.Penalties`, which says what each does; they are run in its order.
 
     Tables have as many columns as the requests so far needed, in powers of two; outgrowing one makes a new table, which
     `key` tells.
@@ -52,7 +52,7 @@ class Penalties:
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.stages.stage.Stage.admit`."""
-        asked = [request.sampler.processors or _NONE for request in requests]
+        asked = [request.sampler.penalties or _NONE for request in requests]
         if not self._used and all(one == _NONE for one in asked):
             return
         each = (rows.stop - rows.start) // len(requests)
@@ -122,7 +122,7 @@ class Penalties:
         for table in (self._bias_ids, self._biases, self._minimum, self._ngram, self._presence, self._frequency):
             table.zero_()
 
-    def _note(self, request: Request, asked: Processors) -> None:
+    def _note(self, request: Request, asked: Penalties) -> None:
         """Keep in mind what is asked for."""
         present = {
             "bias": bool(asked.logit_bias),
@@ -136,7 +136,7 @@ class Penalties:
         if asked.no_repeat_ngram_size:
             self._sizes.add(asked.no_repeat_ngram_size)
 
-    def _widen(self, requests: Sequence[Request], asked: Sequence[Processors]) -> None:
+    def _widen(self, requests: Sequence[Request], asked: Sequence[Penalties]) -> None:
         """Make tables wide enough for these requests."""
         bias = max(len(one.logit_bias or ()) for one in asked)
         eos = max(len(request.eos_token_ids) for request in requests)

@@ -6,7 +6,7 @@ import pytest
 
 import gen
 from gen.cli.options import read_sampler, read_stops
-from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Processors
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
 
 
 def test_no_option_leaves_the_choice_to_the_checkpoint() -> None:
@@ -21,7 +21,7 @@ def test_options_of_sampling_draw(settings: Any) -> None:
     sampler = read_sampler(**settings)
     assert isinstance(sampler, MultinomialSampler)
     assert {name: getattr(sampler, name) for name in settings} == settings
-    assert sampler.processors is None
+    assert sampler.penalties is None
 
 
 PENALTIES: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ def test_penalties_go_with_every_sampler(kind: type, settings: Any, penalty: Any
     sampler = read_sampler(**settings, **penalty)
     assert sampler is not None
     assert isinstance(sampler, kind)
-    assert sampler.processors == Processors(**penalty)
+    assert sampler.penalties == Penalties(**penalty)
 
 
 def test_beams() -> None:

@@ -452,7 +452,7 @@ def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
 class Weighing:
     """A sampler of the user's whose choice depends on the weight so far."""
 
-    samples, processors = 1, None
+    samples, penalties = 1, None
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         best = logits.log_softmax(-1).topk(2)

@@ -89,7 +89,7 @@ def test_the_error_of_the_only_prompt_is_raised_itself(llama: Any) -> None:
 class Choosy:
     """A sampler of the user's that fails where the likeliest token is what must not come."""
 
-    processors = None
+    penalties = None
 
     def __init__(self, bad: int, samples: int = 1) -> None:
         self.bad, self.samples = bad, samples

@@ -49,7 +49,7 @@ class Measured(ScriptedModel):
 class Custom:
     """A sampler of the user's, of so many samples."""
 
-    processors = None
+    penalties = None
 
     def __init__(self, samples: int) -> None:
         self.samples = samples

@@ -82,8 +82,8 @@ def test_a_config_that_recommends_nothing_draws_at_temperature_one() -> None:
     text = gen.generate(model, PROMPT, seed=3, max_new_tokens=16)
     assert text == gen.generate(model, PROMPT, sampler=gen.samplers.multinomial(), seed=3, max_new_tokens=16)
     assert isinstance(model.recommended_sampler, MultinomialSampler)
-    assert model.recommended_sampler.processors is None  # no work at each step for settings that change nothing
-    assert sampler_of(repetition_penalty=1.0, no_repeat_ngram_size=0, suppress_tokens=[]).processors is None
+    assert model.recommended_sampler.penalties is None  # no work at each step for settings that change nothing
+    assert sampler_of(repetition_penalty=1.0, no_repeat_ngram_size=0, suppress_tokens=[]).penalties is None
 
 
 def test_what_was_written_to_the_folder_counts(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_what_changes_nothing_is_not_in_the_log(settings: Any, caplog: pytest.Lo
 
 def test_bans_of_ids_that_cannot_come_and_of_the_eos_mean_nothing() -> None:
     sampler = sampler_of(bad_words_ids=[[EOS], [65, 400], [66]], suppress_tokens=[259, 3], sequence_bias=[[[300], 1.0]])
-    assert sampler.processors.bad_words == ((3,), (66,))
-    assert not sampler.processors.logit_bias
+    assert sampler.penalties.bad_words == ((3,), (66,))
+    assert not sampler.penalties.logit_bias
     model = adapter(eos_token_id=[EOS, OTHER_EOS], bad_words_ids=[[OTHER_EOS]], suppress_tokens=[300])
     assert gen.generate(model, "x", max_new_tokens=2, details=True).token_ids
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.samplers import Processors, greedy
+from gen.samplers import Penalties, greedy
 from gen.samplers.base import check_sampled
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 
@@ -18,7 +18,7 @@ class Mine:
     """A greedy sampler whose results are changed."""
 
     samples: Any = 1
-    processors: Any = None
+    penalties: Any = None
 
     def __init__(self, change: Callable[[Tensor, Tensor, Tensor], Any]) -> None:
         self._change = change
@@ -81,10 +81,10 @@ def test_a_token_outside_of_the_vocabulary_is_refused_before_the_model_sees_it(t
         (SimpleNamespace(), "sampler must be a sampler such as"),
         (SimpleNamespace(step=3), "sampler must be a sampler such as"),
         (SimpleNamespace(step=print), "the sampler SimpleNamespace has no samples; see gen.samplers.Sampler"),
-        (SimpleNamespace(step=print, samples=1), "the sampler SimpleNamespace has no processors"),
-        (SimpleNamespace(step=print, samples=0, processors=None), "SimpleNamespace.samples must be a whole number at"),
-        (SimpleNamespace(step=print, samples="1", processors=None), "SimpleNamespace.samples must be a whole number"),
-        (SimpleNamespace(step=print, samples=1, processors={}), "SimpleNamespace.processors must be a gen.samplers.Pr"),
+        (SimpleNamespace(step=print, samples=1), "the sampler SimpleNamespace has no penalties"),
+        (SimpleNamespace(step=print, samples=0, penalties=None), "SimpleNamespace.samples must be a whole number at"),
+        (SimpleNamespace(step=print, samples="1", penalties=None), "SimpleNamespace.samples must be a whole number"),
+        (SimpleNamespace(step=print, samples=1, penalties={}), "SimpleNamespace.penalties must be a gen.samplers.Pe"),
     ],
 )
 def test_what_is_no_sampler_is_refused_before_the_model_runs(sampler: Any, message: str) -> None:
@@ -97,7 +97,7 @@ def test_what_is_no_sampler_is_refused_before_the_model_runs(sampler: Any, messa
 
 def test_a_users_sampler_may_have_processors() -> None:
     sampler = Mine(lambda *results: results)
-    sampler.processors = Processors(bad_words=["h"])
+    sampler.penalties = Penalties(bad_words=["h"])
     with pytest.raises(gen.SamplingError):
         gen.generate(ScriptedModel("hello"), "x", sampler=sampler)
 

@@ -19,7 +19,7 @@ from gen.samplers import (
     BeamSearchSampler,
     GreedySampler,
     MultinomialSampler,
-    Processors,
+    Penalties,
     beam_search,
     greedy,
     keep_top_k_logits,
@@ -67,7 +67,7 @@ def test_copies_and_pickles_behave_the_same(sampler: Any, copied: Any) -> None:
         results = [one.step(logits, -torch.ones(2), torch.arange(2)) for one in (sampler, again)]
         for ours, theirs in zip(*results, strict=True):
             assert torch.equal(ours, theirs)
-    assert again.processors == sampler.processors
+    assert again.penalties == sampler.penalties
     for name in ("temperature", "bad_words"):
         with pytest.raises(ArgumentError):
             setattr(again, name, 2)
@@ -80,13 +80,13 @@ def test_processors_of_logits_pickle() -> None:
         assert torch.equal(pickle.loads(pickle.dumps(processor))(logits), processor(logits))
 
 
-@pytest.mark.parametrize("sampler", [greedy(), multinomial(temperature=1.0), beam_search(2), Processors()], ids=repr)
+@pytest.mark.parametrize("sampler", [greedy(), multinomial(temperature=1.0), beam_search(2), Penalties()], ids=repr)
 def test_a_change_of_an_attribute_is_an_error_that_says_what_to_do(sampler: Any) -> None:
     before = repr(sampler)
     for name in (
         "temperature",
         "samples",
-        "processors",
+        "penalties",
         "logits_processors",
         "parameters",
         "repetition_penalty",
@@ -134,10 +134,10 @@ def test_what_the_caller_changes_later_changes_no_sampler() -> None:
     assert sampler.temperature is not None and torch.equal(sampler.warp(torch.eye(2)), expected.warp(torch.eye(2)))
 
 
-@pytest.mark.parametrize("sampler", [GreedySampler, MultinomialSampler, BeamSearchSampler, Processors])
+@pytest.mark.parametrize("sampler", [GreedySampler, MultinomialSampler, BeamSearchSampler, Penalties])
 def test_every_argument_is_in_the_signature(sampler: Any) -> None:
     parameters = inspect.signature(sampler).parameters
-    assert {*inspect.signature(Processors).parameters} <= {*parameters}
+    assert {*inspect.signature(Penalties).parameters} <= {*parameters}
     assert all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values())
     positional = {MultinomialSampler: ["samples"], BeamSearchSampler: ["beams"]}.get(sampler, [])
     assert [p.name for p in parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD] == positional
@@ -175,7 +175,7 @@ def test_numbers_of_any_kind_are_read(make: Any) -> None:
     "settings", [{}, {"bad_words": None}, {"bad_words": []}, {"logit_bias": None}, {"logit_bias": {}}]
 )
 def test_settings_that_ask_for_nothing_are_none(settings: dict[str, Any]) -> None:
-    assert greedy(**settings).processors is None
+    assert greedy(**settings).penalties is None
     assert greedy(**settings, repetition_penalty=1, min_new_tokens=0, presence_penalty=0) == greedy()
 
 

@@ -129,7 +129,7 @@ def random_request(rng: random.Random, prompt_ids: list[int]) -> Request:
 
 def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> Tensor:
     """What transformers' processors make of the logits (vocab,) of one row without padding; presence by hand."""
-    asked: Any = request.sampler.processors
+    asked: Any = request.sampler.penalties
     if asked is None:
         return logits
     new = token_ids[len(request.prompt_ids) :]

@@ -18,7 +18,7 @@ from tokenizers import models
 
 import gen
 from gen.errors import show
-from gen.samplers import Processors, beam_search, greedy, multinomial
+from gen.samplers import Penalties, beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.models.exported.programs import exported
 
@@ -69,7 +69,7 @@ def values() -> list[Any]:
     arrays += [numpy.zeros(2, dtype=complex), numpy.array([2**64 - 1], dtype=numpy.uint64), numpy.datetime64(0, "s")]
     things: list[Any] = [None, ..., NotImplemented, object(), Hostile(), int, str, torch.Tensor, greedy, len, gen]
     things += [torch.float16, int64, torch.device("cpu"), torch.device("meta"), torch.device("mps"), torch.Generator()]
-    things += [Processors(), greedy(), SimpleNamespace(step=print), SimpleNamespace(shape=3, dtype=4), ValueError("x")]
+    things += [Penalties(), greedy(), SimpleNamespace(step=print), SimpleNamespace(shape=3, dtype=4), ValueError("x")]
     things += [torch.nn.Linear(2, 2), FAST_TOKENIZER, TOKENIZER, ENCODER_TOKENIZER]
     return [*numbers, *texts, *lists, *tensors, *arrays, *things]
 
@@ -115,12 +115,12 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (greedy, {}),
         (multinomial, {}),
         (beam_search, {}),
-        (Processors, {}),
+        (Penalties, {}),
         (gen.samplers.keep_top_k_logits, {}),
         (gen.samplers.keep_top_p_logits, {}),
         (gen.samplers.rescale_logits, {}),
     ]
-    settings = [*signature(Processors).parameters]
+    settings = [*signature(Penalties).parameters]
     for function, others in calls:
         for parameter in signature(function).parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:

@@ -80,7 +80,7 @@ def test_the_error_names_the_sample(model: Any) -> None:
     """A NaN in the second of three rows."""
 
     class SecondDies:
-        samples, processors = 3, None
+        samples, penalties = 3, None
 
         def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
             rows = torch.arange(len(logits))

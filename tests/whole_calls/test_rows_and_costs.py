@@ -98,7 +98,7 @@ class Resampler:
     """
 
     samples = 2
-    processors = None
+    penalties = None
 
     def __init__(self, ancestors: Sequence[int]) -> None:
         self.ancestors = torch.tensor(ancestors)

@@ -282,7 +282,7 @@ def test_bans_that_leave_nothing_are_an_error_of_their_row(model: Any, sampler: 
 class Stubborn:
     """A sampler that chooses one token, whatever its logit is."""
 
-    processors = None
+    penalties = None
 
     def __init__(self, token_id: int, samples: int = 1) -> None:
         self.token_id, self.samples = token_id, samples

@@ -54,7 +54,7 @@ def check(llama: Any) -> Callable[[str, gen.Completion, int], None]:
 class Resampler:
     """Two texts a prompt, which change places at every step; both take a token that is not the likeliest."""
 
-    samples, processors = 2, None
+    samples, penalties = 2, None
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         row = torch.arange(len(logits))
@@ -144,7 +144,7 @@ def test_streams_and_agenerate_tell_them(llama: Any, check: Any) -> None:
 class Second:
     """One text, of second best tokens."""
 
-    samples, processors = 1, None
+    samples, penalties = 1, None
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return logits.topk(2).indices[:, 1:], torch.arange(len(logits)), weights

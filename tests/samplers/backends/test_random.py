@@ -72,3 +72,11 @@ def test_sample_seeds_are_derived_from_the_prompts_seed() -> None:
     derived = {sample_seed(seed, sample) for seed in range(20) for sample in range(1, 20)}
     assert len(derived) == 20 * 19
     assert all(0 <= seed < 2**53 for seed in derived | {draw_seed() for _ in range(20)})
+
+
+def test_the_example_of_seed_7() -> None:
+    """The numbers that the module's documentation gives."""
+    key = row_keys(torch.tensor([7]), 1)
+    assert key.tolist() == [[-5447111994751043391]]
+    uniform = log_uniform(key[0], weyl(torch.arange(4))).exp()
+    torch.testing.assert_close(uniform, torch.tensor([0.608, 0.925, 0.333, 0.365]).double(), atol=5e-4, rtol=0)

@@ -1,4 +1,4 @@
-"""Processors: what a sampler asks the loop to change in the logits; `gen/stages/penalties.py` does it."""
+"""Penalties: what a sampler asks the loop to change in the logits; `gen/stages/penalties.py` does it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from gen.samplers.settings import immutable, read_number
 _LARGEST = 1e30  # what may be added, or multiplied with, and leaves usual logits within float32
 
 
-@immutable("Processors")
+@immutable("Penalties")
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Processors:
+class Penalties:
     """What a sampler asks the loop to do to the logits, in this order; every sampler takes these arguments.
 
     Attributes:
@@ -56,11 +56,11 @@ class Processors:
             object.__setattr__(self, name, value)
 
     @property
-    def processors(self) -> "Processors | None":
+    def penalties(self) -> "Penalties | None":
         """These settings alone, for the loop; None where there is nothing to do."""
-        given = {field.name: getattr(self, field.name) for field in fields(Processors)}
-        changes = any(given[field.name] != field.default for field in fields(Processors))
-        return Processors(**given) if changes else None
+        given = {field.name: getattr(self, field.name) for field in fields(Penalties)}
+        changes = any(given[field.name] != field.default for field in fields(Penalties))
+        return Penalties(**given) if changes else None
 
 
 def _read_bias(given: object) -> dict[int, float] | None:
