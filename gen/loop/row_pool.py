@@ -20,7 +20,7 @@ from gen.models.base import Checked, Lent, Model, NoRoom
 from gen.models.idle_rows import Idle
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
-from gen.stages.penalties import Penalties
+from gen.stages.penalties import PenaltyStage
 from gen.stages.stage import Stage
 from gen.stages.user_processors import UserProcessors
 
@@ -30,7 +30,7 @@ ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
 _KEPT_BYTES = 2**29  # of an idle set of rows, with the graphs that were captured on it
 # what constraints forbid, nothing after them allows again
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
-    Penalties,
+    PenaltyStage,
     UserProcessors,
     HostConstraints,
     DeviceConstraints,

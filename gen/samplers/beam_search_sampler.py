@@ -1,9 +1,9 @@
 """Beam search: the most likely continuations of all beams of a prompt.
 
-Example: of a prompt's two beams the first has the probability 1/2 and goes on with tokens a, b, c, d at 1/2, 1/4, 1/8, 1/8;
-the second has 1/4, and goes on at 3/4, 1/4, 0, 0. The texts that follow have 1/4, 1/8, 1/16, 1/16 and 3/16, 1/16, 0, 0: the
-best two are the first beam with a and the second with a, so that the ancestors are rows 0 and 1. Had the first beam gone
-on at 1/2, 1/2, 0, 0, both would be its own, and the second beam would end.
+Example: of a prompt's two beams the first has the probability 1/2 and goes on with tokens a, b, c, d at 1/2, 1/4, 1/8,
+1/8; the second has 1/4, and goes on at 3/4, 1/4, 0, 0. The texts that follow have 1/4, 1/8, 1/16, 1/16 and 3/16, 1/16,
+0, 0: the best two are the first beam with a and the second with a, so that the ancestors are rows 0 and 1. Had the
+first beam gone on at 1/2, 1/2, 0, 0, both would be its own, and the second beam would end.
 """
 
 import math

@@ -20,7 +20,7 @@ _NONE = Penalties()
 _SMALLEST = 1e-30  # a penalty that is smaller would be 0 in float32
 
 
-class Penalties:
+class PenaltyStage:
     """See `gen.samplers.Penalties`, which says what each does; they are run in its order.
 
     Tables have as many columns as the requests so far needed, in powers of two; outgrowing one makes a new table, which

@@ -18,7 +18,7 @@ from transformers import (
 import gen
 from gen.requests.request import Request
 from gen.samplers import beam_search, greedy, multinomial
-from gen.stages.penalties import Penalties
+from gen.stages.penalties import PenaltyStage
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import run_in_rows
 
@@ -166,7 +166,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
     changed = 0
     for _ in range(60):
         count, columns = rng.randint(1, 6), 24
-        stage = Penalties(count, torch.device("cpu"))
+        stage = PenaltyStage(count, torch.device("cpu"))
         requests: dict[int, Request] = {}
         texts = {row: [0] for row in range(count)}
         for _ in range(12):
@@ -197,7 +197,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
 
 
 def test_samples_of_a_prompt_have_its_penalties_each() -> None:
-    stage = Penalties(5, torch.device("cpu"))
+    stage = PenaltyStage(5, torch.device("cpu"))
     requests = [
         Request(prompt_ids=[1], sampler=greedy(logit_bias={token: 1.0}), seeds=(0, 1), limit=9) for token in (2, 3)
     ]
@@ -208,7 +208,7 @@ def test_samples_of_a_prompt_have_its_penalties_each() -> None:
 
 
 def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
-    stage = Penalties(2, torch.device("cpu"))
+    stage = PenaltyStage(2, torch.device("cpu"))
     for row, penalty in enumerate((1e-300, 1e30)):
         request = Request(prompt_ids=[0, 1, 2], sampler=greedy(repetition_penalty=penalty), seeds=(0,), limit=9)
         stage.admit(slice(row, row + 1), [request], [[0, 1, 2]])

@@ -1,7 +1,8 @@
 """Rows of logits as blocks of 128 token ids: the unit in which they are searched and drawn from.
 
-Example, with blocks of 2: the logits 2, 1, 0, 5 have the block maxima 2 and 5. The largest logit is in the best block, the
-second one, at its place 1: token 1 x 2 + 1 = 3. The two largest are in the two best blocks, whatever the others hold.
+Example, with blocks of 2: the logits 2, 1, 0, 5 have the block maxima 2 and 5. The largest logit is in the best block,
+the second one, at its place 1: token 1 x 2 + 1 = 3. The two largest are in the two best blocks, whatever the others
+hold.
 """
 
 import math

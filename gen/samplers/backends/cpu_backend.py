@@ -4,10 +4,10 @@ Small logits are worked on whole, since there every operation counts. Of large o
 first, and with them the largest values, which are most often all that a cut keeps. A row's result does not depend on
 the other rows of the batch, to the last bit.
 
-Example, with blocks of 2 instead of 128: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The blocks' maxima
-are log 8 and log 2, so that the best token is in the first block: a. Relative to it the masses are 1, 1/2, 1/4, 1/4, by
-block 3/2 and 1/2, in all 2: a has the log-probability -log 2. Under a top-k of 2 only the largest two are looked at: their
-masses are 1 and 1/2, and a is drawn with 2/3.
+Example, with blocks of 2 instead of 128: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The blocks'
+maxima are log 8 and log 2, so that the best token is in the first block: a. Relative to it the masses are 1, 1/2, 1/4,
+1/4, by block 3/2 and 1/2, in all 2: a has the log-probability -log 2. Under a top-k of 2 only the largest two are
+looked at: their masses are 1 and 1/2, and a is drawn with 2/3.
 """
 
 import math

@@ -1,9 +1,9 @@
 """Where rows are cut on the CPU, where the host may look: among the largest few values, and seldom further down.
 
-Example: in falling order the masses of tokens a, b, c, d are 1, 1/2, 1/4, 1/4, and their running sums 1, 3/2, 7/4, 2. A
-top-p of 0.7 needs 0.7 x 2 = 1.4, which b reaches: a and b are kept. One of 0.8 needs 1.6, which c reaches; d is its equal,
-so that the order of these two counts, and the row is worked on whole: the lower index is kept, c. A top-k of 3 ends
-between c and d too, and keeps both. A min-p of 0.3 keeps a and b.
+Example: in falling order the masses of tokens a, b, c, d are 1, 1/2, 1/4, 1/4, and their running sums 1, 3/2, 7/4, 2.
+A top-p of 0.7 needs 0.7 x 2 = 1.4, which b reaches: a and b are kept. One of 0.8 needs 1.6, which c reaches; d is its
+equal, so that the order of these two counts, and the row is worked on whole: the lower index is kept, c. A top-k of 3
+ends between c and d too, and keeps both. A min-p of 0.3 keeps a and b.
 """
 
 import math

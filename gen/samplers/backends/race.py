@@ -5,10 +5,10 @@ logarithm of it is Gumbel-max. First a block of 128 token ids runs by its mass, 
 is the same for every block, which is exact: the block has been drawn without it. Sources: Gumbel 1954; Maddison, Tarlow
 & Minka 2014, arXiv:1411.0030.
 
-Example, with blocks of 2: tokens a, b, c, d have the masses 1, 1/2, 1/4, 1/4, their blocks 3/2 and 1/2. The key gives the
-blocks the noise 0.9 and 0.6: they arrive at 0.9 / (3/2) = 0.6 and 0.6 / (1/2) = 1.2, and the first one wins. It gives the
-places in a block the noise 0.5 and 0.2: a arrives at 0.5 / 1 = 0.5, b at 0.2 / (1/2) = 0.4. So b is drawn, which happens
-to 3/4 x 1/3 = 1/4 of the keys.
+Example, with blocks of 2: tokens a, b, c, d have the masses 1, 1/2, 1/4, 1/4, their blocks 3/2 and 1/2. The key gives
+the blocks the noise 0.9 and 0.6: they arrive at 0.9 / (3/2) = 0.6 and 0.6 / (1/2) = 1.2, and the first one wins. It
+gives the places in a block the noise 0.5 and 0.2: a arrives at 0.5 / 1 = 0.5, b at 0.2 / (1/2) = 0.4. So b is drawn,
+which happens to 3/4 x 1/3 = 1/4 of the keys.
 """
 
 import torch

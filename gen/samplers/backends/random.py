@@ -6,9 +6,9 @@ noise of one step. Source: Steele, Lea & Flood 2014, "Fast splittable pseudorand
 its published vectors.
 
 Example: under seed 7 the key of the first new token is output number 2**32 of the generator that starts at 7, which is
--5447111994751043391. Outputs number 0 to 3 of the generator that starts there give the uniform numbers 0.608, 0.925, 0.333
-and 0.365, whose logarithms are -0.498, -0.078, -1.100 and -1.009: were four tokens of a block equally likely, token 1
-would arrive first. Whoever asks for token 2 alone reads output number 2 alone.
+-5447111994751043391. Outputs number 0 to 3 of the generator that starts there give the uniform numbers 0.608, 0.925,
+0.333 and 0.365, whose logarithms are -0.498, -0.078, -1.100 and -1.009: were four tokens of a block equally likely,
+token 1 would arrive first. Whoever asks for token 2 alone reads output number 2 alone.
 """
 
 import secrets

@@ -2,9 +2,10 @@
 
 On a small device tensor an operation costs the same whatever it does, so they are few, and a cut is found by a sort.
 
-Example: tokens a, b, c, d have the logits log 4, log 8, log 2, log 2. Sorted, b, a, c, d, their masses are 1, 1/2, 1/4,
-1/4, and what comes before each of them is 0, 1, 3/2, 7/4. A top-p of 0.7 keeps those with less than 0.7 x 2 = 1.4 before
-them: b and a, which is told to their places in the row. The others' masses become 0, and the race is run among the rest.
+Example: tokens a, b, c, d have the logits log 4, log 8, log 2, log 2. Sorted, b, a, c, d, their masses are 1, 1/2,
+1/4, 1/4, and what comes before each of them is 0, 1, 3/2, 7/4. A top-p of 0.7 keeps those with less than 0.7 x 2 = 1.4
+before them: b and a, which is told to their places in the row. The others' masses become 0, and the race is run among
+the rest.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Triton kernels: a survey of the logits, the most likely token and the draw, with the meaning of the torch backend.
 
-Example, with blocks of 2: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The survey finds the maxima log 8
-and log 2, and masses relative to these: 1 + 1/2 = 3/2 and 1 + 1 = 2. Relative to the row's best they are 3/2 and
+Example, with blocks of 2: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The survey finds the maxima
+log 8 and log 2, and masses relative to these: 1 + 1/2 = 3/2 and 1 + 1 = 2. Relative to the row's best they are 3/2 and
 2 x exp(log 2 - log 8) = 1/2, in all 2: a is the most likely token, with the log-probability -log 2.
 
 

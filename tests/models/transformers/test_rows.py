@@ -26,7 +26,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
 from gen.samplers import Sampler
-from gen.stages.penalties import Penalties
+from gen.stages.penalties import PenaltyStage
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 
@@ -229,7 +229,7 @@ def test_no_memory_moves_in_forty_steps_of_one_length(shape: str, sampler: str) 
     requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=50) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
     with torch.inference_mode():
-        rows = RowSet(model, count, 128, kind.key, kind.search, [Penalties], Streams(model.placement))
+        rows = RowSet(model, count, 128, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
         rows.begin()
         rows.fill(slice(0, count), requests, [request.prompt_ids for request in requests])
         step = rows.step(count, 128)
