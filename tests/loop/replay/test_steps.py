@@ -15,7 +15,7 @@ from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
-from gen.stages.penalties import Penalties
+from gen.stages.penalties import PenaltyStage
 from tests.helpers import byte_tokenizer, tiny_model
 
 FOUR = [3, 4, 5, 6]
@@ -125,7 +125,7 @@ def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
     def steps(rehearsed: bool) -> list[Any]:
         found = []
         with torch.inference_mode():
-            rows = RowSet(model, 8, 64, kind.key, kind.search, [Penalties], Streams(model.placement))
+            rows = RowSet(model, 8, 64, kind.key, kind.search, [PenaltyStage], Streams(model.placement))
             rows.begin()
             for number, request in enumerate(requests):
                 rows.fill(slice(4 * number, 4 * number + 4), [request], [request.prompt_ids])
