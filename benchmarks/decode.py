@@ -232,13 +232,18 @@ def main() -> None:
 def write_report(path: Path, answers: Sequence[Answer], arguments: argparse.Namespace) -> None:
     """Write answers, beside those to other questions that the file has from the same machine and versions."""
     how = {"rounds": arguments.rounds, "new_tokens": arguments.new_tokens, "device": arguments.device, "load": _load()}
-    rows = [asdict(answer) | {"met": answer.met} | how for answer in answers]
+    found = [{name: _rounded(value) for name, value in asdict(answer).items()} for answer in answers]
+    rows: list[dict[str, Any]] = [row | {"met": answer.met} | how for row, answer in zip(found, answers, strict=True)]
     here, before = machine(), json.loads(path.read_text()) if path.exists() else {}
     others = before.get("answers", []) if before.get("machine") == here else []
     asked = [answer.question for answer in answers]
     rows += [row for row in others if row["question"] not in asked]
     rows.sort(key=lambda row: list(QUESTIONS).index(row["question"]))
     write_json(path, {"machine": here, "answers": rows})
+
+
+def _rounded(value: object) -> object:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _arguments() -> argparse.Namespace:
