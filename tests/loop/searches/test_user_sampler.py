@@ -13,7 +13,7 @@ from tests.helpers import byte_tokenizer, tiny_model
 class InPlace:
     """Greedy, and adds to the weights that it is given."""
 
-    samples, processors = 1, None
+    samples, penalties = 1, None
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
         logprobs, token_ids = logits.float().log_softmax(-1).max(-1)
