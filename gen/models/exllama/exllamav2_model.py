@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
+from contextlib import AbstractContextManager
 from functools import cached_property
 from math import gcd
 from pathlib import Path
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement
-from gen.errors import ArgumentError, DeviceError, ModelError, show, show_path
+from gen.errors import ArgumentError, DeviceError
 from gen.models.exllama.checkpoint import Checkpoint
+from gen.models.exllama.exllamav2_lora import read_lora
 from gen.models.exllama.exllamav2_rows import Exllamav2Rows
 from gen.models.exllama.importing import import_exllama
 from gen.models.exllama.turns import Turns
@@ -80,17 +81,12 @@ class Exllamav2Model:
         """Use a LoRA from now on, in the place of what was used before; None for none.
 
         Raises:
-            ModelError: there is none in that folder, or exllamav2 cannot read it.
+            ModelError: see `gen.models.exllama.exllamav2_lora.read_lora`; what was used before stays in use.
         """
-        loaded = None
-        if lora is not None:
-            lora_class = import_exllama("exllamav2").ExLlamaV2Lora
-            try:
-                with self.turn(), redirect_stdout(sys.stderr):
-                    loaded = [lora_class.from_directory(self.exl2_model, str(lora))]
-            except Exception as error:  # files of every kind
-                told = f"{type(error).__name__}: {show(str(error), 200)}"
-                raise ModelError(f"exllamav2 cannot load the LoRA {show_path(lora)}: {told}") from error
+        with self.turn():
+            loaded = None if lora is None else [read_lora(self.exl2_model, lora)]
+            for old in self.loras or ():
+                old.unload()
         self.loras = loaded
         self._check_places()
 

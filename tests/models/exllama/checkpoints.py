@@ -31,6 +31,7 @@ COMMON: dict[str, Any] = {
 LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
+    "wide": ("Llama", {"num_attention_heads": 16, "num_key_value_heads": 16}),  # 512 numbers a token
     "tied llama": ("Llama", {"tie_word_embeddings": True}),
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {}),

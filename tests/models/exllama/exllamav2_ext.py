@@ -1,11 +1,14 @@
-"""Stands for exllamav2's compiled extension in plain torch: what weights in float16 and quantised caches need of it.
+"""Stands for exllamav2's compiled extension in plain torch: what gen's models need of it, number for number.
 
-Each function refuses tensors of two devices, as its kernels would by reading wrong memory. The quantised caches keep a
-scale for 32 values, without the rotation of the real ones, so that their numbers are others.
+Each function refuses tensors of two devices, as its kernels would by reading wrong memory. What EXL2 weights need is
+in `exl2_ext`. `test_on_a_gpu.py` compares each function with the compiled one.
 """
 
 import torch
 from torch import Tensor
+
+BLOCK = 512  # values of a cache that are quantised together
+SIZES = {4: (4, 4), 6: (8, 4), 8: (8, 8)}  # bits of keys and of values, by the number that the caches have
 
 
 def check_devices(*tensors: Tensor | None) -> None:
@@ -65,18 +68,25 @@ def fp16_to_q_kv(
     rows: int,
     offset: int,
     width: int,
-    *paging: object,
+    page_size: int,
+    lengths: Tensor,
+    table: Tensor,
+    bits: int,
 ) -> None:
+    assert page_size == 0
     check_devices(keys, key_codes, key_scales, values, value_codes, value_scales)
-    _check_room(offset + width, keys, key_codes)
-    for source, codes, scales in ((keys, key_codes, key_scales), (values, value_codes, value_scales)):
-        per_byte = source.shape[-1] // codes.shape[-1]
-        top = 127 if per_byte == 1 else 7
-        blocks = source[:rows, offset : offset + width].float().unflatten(-1, (-1, 32))  # type: ignore[no-untyped-call]
-        scale = (blocks.abs().amax(-1, keepdim=True) / top).clamp_min(1e-8).half()
-        code = (blocks / scale.float()).round().clamp(-top, top).add(top).flatten(-2).to(torch.uint8)
-        codes[:rows, offset : offset + width].copy_(code if per_byte == 1 else code[..., ::2] | (code[..., 1::2] << 4))
-        scales[:rows, offset : offset + width].copy_(scale.squeeze(-1))
+    begin, end = _blocks(keys, key_codes, offset, width)
+    parts = ((keys, key_codes, key_scales), (values, value_codes, value_scales))
+    for (source, codes, scales), size in zip(parts, SIZES[bits], strict=True):
+        levels = 2 ** (size - 1)
+        turned = _rotated(source[:rows, begin:end].flatten(2).unflatten(-1, (-1, 64)))
+        largest = turned.flatten(-2).unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True)  # of 32 values side by side
+        turned = turned.flatten(-2).unflatten(-1, (-1, 32)) / largest
+        code = (turned.float() * levels + levels).half().nan_to_num(0.0).round().clamp(0, 2 * levels - 1)
+        code = code.to(torch.uint8).flatten(2)
+        packed = code if size == 8 else code[..., ::2] | (code[..., 1::2] << 4)
+        codes[:rows, begin:end].copy_(packed.view_as(codes[:rows, begin:end]))
+        scales[:rows, begin:end].copy_((largest / levels).view_as(scales[:rows, begin:end]))
 
 
 def q_to_fp16_kv(
@@ -89,21 +99,41 @@ def q_to_fp16_kv(
     rows: int,
     offset: int,
     width: int,
-    *paging: object,
+    page_size: int,
+    lengths: Tensor,
+    table: Tensor,
+    bits: int,
 ) -> None:
+    assert page_size == 0
     check_devices(keys, key_codes, key_scales, values, value_codes, value_scales)
-    _check_room(offset + width, keys, key_codes)
-    for codes, target, scales in ((key_codes, keys, key_scales), (value_codes, values, value_scales)):
-        per_byte = target.shape[-1] // codes.shape[-1]
-        code = codes[:rows, offset : offset + width]
-        if per_byte == 2:
+    begin, end = _blocks(keys, key_codes, offset, width)
+    parts = ((key_codes, keys, key_scales), (value_codes, values, value_scales))
+    for (codes, target, scales), size in zip(parts, SIZES[bits], strict=True):
+        code = codes[:rows, begin:end].flatten(2)
+        if size == 4:
             code = torch.stack((code & 15, code >> 4), -1).flatten(-2)
-        blocks = (code.float() - (127 if per_byte == 1 else 7)).unflatten(-1, (-1, 32))  # type: ignore[no-untyped-call]
-        scale = scales[:rows, offset : offset + width].float().unsqueeze(-1)
-        target[:rows, offset : offset + width].copy_((blocks * scale).flatten(-2))
+        scale = scales[:rows, begin:end].flatten(2).unsqueeze(-1)
+        turned = (code.float() - 2 ** (size - 1)).half().unflatten(-1, (-1, 32)) * scale
+        made = _rotated(turned.flatten(-2).unflatten(-1, (-1, 64))) / 32
+        target[:rows, begin:end].copy_(made.view_as(target[:rows, begin:end]))
 
 
-def _check_room(end: int, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        if end > tensor.shape[1]:
-            raise RuntimeError(f"beyond the cache: {end} > {tensor.shape[1]}")
+def _blocks(values: Tensor, codes: Tensor, offset: int, width: int) -> tuple[int, int]:
+    """The columns of whole blocks around some columns, as the kernels count them."""
+    size = values.shape[2] * values.shape[3]
+    while offset * size % BLOCK:
+        offset -= 1
+    while width * size % BLOCK:
+        width += 1
+    if offset + width > codes.shape[1]:
+        raise RuntimeError(f"beyond the cache: {offset + width} > {codes.shape[1]}")
+    return offset, offset + width
+
+
+def _rotated(values: Tensor) -> Tensor:
+    """Hadamard's rotation of the even and of the odd ones of 64 values (..., 64), in float16 as the kernels do it."""
+    turned = values.unflatten(-1, (32, 2))
+    for step in (1, 2, 4, 8, 16):
+        left, right = turned.unflatten(-2, (-1, 2, step)).unbind(-3)
+        turned = torch.stack((left + right, left - right), -3).flatten(-4, -2)
+    return turned.flatten(-2)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -12,11 +13,20 @@ from gen.models.exllama import turns
 from gen.models.exllama.importing import import_exllama
 from gen.models.exllama.turns import Turns, own_streams
 from gen.testing import virtual_gpus
-from tests.models.exllama import exllamav2_ext, exllamav3_ext
+from tests.models.exllama import exl2_ext, exllamav2_ext, exllamav3_ext
+
+
+@cache
+def exllamav2_stub() -> ModuleType:
+    """What stands for exllamav2's extension, in one module."""
+    stub = ModuleType("exllamav2_ext")
+    for part in (exllamav2_ext, exl2_ext):
+        vars(stub).update({name: value for name, value in vars(part).items() if not name.startswith("__")})
+    return stub
 
 
 def exllamav2() -> Any:
-    _put("exllamav2_ext", exllamav2_ext)
+    _put("exllamav2_ext", exllamav2_stub())
     return import_exllama("exllamav2")
 
 

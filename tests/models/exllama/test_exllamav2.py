@@ -77,14 +77,37 @@ def test_a_text_is_the_same_alone_in_a_batch_and_streamed(sampler: str, llama: P
         assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
 
 
-@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("shape", ["llama", "gemma2"])
-def test_a_padded_row_is_the_row_alone_bit_for_bit(shape: str, cache: str, folders: Callable[[str], Path]) -> None:
-    model = load(folders(shape), cache=cache)
+def test_a_padded_row_is_the_row_alone_bit_for_bit(shape: str, folders: Callable[[str], Path]) -> None:
+    model = load(folders(shape))
     prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
     together = logits_of(model, prompts, new)
     for row in range(3):
         assert torch.equal(logits_of(model, prompts[row : row + 1], new[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
+def test_a_padded_row_is_the_row_alone_where_a_token_is_quantised_by_itself(
+    cache: str, folders: Callable[[str], Path]
+) -> None:
+    """Its keys are whole blocks of 512 numbers; what is left is how float16 rounds sums of other lengths."""
+    model = load(folders("wide"), cache=cache)
+    prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
+    together = logits_of(model, prompts, new)
+    for row in range(3):
+        alone = logits_of(model, prompts[row : row + 1], new[row : row + 1])[0]
+        assert (alone - together[row]).abs().max() < NEAR / 10
+
+
+@pytest.mark.parametrize("cache", ["q8", "q6", "q4"])
+def test_a_padded_row_is_close_to_the_row_alone_where_blocks_have_several_tokens(cache: str, llama: Path) -> None:
+    """exllamav2 quantises a block's earlier tokens again with each new one; where blocks begin depends on padding."""
+    model, exact = load(llama, cache=cache), load(llama)
+    prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
+    together, without = logits_of(model, prompts, new), logits_of(exact, prompts, new)
+    for row in range(3):
+        alone = logits_of(model, prompts[row : row + 1], new[row : row + 1])[0]
+        assert (alone - together[row]).square().mean().sqrt() <= (without - together).square().mean().sqrt()
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -326,6 +349,13 @@ def test_a_lora_goes_where_the_weights_are(llama: Path, tmp_path: Path) -> None:
     found = logits_of(load(llama, lora=tmp_path / "lora"), prompts, new)[0]
     assert (found - Plain(merged).logits(prompts[0], new[0])).abs().max() < NEAR
     assert (found - Plain(llama).logits(prompts[0], new[0])).abs().max() > 5 * NEAR
+
+
+@pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 8}}, {"alpha_pattern": {"q_proj": 1}}])
+def test_a_lora_with_scales_of_single_modules_is_refused(pattern: dict[str, Any], llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8} | pattern))
+    with pytest.raises(gen.ModelError, match=r"(rank|alpha)_pattern: ranks or scales of single modules, which exllama"):
+        load(llama, lora=tmp_path)
 
 
 def test_the_doctor_finds_nothing_or_names_what_is_misplaced(llama: Path) -> None:
