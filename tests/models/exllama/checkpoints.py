@@ -74,7 +74,8 @@ def save_exl3(folder: Path, plain: Path) -> None:
             tensors[name] = weight
             continue
         key = name.removesuffix(".weight")
-        tensors[f"{key}.trellis"] = trellis_of(weight)
-        tensors[f"{key}.suh"], tensors[f"{key}.svh"] = (torch.ones(size).half() for size in weight.shape[::-1])
+        suh, svh = (2 * torch.randint(0, 2, (size,)).half() - 1 for size in weight.shape[::-1])
+        tensors[f"{key}.trellis"] = trellis_of(weight, suh, svh)
+        tensors[f"{key}.suh"], tensors[f"{key}.svh"] = suh, svh
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     change(folder, quantization_config={"quant_method": "exl3", "bits": 16.0, "version": "1"})

@@ -1,7 +1,8 @@
 """Stands for exllamav3's compiled extension in plain torch: what weights in float16, or in EXL3 of 16 bits, need of it.
 
-A trellis of 16 bits a weight holds float16 weights exactly (`trellis_of`), without the rotations of real ones: so the
-quantised paths of the package's Python code run against the float16 model.
+A trellis of 16 bits a weight, which the real ones do not have, holds rotated weights in float16 (`trellis_of`): so the
+quantised paths of the package's Python code run against the float16 model. All else is number for number what is
+compiled, but for rounding; `test_on_a_gpu.py` compares each function.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, silu
 
 from tests.models.exllama.exllamav2_ext import check_devices
 
@@ -110,15 +111,26 @@ def gelu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
     out.copy_((gelu(gate.float(), approximate="tanh") * up.float()).to(out.dtype))
 
 
-def trellis_of(weight: Tensor) -> Tensor:
-    """(out, in) float16 as a trellis (in / 16, out / 16, 256), int16."""
+def rotated(x: Tensor) -> Tensor:
+    """Hadamard's rotation of each 128 numbers of the last dimension, in float32; twice gives what it was."""
+    turned = x.float().unflatten(-1, (-1, 128))  # type: ignore[no-untyped-call]
+    for step in (1, 2, 4, 8, 16, 32, 64):
+        left, right = turned.unflatten(-1, (-1, 2, step)).unbind(-2)
+        turned = torch.stack((left + right, left - right), -2).flatten(-3)
+    made: Tensor = turned.flatten(-2) / 128**0.5
+    return made
+
+
+def trellis_of(weight: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
+    """(out, in) float16, and the signs of inputs and outputs, as a trellis (in / 16, out / 16, 256), int16."""
     outputs, inputs = weight.shape
-    tiles = weight.T.contiguous().view(inputs // 16, 16, outputs // 16, 16).permute(0, 2, 1, 3)
+    turned = rotated(rotated(weight.T * suh.unsqueeze(1) * svh).T).T.half()
+    tiles = turned.contiguous().view(inputs // 16, 16, outputs // 16, 16).permute(0, 2, 1, 3)
     return tiles.contiguous().view(torch.int16).view(inputs // 16, outputs // 16, 256)
 
 
 def weight_of(trellis: Tensor) -> Tensor:
-    """(in, out) float16."""
+    """(in, out) float16, rotated on both sides."""
     inputs, outputs, _ = trellis.shape
     return trellis.view(torch.float16).view(inputs, outputs, 16, 16).permute(0, 2, 1, 3).reshape(inputs * 16, -1)
 
@@ -135,14 +147,17 @@ class BC_LinearEXL3:
         mul1: bool,
         shared: Tensor,
     ) -> None:
-        self.trellis, self.suh, self.bias, self.shared = trellis, suh, bias, shared
+        self.trellis, self.suh, self.svh, self.bias, self.shared = trellis, suh, svh, bias, shared
 
     def run_alloc(self, x: Tensor, outputs: int, in_float32: bool) -> Tensor:
         count("exl3_gemm")
-        check_devices(x, self.trellis, self.suh, self.shared)
-        y = torch.matmul(x, weight_of(self.trellis))
+        check_devices(x, self.trellis, self.suh, self.svh, self.shared)
+        turned = torch.empty_like(x)
+        had_r_128(x, turned, self.suh, None, 1.0)
+        y = torch.matmul(turned.float(), weight_of(self.trellis).float())
+        had_r_128(y, y, None, self.svh, 1.0)
         y = y if self.bias is None else y + self.bias
-        return y.float() if in_float32 else y
+        return y if in_float32 else y.half()
 
 
 class BC_GatedMLP:
@@ -157,19 +172,121 @@ class BC_GatedMLP:
 
 
 def had_r_128(x: Tensor, y: Tensor, before: Tensor | None, after: Tensor | None, scale: float) -> None:
-    if y is not x:
-        y.copy_(x)
+    check_devices(x, y, before, after)
+    made = rotated(x if before is None else x * before) * scale
+    y.copy_((made if after is None else made * after).to(y.dtype))
 
 
-def reconstruct(weight: Tensor, trellis: Tensor, *settings: object) -> None:
+def reconstruct(weight: Tensor, trellis: Tensor, bits: float, mcg: bool, mul1: bool) -> None:
     count("reconstruct")
     weight.copy_(weight_of(trellis))
 
 
-def reconstruct_had_slice(weight: Tensor, trellis: Tensor, *settings: Any) -> None:
+def reconstruct_had_slice(
+    weight: Tensor, trellis: Tensor, suh: Tensor, svh: Tensor, bits: float, mcg: bool, mul1: bool, first: int
+) -> None:
     count("reconstruct")
-    first = settings[-1]
-    weight.copy_(weight_of(trellis)[:, first : first + weight.shape[1]])
+    turned = weight_of(trellis)[:, first : first + weight.shape[1]]
+    made = rotated(rotated(turned).T).T * suh.unsqueeze(1) * svh[: weight.shape[1]]
+    weight.copy_(made.half())
+
+
+def softcap(x: Tensor, y: Tensor, cap: float) -> None:
+    check_devices(x, y)
+    y.copy_((torch.tanh(x.float() / cap) * cap).to(y.dtype))
+
+
+def quant_cache_paged(
+    keys: Tensor,
+    key_codes: Tensor,
+    key_scales: Tensor,
+    values: Tensor,
+    value_codes: Tensor,
+    value_scales: Tensor,
+    lengths: Tensor,
+    table: Tensor,
+    page: int,
+    tokens: int,
+    compand: float,
+    contiguous: bool,
+) -> None:
+    """Write each row's next tokens into its pages; they come by themselves, or are in pages too."""
+    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales, lengths, table)
+    assert compand == 0
+    own = lengths.long().view(-1, 1) + torch.arange(tokens, device=lengths.device)
+    places = (table.long().gather(1, own // page) * page + own % page).view(-1)
+    for given, codes, scales in ((keys, key_codes, key_scales), (values, value_codes, value_scales)):
+        flat = given.reshape(given.shape[0] * given.shape[1], -1)
+        flat = flat if contiguous else flat.index_select(0, places)
+        code, scale = quantised(flat, codes.shape[-1] // scales.shape[-1])
+        codes.view(-1, codes.shape[-1]).index_copy_(0, places, code)
+        scales.view(-1, scales.shape[-1]).index_copy_(0, places, scale)
+
+
+def dequant_cache_paged(
+    key_codes: Tensor,
+    key_scales: Tensor,
+    keys: Tensor,
+    value_codes: Tensor,
+    value_scales: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    table: Tensor,
+    page: int,
+    window: int,
+    compand: float,
+) -> None:
+    """Fill the pages of the table up to each row's length; the rest of them stays as it is."""
+    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales, lengths, table)
+    assert compand == 0
+    tokens = torch.arange(table.shape[1] * page, device=table.device)
+    places = table.long()[:, tokens // page] * page + tokens % page
+    places = places[tokens < lengths.long().unsqueeze(1)]
+    for codes, scales, target in ((key_codes, key_scales, keys), (value_codes, value_scales, values)):
+        made = dequantised(codes.view(-1, codes.shape[-1])[places], scales.view(-1, scales.shape[-1])[places])
+        target.view(-1, made.shape[-1]).index_copy_(0, places, made)
+
+
+def quantised(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """(n, size) float16 as codes (n, size / 32 * bits) int32, and scales (n, size / 32) float16.
+
+    32 numbers are rotated and divided by their largest; a code is the middle of one of 2**bits steps. Codes are kept in
+    planes of 8, 4, 2 and 1 bits, as many of them as make up the bits, the highest bits first.
+    """
+    turned = _rotated_32(values.float().unflatten(-1, (-1, 32)))  # type: ignore[no-untyped-call]
+    scales = turned.abs().amax(-1, keepdim=True) + 1e-10
+    levels = 2 ** (bits - 1)
+    codes = (turned / scales * levels + levels).floor().clamp(0, 2 * levels - 1).to(torch.int64)
+    words, left = [], bits
+    for size in (size for size in (8, 4, 2, 1) if bits & size):
+        left -= size
+        fields = ((codes >> left) & (2**size - 1)).unflatten(-1, (size, 32 // size))
+        words.append((fields << (size * torch.arange(32 // size, device=values.device))).sum(-1))
+    packed = torch.cat(words, -1)
+    packed = torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
+    return packed.flatten(-2), scales.squeeze(-1).half()
+
+
+def dequantised(codes: Tensor, scales: Tensor) -> Tensor:
+    """What `quantised` made, as (n, size) float16."""
+    bits = codes.shape[-1] // scales.shape[-1]
+    words = codes.to(torch.int64).unflatten(-1, (-1, bits)) & 0xFFFFFFFF  # type: ignore[no-untyped-call]
+    made, first = torch.zeros((), dtype=torch.int64, device=codes.device), 0
+    for size in (size for size in (8, 4, 2, 1) if bits & size):
+        plane = words[..., first : first + size].unsqueeze(-1)
+        fields = (plane >> (size * torch.arange(32 // size, device=codes.device))) & (2**size - 1)
+        made, first = (made << size) | fields.flatten(-2), first + size
+    levels = 2 ** (bits - 1)
+    turned = (made.float() - (levels - 0.5)) * (scales.float() / levels).unsqueeze(-1)
+    return _rotated_32(turned).flatten(-2).half()
+
+
+def _rotated_32(values: Tensor) -> Tensor:
+    turned = values
+    for step in (1, 2, 4, 8, 16):
+        left, right = turned.unflatten(-1, (-1, 2, step)).unbind(-2)  # type: ignore[no-untyped-call]
+        turned = torch.stack((left + right, left - right), -2).flatten(-3)
+    return turned / 32**0.5
 
 
 def stloader_open_file(file: str) -> str:
@@ -197,7 +314,15 @@ def paged_attention(args: Any) -> Tensor:
     q, k, v = args.q, args.k, args.v
     rows, width, heads, size = q.shape
     kv_heads, device = args.num_kv_heads, q.device
-    if args.k_cache is None:
+    if args.q_cache is not None:
+        check_devices(q, *args.q_cache[:4], args.block_table, args.cache_seqlens)
+        table, base, page = args.block_table.long(), args.cache_seqlens.long(), args.q_cache[0].shape[1]
+        places = torch.arange(table.shape[1] * page, device=device)
+        lines = (table.gather(1, (places // page).expand(rows, -1)) * page + places % page).view(-1)
+        key_codes, key_scales, value_codes, value_scales = (one.flatten(0, 1)[lines] for one in args.q_cache[:4])
+        keys = dequantised(key_codes, key_scales).view(rows, -1, kv_heads, size)
+        values = dequantised(value_codes, value_scales).view(rows, -1, kv_heads, size)
+    elif args.k_cache is None:
         keys, values = k, v
         base, places = torch.zeros(rows, dtype=torch.long, device=device), torch.arange(width, device=device)
     else:
@@ -217,11 +342,10 @@ def paged_attention(args: Any) -> Tensor:
     if args.window_size is not None and args.window_size > 0:
         mask = mask & (places.view(1, 1, -1) >= queries.unsqueeze(-1) - args.window_size)
     groups = heads // kv_heads
-    made = scaled_dot_product_attention(
-        q.transpose(1, 2).float(),
-        keys.transpose(1, 2).repeat_interleave(groups, 1).float(),
-        values.transpose(1, 2).repeat_interleave(groups, 1).float(),
-        attn_mask=mask.unsqueeze(1),
-        scale=args.sm_scale,
-    )
+    scores = q.transpose(1, 2).float() @ keys.transpose(1, 2).repeat_interleave(groups, 1).float().transpose(-1, -2)
+    scores = scores * args.sm_scale
+    if args.softcap:
+        scores = torch.tanh(scores / args.softcap) * args.softcap
+    weights = scores.masked_fill(~mask.unsqueeze(1), -torch.inf).softmax(-1)
+    made = weights @ values.transpose(1, 2).repeat_interleave(groups, 1).float()
     return made.transpose(1, 2).to(q.dtype).contiguous()

@@ -54,7 +54,8 @@ def two_gpus() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(config, "SafetensorsCollection", read))
         stack.enter_context(patch.object(config.InferParams, "use_mgemm", lambda *settings: False))  # takes addresses
-        stack.enter_context(patch.object(dispatch, "attn_fns", [exllamav3_ext.paged_attention]))
+        for functions in ("attn_fns", "_fns_qc"):  # the latter for quantised caches
+            stack.enter_context(patch.object(dispatch, functions, [exllamav3_ext.paged_attention]))
         stack.enter_context(patch.object(turns, "EXLLAMAV3", Turns(own_streams())))
         stack.enter_context(two_gpus_of_exllamav2())
         exl3.util.tensor.g_tensor_cache.drop_all()

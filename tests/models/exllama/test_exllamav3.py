@@ -80,7 +80,9 @@ def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPT
     return report.count
 
 
-@pytest.mark.parametrize("shape", ["llama", "tied llama", "qwen2", "qwen3", "mistral", "theta", "linear", "llama3"])
+@pytest.mark.parametrize(
+    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
+)
 def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
     prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
     found = logits_of(load(folders(shape)), prompts, new)
@@ -250,18 +252,65 @@ def test_everything_is_on_the_device_that_was_asked_for(exl3: Path, monkeypatch:
     assert split(exl3 / "exl3", monkeypatch).placement.devices == (GPU0, GPU1)
 
 
+BITS = [8, 6, 5, 4, 3, 2]
+
+
+def test_the_fewer_bits_the_cache_has_the_further_are_its_logits(folders: Folders) -> None:
+    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
+    exact = logits_of(load(folders("llama")), prompts, new)[:, 1:]  # the first ones come before anything is read back
+    distances = []
+    for bits in BITS:
+        model = load(folders("llama"), cache_bits=bits, max_num_tokens=1024)
+        layer = next(iter(model.cache.layers.values()))
+        assert (layer.k_bits, layer.v_bits) == (bits, bits)
+        found = logits_of(model, prompts, new)[:, 1:]
+        distances.append(float((found - exact).square().mean().sqrt() / exact.std()))
+    assert distances == sorted(distances)
+    assert 0 < distances[0] < 0.05
+    assert distances[BITS.index(4)] < 0.5
+
+
+@pytest.mark.parametrize("ancestors", [[2, 2, 0], [2, 0, 1, 1, 2]])
 @torch.inference_mode()
-def test_the_cache_may_have_fewer_bits(folders: Folders) -> None:
-    """The kernels are not in the stub; what is looked at is what is made, and that pages of it are copied."""
-    model = load(folders("llama"), cache_bits=4, max_num_tokens=1024)
-    layer = next(iter(model.cache.layers.values()))
-    assert (layer.k_bits, layer.v_bits) == (4, 4)
-    rows = model.new_rows(2, 300)
-    for number, tensor in enumerate(layer.get_tensors()):
-        tensor[rows._pages[0]] = number + 1
-    rows.copy(0, slice(1, 2), 300)
-    for number, tensor in enumerate(layer.get_tensors()):
-        assert (tensor[rows._pages[1]] == number + 1).all()
+def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reordered_prompts(
+    ancestors: list[int], folders: Folders
+) -> None:
+    model = load(folders("llama"), cache_bits=5)
+    prompts, size = ids("The quick brown fox", "one", "hello"), len(ancestors)
+    rows, fresh = model.new_rows(5, 300), model.new_rows(size, 300)
+    rows.fill(slice(0, 3), prompts)
+    rows.reorder(torch.tensor(ancestors, device=GPU1), 32)
+    fresh.fill(slice(0, size), [prompts[ancestor] for ancestor in ancestors])
+    tokens = torch.arange(70, 70 + size, device=GPU1).unsqueeze(1)
+    for _ in range(2):
+        assert torch.equal(rows.step(tokens, 32), fresh.step(tokens, 32))
+    rows.copy(0, slice(1, 5), 32)
+    same = rows.step(torch.full((5, 1), 70, device=GPU1), 32)
+    assert torch.equal(same, same[:1].expand_as(same))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_texts_over_a_quantised_cache_are_the_same_alone_and_no_token_is_waited_for(
+    sampler: str, folders: Folders
+) -> None:
+    model = load(folders("llama"), cache_bits=4)
+    made = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
+    assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == made
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens) for new_tokens in (4, 12))
+    assert short == long
+    assert model.free_pages == 32
+
+
+def test_gemma_2_reads_beyond_its_window_where_exllamav3_knows_it(folders: Folders, tmp_path: Path) -> None:
+    """exllamav3 asks config.json for sliding_window_size, which not all checkpoints have."""
+    assert load(folders("gemma2")).context_length == 40
+    save(tmp_path, "gemma2", sliding_window_size=40)
+    model, plain = load(tmp_path), Plain(tmp_path)
+    assert model.context_length == 256
+    prompts, new = ids("The quick brown fox jumps over the lazy dog, and on.", "one"), ids("the lazy", "and five")
+    found = logits_of(model, prompts, new)
+    for row in range(2):
+        assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
 
 
 @pytest.mark.parametrize("kind", ["exl3", "through transformers"])
