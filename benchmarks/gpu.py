@@ -9,6 +9,8 @@ Each step is a process of its own, so that one that breaks the device does not b
     samplers    a step of each sampler by itself, on both paths
     decode      the demo model, and random Llamas of 135 million and of a billion parameters in bfloat16
     throughput  benchmarks.throughput on every GPU
+    exllama     builds exllamav2's and exllamav3's extensions where they are installed, with the time that is left
+    stubs       the tests of what is built, and of the stubs that stand for it elsewhere
 
 The folder gets gpu.json, with all that was measured and how each step ended, and plots. The exit code is 1 if a step
 failed or ran out of time; without a CUDA device there is nothing to do, which is said, and the exit code is 0.
@@ -27,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 560.0  # seconds for all steps
-_PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+_PYTEST = ("-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
 _NEEDS_GPU = re.compile(r"mark\.gpu|\(gpu: torch\.device|, gpu: torch\.device|two_gpus: None")
 ROOT = Path(__file__).parents[1]
 _TAIL = 4000  # characters of a step's output that are kept
@@ -59,7 +61,7 @@ class Outcome:
 def steps(gpus: int) -> list[Step]:
     """All steps, the most important ones first."""
     devices = [f"cuda:{index}" for index in range(gpus)][:2]
-    tests = gpu_tests()
+    tests = [path for path in gpu_tests() if not path.startswith("tests/models/exllama")]
     loop = [path for path in tests if path.startswith(("tests/loop", "tests/samplers"))]
     cases = ("-m", "benchmarks.gpu_cases", "--json", "{json}")
     return [
@@ -68,6 +70,8 @@ def steps(gpus: int) -> list[Step]:
         Step("samplers", (*cases, "samplers"), 60),
         Step("triton", (*_PYTEST, *loop), 120, {"GEN_TRITON": "1"}),
         Step("throughput", ("-m", "benchmarks.throughput", "--json", "{json}", "--devices", *devices), 90),
+        Step("exllama", ("-m", "benchmarks.exllama_extensions", "--seconds", "280"), 290),
+        Step("stubs", (*_PYTEST, "tests/models/exllama/test_on_a_gpu.py"), 200),
     ]
 
 

@@ -161,14 +161,20 @@ class ConstraintProcessor:
             self._stage = DeviceConstraints(rows, scores.device)
             self._stage.begin()
             self._stage.admit(here, [self._request] * rows, [[0]] * rows)
+            self._ended = torch.zeros((rows, 1), dtype=torch.bool, device=scores.device)
+            self._eos = to_device(torch.tensor(self._ends, device="cpu"), scores.device)
         else:
             same = (input_ids[:, None, :-1] == self._ids).all(-1)  # rows that are the same are in the same state
-            self._stage.chosen(here, input_ids[:, -1:], same.to(torch.int32).argmax(1))
+            ancestors = same.to(torch.int32).argmax(1)
+            self._stage.chosen(here, input_ids[:, -1:], ancestors)
+            ends_now = (input_ids[:, -1:] == self._eos).any(1, keepdim=True)
+            self._ended = self._ended.index_select(0, ancestors) | ends_now
         self._ids = input_ids
         self._stage.prepare(here)
         generated = torch.full((rows, 1), self._step, dtype=torch.int64, device=scores.device)
         self._step += 1
         masked = self._stage(scores[:, : self._vocab_size], here, input_ids, generated, generated)
         held = torch.full_like(scores, -torch.inf)
+        only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on behind an end that it was not told of
         held[:, : self._vocab_size] = masked
-        return held
+        return torch.where(self._ended, only_eos, held)

@@ -69,7 +69,13 @@ def test_all_steps_together_end_within_ten_minutes() -> None:
     done = gpu.run(Step("late", ("-c", "import threading; threading.Event().wait()"), 60), Path("unused"), left=-1.0)
     assert done.code is None
     names = [step.name for step in gpu.steps(1)]
-    assert names == list(dict.fromkeys(names)) and {"tests", "triton", "samplers", "decode", "throughput"} == set(names)
+    assert names == list(dict.fromkeys(names)) and set(names) == {
+        *("tests", "triton", "samplers", "decode", "throughput", "exllama", "stubs")
+    }
+    assert ("tests/models/exllama/test_on_a_gpu.py" in gpu.steps(1)[-1].arguments) and names[-2:] == [
+        "exllama",
+        "stubs",
+    ]
     devices: list[Any] = [step.arguments for step in gpu.steps(2) if step.name == "throughput"]
     assert devices[0][-2:] == ("cuda:0", "cuda:1")
 

@@ -147,6 +147,14 @@ def test_greedy_texts_are_those_of_gen() -> None:
     assert texts(generate(tiny_model(), 12, held(), eos_token_id=EOS)) == expected
 
 
+def test_behind_its_end_a_text_does_not_go_on_where_generate_was_not_told_of_the_end() -> None:
+    made = generate(tiny_model(), 12, held())
+    for tokens in made:
+        end = tokens.index(EOS)
+        assert re.fullmatch(PATTERN, byte_tokenizer().decode(tokens[:end]))
+        assert tokens[end:] == [EOS] * (12 - end)
+
+
 def test_a_text_is_whole_by_the_last_token() -> None:
     processor = held(6, gen.regex("[a-z]+[.]"))
     made = texts(generate(tiny_model(), 6, processor, eos_token_id=EOS, do_sample=True))

@@ -148,16 +148,16 @@ class BC_LinearEXL3:
         shared: Tensor,
     ) -> None:
         self.trellis, self.suh, self.svh, self.bias, self.shared = trellis, suh, svh, bias, shared
+        self._weight: Tensor | None = None
 
     def run_alloc(self, x: Tensor, outputs: int, in_float32: bool) -> Tensor:
         count("exl3_gemm")
         check_devices(x, self.trellis, self.suh, self.svh, self.shared)
-        turned = torch.empty_like(x)
-        had_r_128(x, turned, self.suh, None, 1.0)
-        y = torch.matmul(turned.float(), weight_of(self.trellis).float())
-        had_r_128(y, y, None, self.svh, 1.0)
+        if self._weight is None:
+            self._weight = _turned_back(weight_of(self.trellis), self.suh, self.svh)
+        y = torch.matmul(x, self._weight)
         y = y if self.bias is None else y + self.bias
-        return y if in_float32 else y.half()
+        return y.float() if in_float32 else y
 
 
 class BC_GatedMLP:
@@ -187,8 +187,12 @@ def reconstruct_had_slice(
 ) -> None:
     count("reconstruct")
     turned = weight_of(trellis)[:, first : first + weight.shape[1]]
-    made = rotated(rotated(turned).T).T * suh.unsqueeze(1) * svh[: weight.shape[1]]
-    weight.copy_(made.half())
+    weight.copy_(_turned_back(turned, suh, svh[: weight.shape[1]]))
+
+
+def _turned_back(weight: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
+    """A rotated matrix as it was before, float16."""
+    return (rotated(rotated(weight).T).T * suh.unsqueeze(1) * svh).half()
 
 
 def softcap(x: Tensor, y: Tensor, cap: float) -> None:

@@ -252,24 +252,6 @@ def test_everything_is_on_the_device_that_was_asked_for(exl3: Path, monkeypatch:
     assert split(exl3 / "exl3", monkeypatch).placement.devices == (GPU0, GPU1)
 
 
-BITS = [8, 6, 5, 4, 3, 2]
-
-
-def test_the_fewer_bits_the_cache_has_the_further_are_its_logits(folders: Folders) -> None:
-    prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    exact = logits_of(load(folders("llama")), prompts, new)[:, 1:]  # the first ones come before anything is read back
-    distances = []
-    for bits in BITS:
-        model = load(folders("llama"), cache_bits=bits, max_num_tokens=1024)
-        layer = next(iter(model.cache.layers.values()))
-        assert (layer.k_bits, layer.v_bits) == (bits, bits)
-        found = logits_of(model, prompts, new)[:, 1:]
-        distances.append(float((found - exact).square().mean().sqrt() / exact.std()))
-    assert distances == sorted(distances)
-    assert 0 < distances[0] < 0.05
-    assert distances[BITS.index(4)] < 0.5
-
-
 @pytest.mark.parametrize("ancestors", [[2, 2, 0], [2, 0, 1, 1, 2]])
 @torch.inference_mode()
 def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reordered_prompts(

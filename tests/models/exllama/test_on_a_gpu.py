@@ -81,14 +81,15 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def declared(name: str) -> dict[str, int]:
     """The functions of an extension, by its sources, and how many arguments they take; 0 for classes."""
     folder = Path(str(find_spec(name).origin)).parent / SOURCES[name][0]  # type: ignore[union-attr]
-    text = "\n".join(file.read_text(errors="replace") for file in folder.rglob("*.h"))
-    text += "\n".join(file.read_text(errors="replace") for file in folder.rglob("*.cuh"))
+    headers = sorted([*folder.rglob("*.h"), *folder.rglob("*.cuh")], key=lambda file: len(file.parts))
+    text = "\n".join(file.read_text(errors="replace") for file in headers)
     bound = (folder / SOURCES[name][1]).read_text() + text
     text = re.sub(r"//.*", "", text)
+    given = dict(reversed(re.findall(r"\b(\w+)\s*\(([^();]*)\)\s*;", text)))  # the outermost headers' count
     found = dict.fromkeys(re.findall(r"class_<(\w+)", bound), 0)
     for function in re.findall(r'm\.def\("(\w+)"', bound):
-        given = re.search(rf"\b{function}\s*\(([^)]*)\)\s*;", text)
-        found[function] = 1 + given[1].count(",") - len(re.findall(r"<[^>]*,", given[1])) if given else 0
+        arguments = re.sub(r"<[^>]*>", "", given.get(function, ""))  # of types with commas of their own
+        found[function] = 1 + arguments.count(",") if arguments else 0
     return found
 
 
@@ -181,7 +182,8 @@ def exl3(
         if extension is compiled:
             extension("exllamav3")
             return converted()
-        save_exl3(tmp_path / "exl3", wide)
+        if not (tmp_path / "exl3").exists():
+            save_exl3(tmp_path / "exl3", wide)
         return tmp_path / "exl3"
 
     return folder
@@ -216,7 +218,7 @@ def test_the_fewer_bits_the_cache_of_exllamav3_has_the_further_are_its_logits(
 ) -> None:
     extension("exllamav3")
     exact = gen.from_exllamav3(llama, device=0)
-    distances = [distance(gen.from_exllamav3(llama, device=0, cache_bits=bits), exact) for bits in (8, 6, 5, 4, 3, 2)]
+    distances = [distance(gen.from_exllamav3(llama, device=0, cache_bits=bits), exact) for bits in (8, 5, 4, 2)]
     assert distances == sorted(distances)
     assert 0 < distances[0] < 0.05
 
@@ -253,16 +255,18 @@ def test_a_step_never_waits(load: Callable[[int], Any]) -> None:
             rows.reorder(torch.arange(1, -1, -1, device=token_ids.device), 64)
 
 
-@pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.beam_search(3)], ids=["greedy", "beams"])
-def test_texts_do_not_depend_on_what_is_queued_on_the_callers_stream(load: Callable[[int], Any], sampler: Any) -> None:
-    model = load(0)
-    expected = tokens_of(generated(model, PROMPTS, sampler))
-    work = torch.randn(512, 512, device="cuda:0")
+def test_texts_do_not_depend_on_what_is_queued_on_the_callers_stream(
+    load: Callable[[int], Any], extension: Callable[[str], Any]
+) -> None:
+    model, beams = load(0), gen.samplers.beam_search(3)
+    expected = tokens_of(generated(model, PROMPTS, beams, 6))
+    size = 4096 if extension is compiled else 16
+    work = torch.randn(size, size, device="cuda:0")
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
-            for _ in range(200):
-                work = work @ work / 512
-            assert tokens_of(generated(model, PROMPTS, sampler)) == expected
+            for _ in range(50):
+                work = work @ work / size
+            assert tokens_of(generated(model, PROMPTS, beams, 6)) == expected
 
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu(devices=2))])
@@ -291,8 +295,7 @@ def test_a_model_on_the_second_gpu_gives_the_texts_of_the_first(
 def compare(model: Any, plain: Plain, near: float = NEAR) -> None:
     """Logits after a prompt of many tokens and of few, and some steps, are those of transformers."""
     prompts, new = ids("The quick brown fox jumps over the lazy dog. " * 4, "one"), ids("the lazy", "and five")
-    if model.context_length < len(prompts[0]):  # a window
-        prompts[0] = prompts[0][:24]
+    prompts[0] = prompts[0][: (getattr(model, "window", None) or model.context_length) - 8]
     found = logits_of(model, prompts, new)
     for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
         expected = plain.logits(prompt, tokens)
