@@ -136,7 +136,7 @@ class ConstraintProcessor:
             eos_token_ids=tuple(ends),
             constraint=constraint,
         )
-        self._vocab_size = constraint.vocabulary.size
+        self._vocab_size, self._ends = constraint.vocabulary.size, list(ends)
         self.reset()
 
     def reset(self) -> None:
