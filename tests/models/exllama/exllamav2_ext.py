@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor, y: Tensor, epsilon: float) -> None:
     y.copy_((values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()).to(y.dtype))
 
 
-def head_norm(x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, epsilon: float, rms: bool) -> None:
+def head_norm(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, epsilon: float, rms: bool) -> None:
     check_devices(x, weight, y)
     values = x.float() if rms else x.float() - x.float().mean(-1, keepdim=True)
     y.copy_((values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()).to(y.dtype))
@@ -79,9 +79,9 @@ def fp16_to_q_kv(
     parts = ((keys, key_codes, key_scales), (values, value_codes, value_scales))
     for (source, codes, scales), size in zip(parts, SIZES[bits], strict=True):
         levels = 2 ** (size - 1)
-        turned = _rotated(source[:rows, begin:end].flatten(2).unflatten(-1, (-1, 64)))
-        largest = turned.flatten(-2).unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True)  # of 32 values side by side
-        turned = turned.flatten(-2).unflatten(-1, (-1, 32)) / largest
+        turned = _groups(_rotated(_groups(source[:rows, begin:end].flatten(2), 64)).flatten(-2), 32)
+        largest = turned.abs().amax(-1, keepdim=True)  # of 32 values side by side
+        turned = turned / largest
         code = (turned.float() * levels + levels).half().nan_to_num(0.0).round().clamp(0, 2 * levels - 1)
         code = code.to(torch.uint8).flatten(2)
         packed = code if size == 8 else code[..., ::2] | (code[..., 1::2] << 4)
@@ -113,8 +113,8 @@ def q_to_fp16_kv(
         if size == 4:
             code = torch.stack((code & 15, code >> 4), -1).flatten(-2)
         scale = scales[:rows, begin:end].flatten(2).unsqueeze(-1)
-        turned = (code.float() - 2 ** (size - 1)).half().unflatten(-1, (-1, 32)) * scale
-        made = _rotated(turned.flatten(-2).unflatten(-1, (-1, 64))) / 32
+        turned = _groups((code.float() - 2 ** (size - 1)).half(), 32) * scale
+        made = _rotated(_groups(turned.flatten(-2), 64)) / 32
         target[:rows, begin:end].copy_(made.view_as(target[:rows, begin:end]))
 
 
@@ -130,10 +130,15 @@ def _blocks(values: Tensor, codes: Tensor, offset: int, width: int) -> tuple[int
     return offset, offset + width
 
 
+def _groups(values: Tensor, size: int) -> Tensor:
+    """(..., n) as (..., n / size, size)."""
+    return values.reshape(*values.shape[:-1], -1, size)
+
+
 def _rotated(values: Tensor) -> Tensor:
     """Hadamard's rotation of the even and of the odd ones of 64 values (..., 64), in float16 as the kernels do it."""
-    turned = values.unflatten(-1, (32, 2))
+    turned = values.reshape(*values.shape[:-1], 32, 2)
     for step in (1, 2, 4, 8, 16):
-        left, right = turned.unflatten(-2, (-1, 2, step)).unbind(-3)
-        turned = torch.stack((left + right, left - right), -3).flatten(-4, -2)
-    return turned.flatten(-2)
+        left, right = turned.reshape(*values.shape[:-1], -1, 2, step, 2).unbind(-3)
+        turned = torch.stack((left + right, left - right), -3)
+    return turned.reshape(values.shape)

@@ -288,9 +288,10 @@ def dequantised(codes: Tensor, scales: Tensor) -> Tensor:
 def _rotated_32(values: Tensor) -> Tensor:
     turned = values
     for step in (1, 2, 4, 8, 16):
-        left, right = turned.unflatten(-1, (-1, 2, step)).unbind(-2)  # type: ignore[no-untyped-call]
-        turned = torch.stack((left + right, left - right), -2).flatten(-3)
-    return turned / 32**0.5
+        left, right = turned.reshape(*values.shape[:-1], -1, 2, step).unbind(-2)
+        turned = torch.stack((left + right, left - right), -2)
+    made: Tensor = turned.reshape(values.shape) / 32**0.5
+    return made
 
 
 def stloader_open_file(file: str) -> str:
@@ -351,5 +352,5 @@ def paged_attention(args: Any) -> Tensor:
     if args.softcap:
         scores = torch.tanh(scores / args.softcap) * args.softcap
     weights = scores.masked_fill(~mask.unsqueeze(1), -torch.inf).softmax(-1)
-    made = weights @ values.transpose(1, 2).repeat_interleave(groups, 1).float()
+    made: Tensor = weights @ values.transpose(1, 2).repeat_interleave(groups, 1).float()
     return made.transpose(1, 2).to(q.dtype).contiguous()
