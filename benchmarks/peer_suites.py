@@ -1,11 +1,16 @@
 """Do other projects' own tests pass on virtual GPUs?
 
     python -m benchmarks.peer_suites accelerate=path/to/tests --files test_hooks.py test_big_modeling.py
+    python -m benchmarks.peer_suites pytorch=path/to/test --files test_indexing.py --every 3 --seconds 60
     python -m benchmarks.peer_suites accelerate=path/to/tests --json benchmarks/results/peer-suites.json
 
 Fetches nothing: give it the folders of tests, as `name=folder`. Every file runs in a process of its own, without
-virtual GPUs and with two (`-p gen.testing.plugin --virtual-gpus 2`). Prints passed, failed and skipped of both, and
-each test that fails with them and not without, those that were skipped without among them.
+virtual GPUs and with two (`-p gen.testing.plugin --virtual-gpus 2`). A test that ends the process has failed, and the
+next one goes on. PyTorch makes of a test one for each kind of device: the one for CUDA, on virtual GPUs, is compared
+with the one for the CPU, without them.
+
+Prints passed, failed and skipped of both; how many of the tests that pass without pass with virtual GPUs, those left
+out that are skipped there; and each test that fails with them and not without.
 """
 
 import argparse
@@ -15,15 +20,16 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
 
 import torch
 
 from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.peer_outcomes import Outcome, read, twin
 
 ROOT = Path(__file__).parents[1]
-WITH = ["-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"]
-Results = dict[str, tuple[str, str]]  # a test's outcome, and the first line of what it said
+VIRTUAL = ["-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"]
+CPU_TESTS, CUDA_TESTS = ({"PYTORCH_TESTING_DEVICE_ONLY_FOR": kind} for kind in ("cpu", "cuda"))
+Results = dict[str, Outcome]
 
 
 def main() -> None:
@@ -34,21 +40,17 @@ def main() -> None:
         without: Results = {}
         virtual: Results = {}
         for file in files:
-            without |= _run(file, [], arguments.minutes)
-            virtual |= _run(file, WITH, arguments.minutes)
+            without |= _run(file, [], CPU_TESTS, arguments)
+            virtual |= _run(file, VIRTUAL, CUDA_TESTS, arguments)
         for title, results in (("without", without), ("2 virtual GPUs", virtual)):
             counts = Counter(outcome for outcome, _ in results.values())
             rows.append(
                 {"suite": name, "run": title, **{word: counts[word] for word in ("passed", "failed", "skipped")}}
             )
-        broken = {
-            test: said
-            for test, (outcome, said) in virtual.items()
-            if outcome == "failed" and without.get(test, ("", ""))[0] != "failed"
-        }
-        report[name] = {"files": [file.name for file in files], "fails with virtual GPUs alone": broken}
+        report[name] = {"files": [str(file.relative_to(folder)) for file in files], **compared(without, virtual)}
     print(markdown_table(rows))
     for name, found in report.items():
+        print(f"{name}: {found['pass']} of {found['pass without, and run']} that pass without pass on virtual GPUs")
         for test, said in found["fails with virtual GPUs alone"].items():  # type: ignore[attr-defined]
             print(f"{name}: {test}: {said}")
     if arguments.json:
@@ -56,46 +58,61 @@ def main() -> None:
         write_json(arguments.json, whole)
 
 
-def _run(file: Path, options: list[str], minutes: float) -> Results:
-    """Every test of a file: how it ended."""
+def compared(without: Results, virtual: Results) -> dict[str, object]:
+    """What virtual GPUs change, test by test."""
+    pairs = {test: (without.get(twin(test), ("", ""))[0], outcome) for test, (outcome, _) in virtual.items()}
+    asked = [outcome for before, outcome in pairs.values() if before == "passed" and outcome != "skipped"]
+    return {
+        "pass without, and run": len(asked),
+        "pass": asked.count("passed"),
+        "fails with virtual GPUs alone": {
+            test: virtual[test][1] for test, (before, outcome) in pairs.items() if outcome == "failed" != before
+        },
+    }
+
+
+def _run(file: Path, options: list[str], which: dict[str, str], arguments: argparse.Namespace) -> Results:
+    """Run a file's tests, again after one that ends the process."""
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "results.xml")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", *options]
+        outcomes = Path(folder, "outcomes")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peer_outcomes"]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PEER_OUTCOMES": str(outcomes),
+            "PEER_SECONDS": str(arguments.seconds),
+            "PEER_EVERY": str(arguments.every),
+            **which,
         }
-        try:
-            subprocess.run(
-                [*command, f"--junitxml={output}", str(file.absolute())],
-                cwd=file.parent.parent,
-                env=environment,
-                capture_output=True,
-                timeout=60 * minutes,
-            )
-        except subprocess.TimeoutExpired:
-            return {file.name: ("failed", f"took more than {minutes:g} minutes")}
-        if not output.exists():
-            return {file.name: ("failed", "the process ended before its tests did")}
-        return dict(_outcome(case, file) for case in ElementTree.parse(output).iter("testcase"))
-
-
-def _outcome(case: ElementTree.Element, file: Path) -> tuple[str, tuple[str, str]]:
-    name = f"{file.name}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-    for tag, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
-        found = case.find(tag)
-        if found is not None:
-            return name, (outcome, (found.get("message") or "").splitlines()[0][:200] if found.get("message") else "")
-    return name, ("passed", "")
+        found: Results = {}
+        while True:
+            try:
+                ended = subprocess.run(
+                    [*command, "-W", "ignore", *options, *arguments.pytest, str(file.absolute())],
+                    cwd=file.parent.parent,
+                    env=environment,
+                    capture_output=True,
+                    timeout=60 * arguments.minutes,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return read(outcomes) | {f"{file.name}::": ("failed", f"took more than {arguments.minutes:g} minutes")}
+            before, found = found, read(outcomes)
+            if 0 <= ended <= 1 or ended == 5:  # passed, failed, and none left
+                return found
+            if found == before:
+                return found | {f"{file.name}::": ("failed", "the process ended before its tests did")}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", help="a folder of tests, and what to call it")
     parser.add_argument("--files", nargs="*", default=[], help="files in it, else all")
-    parser.add_argument("--minutes", type=float, default=10, help="what one file may take")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run each N-th test of a file")
+    parser.add_argument("--seconds", type=float, default=60, help="what one test may take")
+    parser.add_argument("--minutes", type=float, default=10, help="what one process may take")
+    parser.add_argument("--pytest", nargs="*", default=[], metavar="OPTION", help="further options of pytest")
     parser.add_argument("--json", type=Path, help="write the results there")
     return parser.parse_args()
 

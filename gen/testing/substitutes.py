@@ -20,6 +20,7 @@ from gen.testing.calls import (
     lazy_modules,
     module_to,
     ops_with_device,
+    sparse_factories,
     tensor_to,
 )
 from gen.testing.calls import function_overrides as function_overrides  # they fill the tables of overrides
@@ -43,6 +44,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch, factories.DRAWN, factories.drawn),
         (torch, factories.LIKE, factories.like),
         (torch, factories.COPIED, factories.copied),
+        (torch, ("sparse_coo_tensor", *sparse_factories.COMPRESSED), sparse_factories.of_parts),
         (Tensor, factories.NEW, factories.like),
         (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
         (Tensor, _DRAWING_METHODS, factories.with_generator_check),
@@ -116,8 +118,17 @@ def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
     before = vars(owner).get(name)
     if isinstance(value, FunctionType):
         value = _while_active(value, getattr(owner, name, value))
+        compiling.compile_alike(value, before)
     setattr(owner, name, value)
-    return (lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, before))
+
+    def undo() -> None:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+        compiling.compile_as_itself(value)
+
+    return undo
 
 
 def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._ops import HigherOrderOperator
+from torch.jit._builtins import _get_builtin_table
 from torch.utils._pytree import tree_leaves
 
 from gen.errors import DeviceError
@@ -32,6 +33,19 @@ def no_export(*args: object, **kwargs: object) -> Any:
     raise DeviceError(
         "torch.export cannot trace virtual GPUs: export on the CPU before the block, and move the program."
     )
+
+
+def compile_alike(substitute: object, original: object) -> None:
+    """Have TorchScript compile what stands for a function of torch to the operator that the function is."""
+    operators = _get_builtin_table()  # by id, and filled at the first call with what torch has then
+    operator = operators.get(id(original))
+    if operator is not None:
+        operators[id(substitute)] = operator
+
+
+def compile_as_itself(substitute: object) -> None:
+    """Undo `compile_alike`: another object may get its id."""
+    _get_builtin_table().pop(id(substitute), None)
 
 
 def eagerly(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -96,7 +96,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if home == CPU:
         if races.state.on and not rule.view:
             accesses.run_by_host(rule, args, kwargs)
-        with on_the_cpu():
+        with directly(), on_the_cpu():
             out = rule.run(*args, **kwargs)
             return _mark_pinned(out) if rule.view else out
     if strangers:
@@ -112,7 +112,7 @@ def run_kernel(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         issued[home] += 1
     if rule.seeded:
         return _drawn(rule, args, kwargs, home)
-    with on_the_cpu():
+    with directly(), on_the_cpu():
         out = rule.run(*args, **kwargs)
         if rule.host_results:
             return tuple(item if index in rule.host_results else mark(item, home) for index, item in enumerate(out))
@@ -138,9 +138,9 @@ def _drawn(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: i
     if generator is not None and not is_virtual_generator(generator):
         refuse_generator("cuda", generator.device.type)
     if generator is not None:
-        with on_the_cpu():
+        with directly(), on_the_cpu():
             return _changed(rule.run(*args, **kwargs), home, args, kwargs)
-    with on_the_cpu(), drawing_from(home, rule.generator) as own:
+    with directly(), on_the_cpu(), drawing_from(home, rule.generator) as own:
         return _changed(rule.run(*args, **{**kwargs, **own}), home, args, kwargs)
 
 

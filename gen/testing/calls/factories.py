@@ -19,7 +19,7 @@ from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
 
 FILLED = (
-    "arange", "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
+    "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "arange", "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
     "hamming_window", "hann_window", "kaiser_window", "linspace", "logspace", "ones", "range", "scalar_tensor",
     "tril_indices", "triu_indices", "zeros",
 )  # fmt: skip
@@ -43,6 +43,8 @@ def filled(original: Factory) -> Factory:
             if type(kwargs.get("out")) is VirtualTensor:
                 return original(*args, **kwargs)
             issued[target] += 1
+            if torch._C._is_tracing():  # the trace names the device
+                return original(*args, **kwargs, device=DEVICES[target])
             _check_memory(original, args, kwargs, target)
             return on_gpu(original(*args, **kwargs, device="cpu"), target)
 
@@ -115,7 +117,7 @@ def copied(original: Factory) -> Factory:
     def factory(data: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(data, Tensor) and original is not _tensor:  # as_tensor and asarray copy only if they must
             device = kwargs.pop("device", None)
-            device = _ambient_device() if device is None else device
+            device = ambient_device() if device is None else device
             target = None if device is None else machine().index(device)
             if target is None and place_of(data) == CPU:
                 return original(data, *args, **kwargs, **({} if device is None else {"device": device}))
@@ -207,7 +209,7 @@ def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:
     device = kwargs.get("device")
     pin = bool(kwargs.pop("pin_memory", False))
     if device is None:
-        device = _ambient_device()
+        device = ambient_device()
         if device is None:
             return None, pin
     target = machine().index(device)
@@ -216,7 +218,7 @@ def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:
     return target, pin
 
 
-def _ambient_device() -> torch.device | None:
+def ambient_device() -> torch.device | None:
     """The device of the innermost `with torch.device(...)`, or of torch.set_default_device."""
     for depth in reversed(range(torch._C._len_torch_function_stack())):
         mode = torch._C._get_function_stack_at(depth)

@@ -112,7 +112,14 @@ SPECIAL.update(
         Tensor.nanquantile: unchecked("nanquantile"),
         functional.ctc_loss: ctc_loss,
         torch.ctc_loss: ctc_loss,
-        **dict.fromkeys((getattr(torch.fft, name) for name in torch.fft.__all__ if "fft" in name), fft),
+        **dict.fromkeys(
+            (
+                getattr(torch.fft, name)
+                for name in dir(torch.fft)
+                if "fft" in name and name[0] != "_" and not name.endswith(("freq", "shift"))
+            ),
+            fft,
+        ),
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }

@@ -17,17 +17,18 @@ _NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 
 # Operators that the CPU has not in every half precision that CUDA has them in.
 _WIDENED = frozenset({
-    "acos", "acosh", "add", "angle", "asin", "asinh", "atan", "atanh", "avg_pool3d", "convolution", "cos", "cosh",
-    "div", "exp", "lerp", "log", "logaddexp", "mul", "multi_margin_loss", "multilabel_margin_loss_forward",
-    "polygamma", "pow", "prod", "round", "rrelu_with_noise", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "sub", "sum",
-    "tan", "tanh", "trace", "_upsample_bilinear2d_aa",
+    "acos", "acosh", "add", "angle", "asin", "asinh", "atan", "atanh", "avg_pool3d", "avg_pool3d_backward",
+    "convolution", "cos", "cosh", "cumprod", "div", "exp", "lerp", "log", "logaddexp", "mul", "multi_margin_loss",
+    "multi_margin_loss_backward", "multilabel_margin_loss_backward", "multilabel_margin_loss_forward", "polygamma",
+    "pow", "prod", "round", "rrelu_with_noise", "rsqrt", "sigmoid", "sigmoid_backward", "sin", "sinh", "sqrt", "sub",
+    "sum", "tan", "tanh", "tanh_backward", "trace", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
 })  # fmt: skip
 
 
 def stand_in(name: str, run: Run) -> Run:
     """What to run for an operator: what stands in for it if the CPU lacks a kernel, else `run`, the operator itself."""
-    if name == "histc":
-        return partial(_histc, run)
+    if name in _BY_NAME:
+        return partial(_BY_NAME[name], run)
     return partial(_widened, run) if name.split(".")[0] in _WIDENED else run
 
 
@@ -38,6 +39,29 @@ def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return counts
     counts = run(tensor.double(), *args, **kwargs)
     return counts.to(tensor.dtype)
+
+
+def _abs(run: Run, tensor: Tensor) -> Tensor:
+    """The absolute value, which the CPU has not for truth values."""
+    made: Tensor = tensor.clone() if tensor.dtype == torch.bool else run(tensor)
+    return made
+
+
+def _trace(run: Run, tensor: Tensor) -> Tensor:
+    """The sum of the diagonal, which the CPU has not for truth values."""
+    made: Tensor = _widened(run, tensor.long() if tensor.dtype == torch.bool else tensor)
+    return made
+
+
+def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The sum of what is a number, which the CPU has not for complex ones."""
+    if not tensor.is_complex():
+        made: Tensor = run(tensor, *args, **kwargs)
+        return made
+    return torch.where(tensor.isnan(), 0, tensor).sum(*args, **kwargs)
+
+
+_BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "nansum": _nansum, "trace": _trace}
 
 
 def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:
