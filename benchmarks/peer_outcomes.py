@@ -1,7 +1,7 @@
 """A pytest plugin that writes down each test as it begins and as it ends, so that a run that dies can be gone on with.
 
 `PEER_OUTCOMES` names the file, of one JSON list a line: the test, its outcome ("started" before it has one) and what it
-said. Tests that stand in the file already are left out. `PEER_SECONDS` is what one test may take, `PEER_EVERY` 3 runs
+said. Tests that stand in the file already are left out. `PEER_SECONDS` is the CPU time that one test may take, `PEER_EVERY` 3 runs
 one test in three, the same ones for each kind of device.
 """
 
@@ -57,15 +57,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     _write(_name(item), "started", "")
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"took more than {seconds:g} seconds")
+        raise TimeoutError(f"took more than {seconds:g} seconds of CPU time")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return (yield)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @pytest.hookimpl(wrapper=True)

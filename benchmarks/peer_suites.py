@@ -110,7 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", help="a folder of tests, and what to call it")
     parser.add_argument("--files", nargs="*", default=[], help="files in it, else all")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run each N-th test of a file")
-    parser.add_argument("--seconds", type=float, default=60, help="what one test may take")
+    parser.add_argument("--seconds", type=float, default=60, help="CPU time that one test may take")
     parser.add_argument("--minutes", type=float, default=10, help="what one process may take")
     parser.add_argument("--pytest", nargs="*", default=[], metavar="OPTION", help="further options of pytest")
     parser.add_argument("--json", type=Path, help="write the results there")

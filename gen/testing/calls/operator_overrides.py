@@ -18,8 +18,14 @@ from gen.testing.rules.same_device import place_of
 from gen.testing.streams import accesses, races
 from gen.testing.syncs.waiting_copies import report_transfer
 from gen.testing.tensors.foreign_tensors import has_foreign
-from gen.testing.tensors.plain_tensors import on_the_cpu, plain
+from gen.testing.tensors.plain_tensors import directly, on_the_cpu, plain
 from gen.testing.tensors.virtual_tensor import on_gpu
+
+
+_MAKING = (
+    "_to_copy", "empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
+    "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
+)  # fmt: skip
 
 
 def _moved(tensor: Tensor, place: int) -> Tensor:
@@ -63,6 +69,15 @@ def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
     return run_kernel(rule, (), named)
 
 
+def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What makes tensors, maybe on a device that is neither a GPU nor the CPU: torch's formulas ask "meta" for shapes."""
+    device = kwargs.get("device")
+    if device is None or device.type in ("cpu", "cuda"):
+        return run_kernel(rule, args, kwargs)
+    with directly(), on_the_cpu():
+        return rule.run(*args, **kwargs)
+
+
 def _foreach(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if foreach.on_one_device(rule, args, kwargs):
         return run_kernel(rule, args, kwargs)
@@ -93,6 +108,7 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
+BY_NAME.update(dict.fromkeys(_MAKING, _perhaps_elsewhere))
 BY_NAME.update(
     dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"], _with_source_copied)
 )

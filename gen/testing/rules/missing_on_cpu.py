@@ -18,7 +18,7 @@ _NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 # Operators that the CPU has not in every half precision that CUDA has them in.
 _WIDENED = frozenset({
     "acos", "acosh", "add", "angle", "asin", "asinh", "atan", "atanh", "avg_pool3d", "avg_pool3d_backward",
-    "convolution", "cos", "cosh", "cumprod", "div", "exp", "lerp", "log", "logaddexp", "mul", "multi_margin_loss",
+    "convolution", "cos", "cosh", "cumprod", "div", "exp", "flip", "lerp", "log", "logaddexp", "mul", "multi_margin_loss",
     "multi_margin_loss_backward", "multilabel_margin_loss_backward", "multilabel_margin_loss_forward", "polygamma",
     "pow", "prod", "round", "rrelu_with_noise", "rsqrt", "sigmoid", "sigmoid_backward", "sin", "sinh", "sqrt", "sub",
     "sum", "tan", "tanh", "tanh_backward", "trace", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
@@ -58,7 +58,8 @@ def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if not tensor.is_complex():
         made: Tensor = run(tensor, *args, **kwargs)
         return made
-    return torch.where(tensor.isnan(), 0, tensor).sum(*args, **kwargs)
+    total = torch.where(tensor.isnan(), 0, tensor).to(_WIDER.get(tensor.dtype, tensor.dtype)).sum(*args, **kwargs)
+    return total if "dtype" in kwargs else total.to(tensor.dtype)
 
 
 _BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "nansum": _nansum, "trace": _trace}

@@ -57,3 +57,18 @@ def test_pinned_memory_keeps_gradients() -> None:
         leaf = torch.ones(2, requires_grad=True)
         leaf.pin_memory().to("cuda", non_blocking=True).sum().backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None and leaf.grad.tolist() == [1, 1]
+
+
+def test_forward_derivatives_ask_for_shapes_on_meta() -> None:
+    """As torch's formulas do for tangents that are zero; finite differences are the oracle."""
+    with virtual_gpus(1):
+        point = torch.tensor([1 + 2j], dtype=torch.complex128, device="cuda", requires_grad=True)
+        assert torch.autograd.gradcheck(torch.cosh, point, check_forward_ad=True, fast_mode=True)
+
+
+def test_meta_tensors_are_on_no_gpu() -> None:
+    with virtual_gpus(1):
+        numbers = torch.ones(2, device="cuda")
+        assert numbers.to("meta").is_meta and not numbers.to("meta").is_cuda
+        for made in (torch.empty_like(numbers, device="meta"), numbers.new_zeros(3, device="meta")):
+            assert made.device.type == "meta"
