@@ -1,8 +1,8 @@
 """A pytest plugin that writes down each test as it begins and as it ends, so that a run that dies can be gone on with.
 
 `PEER_OUTCOMES` names the file, of one JSON list a line: the test, its outcome ("started" before it has one) and what it
-said. Tests that stand in the file already are left out. `PEER_SECONDS` is the CPU time that one test may take, `PEER_EVERY` 3 runs
-one test in three, the same ones for each kind of device.
+said. Tests that stand in the file already are left out. `PEER_SECONDS` is the CPU time that one test may take,
+`PEER_EVERY` 3 runs one test in three, the same ones for each kind of device.
 """
 
 import json

@@ -21,7 +21,6 @@ from gen.testing.tensors.foreign_tensors import has_foreign
 from gen.testing.tensors.plain_tensors import directly, on_the_cpu, plain
 from gen.testing.tensors.virtual_tensor import on_gpu
 
-
 _MAKING = (
     "_to_copy", "empty_like", "full_like", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros",
     "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like",
@@ -70,7 +69,7 @@ def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What makes tensors, maybe on a device that is neither a GPU nor the CPU: torch's formulas ask "meta" for shapes."""
+    """What makes tensors, maybe neither on a GPU nor on the CPU: torch's formulas ask "meta" for shapes."""
     device = kwargs.get("device")
     if device is None or device.type in ("cpu", "cuda"):
         return run_kernel(rule, args, kwargs)

@@ -18,10 +18,11 @@ _NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 # Operators that the CPU has not in every half precision that CUDA has them in.
 _WIDENED = frozenset({
     "acos", "acosh", "add", "angle", "asin", "asinh", "atan", "atanh", "avg_pool3d", "avg_pool3d_backward",
-    "convolution", "cos", "cosh", "cumprod", "div", "exp", "flip", "lerp", "log", "logaddexp", "mul", "multi_margin_loss",
-    "multi_margin_loss_backward", "multilabel_margin_loss_backward", "multilabel_margin_loss_forward", "polygamma",
-    "pow", "prod", "round", "rrelu_with_noise", "rsqrt", "sigmoid", "sigmoid_backward", "sin", "sinh", "sqrt", "sub",
-    "sum", "tan", "tanh", "tanh_backward", "trace", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
+    "convolution", "cos", "cosh", "cumprod", "div", "exp", "flip", "lerp", "log", "logaddexp", "mul",
+    "multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_backward",
+    "multilabel_margin_loss_forward", "polygamma", "pow", "prod", "round", "rrelu_with_noise", "rsqrt", "sigmoid",
+    "sigmoid_backward", "sin", "sinh", "sqrt", "sub", "sum", "tan", "tanh", "tanh_backward", "trace",
+    "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
 })  # fmt: skip
 
 

@@ -150,7 +150,7 @@ def pinned(tensor: Tensor) -> PinnedTensor:
 def adopt(out: Any, home: int) -> Any:
     """Put ordinary tensors that torch made itself on a GPU; they share memory."""
     if type(out) is Tensor:
-        if wrapped(out):
+        if wrapped(out) or out.is_meta:
             return out
         memory.count(out, home)
         return _placed(out.as_subclass(VirtualTensor), home)
