@@ -41,7 +41,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     check_torch()  # before the import of what rests on its private parts
     without_device_check()  # fails here rather than in the first operation
     _load_formulas()
-    from gen.testing.calls import cpp_allocations
+    from gen.testing.calls import cpp_allocations, foreach
     from gen.testing.cuda import memory as usage
     from gen.testing.cuda.generators import VirtualGenerator
     from gen.testing.rules import autocast
@@ -61,6 +61,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         for generator in active.generators:
             generator.set_state(torch.default_generator.get_state())
         undo.callback(cpp_allocations.register())
+        undo.callback(foreach.support())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
         for owner, name, value in substitutes():

@@ -58,8 +58,10 @@ PARTS = (
     "torch._utils:_rebuild_tensor",
     "torch.autograd.graph:_engine_run_backward",
     "torch.jit._builtins:_get_builtin_table",
+    "torch.optim.optimizer:_foreach_supported_types",
     "torch.utils._device:DeviceContext",
     "torch.utils._device:_device_constructors",
+    "torch.utils._foreach_utils:_foreach_supported_types",
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._pytree:tree_leaves",
 )

@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.rules.op_rule import OpRule
 from gen.testing.rules.same_device import device_of, place_of
+from gen.testing.tensors.virtual_tensor import VirtualTensor
 
 _ONE: dict[str, Callable[..., Any]] = {
     "norm": lambda self, ord=2, dtype=None: torch.linalg.vector_norm(self, ord, dtype=dtype),
@@ -90,3 +93,16 @@ def _number(value: Any) -> Any:
 
 def _is_step(tensor: Tensor) -> bool:
     return place_of(tensor) < 0 and tensor.numel() == 1 and tensor.dtype in (torch.float32, torch.float64)
+
+
+def support() -> Callable[[], None]:
+    """Have optimizers and clip_grad_norm_ take virtual tensors in groups by default; return what undoes it."""
+    supported: list[list[Any]] = [optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types]
+    for kinds in supported:
+        kinds.append(VirtualTensor)
+
+    def undo() -> None:
+        for kinds in supported:
+            kinds.remove(VirtualTensor)
+
+    return undo

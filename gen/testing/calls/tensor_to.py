@@ -16,11 +16,12 @@ from gen.testing.streams import accesses, races
 from gen.testing.syncs.waiting_copies import report_transfer
 from gen.testing.tensors.foreign_tensors import is_foreign
 from gen.testing.tensors.functorch_wrappers import wrapped
-from gen.testing.tensors.plain_tensors import as_plain, plain
+from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu, pinned
 
 _to: Callable[..., Tensor] = Tensor.to
 _data = Tensor.data
+_grad: Any = torch._C.TensorBase.grad
 
 
 class Transfer(NamedTuple):
@@ -171,6 +172,8 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
         if type(tensor) is VirtualTensor:
             tensor._gpu = place_of(data)
         return
+    with directly():
+        gradient = _grad.__get__(tensor)
     fresh = data.detach()
     if isinstance(tensor, Parameter):
         fresh = Parameter(fresh, tensor.requires_grad)
@@ -180,6 +183,9 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
     tensor.__class__, fresh.__class__ = type(fresh), type(tensor)
     tensor.__dict__, fresh.__dict__ = fresh.__dict__, tensor.__dict__
     torch._C._swap_tensor_impl(tensor, fresh)
+    if gradient is not None:  # nn.Module.to moves it next
+        with directly():
+            _grad.__set__(tensor, gradient)
 
 
 def _special(tensor: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Training loops and modules over virtual GPUs: what groups tensors by device, and what reads its arguments in C++."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -127,3 +128,29 @@ def test_scripted_modules_move_and_run() -> None:
         assert scripted.layer.weight.grad.device == GPU1
         with pytest.raises(RuntimeError, match="failed in the TorchScript interpreter"):
             scripted(torch.ones(1, 2, device="cuda:0"))
+
+
+@pytest.mark.parametrize("first", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("second", ["cpu", "cuda:1"])
+def test_a_module_that_has_gradients_is_moved_with_them(first: str, second: str) -> None:
+    with virtual_gpus(2):
+        layer = nn.Linear(2, 2).to(first)
+        layer(torch.ones(1, 2, device=first)).sum().backward()
+        assert layer.weight.grad is not None
+        before = layer.weight.grad.cpu().clone()
+        layer.to(second)
+        assert layer.weight.grad is not None
+        assert layer.weight.device == layer.weight.grad.device == torch.device(second)
+        assert torch.equal(layer.weight.grad.cpu(), before)
+        layer(torch.ones(1, 2, device=second)).sum().backward()
+        assert torch.equal(layer.weight.grad.cpu(), 2 * before)
+
+
+def test_optimizers_update_tensors_of_gpus_in_groups_by_default() -> None:
+    """As on CUDA: their documentation of `foreach`."""
+    with virtual_gpus(1):
+        weights = nn.Linear(2, 2, device="cuda").weight
+        weights.grad = torch.ones_like(weights)
+        with mock.patch("torch.optim.adam._multi_tensor_adam") as in_groups:
+            torch.optim.Adam([weights]).step()
+        assert in_groups.called
