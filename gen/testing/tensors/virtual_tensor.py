@@ -155,7 +155,9 @@ def adopt(out: Any, home: int) -> Any:
         memory.count(out, home)
         return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:
-        return type(out)(adopt(item, home) for item in out)
+        items = type(out)(adopt(item, home) for item in out)
+        same = all(item is given for item, given in zip(items, out, strict=True))
+        return out if same else items  # what works in place gives the list that it was given
     return out
 
 
