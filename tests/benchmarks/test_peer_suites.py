@@ -31,7 +31,5 @@ def test_outcomes_with_and_without_are_told_apart(
     peer_suites.main()
     found = json.loads(report.read_text())
     assert [(row["passed"], row["failed"], row["skipped"]) for row in found["runs"]] == [(1, 0, 1), (1, 1, 0)]
-    assert list(found["suites"]["theirs"]["fails with virtual GPUs alone"]) == [
-        "test_theirs.py::test_theirs::test_no_gpu"
-    ]
+    assert list(found["suites"]["theirs"]["fails with virtual GPUs alone"]) == ["test_theirs.py::test_no_gpu"]
     assert "2 virtual GPUs" in capsys.readouterr().out

@@ -103,3 +103,33 @@ def test_compiled_modules_have_their_wrapper_and_functions_stay() -> None:
         assert torch.equal(compiled(numbers), layer(numbers))
         assert torch.compile(len) is len
         assert torch.compile(mode="reduce-overhead")(len) is len
+
+
+def _with_a_constant(x: Tensor) -> Tensor:
+    return x * 2 + torch.ones(2, device=x.device)
+
+
+def _sum_of_zeros(x: Tensor) -> Tensor:
+    return x + torch.zeros(2)
+
+
+def _sum_of_ones(x: Tensor) -> Tensor:
+    return x + torch.ones(2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_trace_makes_its_constants_on_the_gpu() -> None:
+    with virtual_gpus(2):
+        numbers = torch.ones(1, 2, device="cuda:1")
+        traced: Any = torch.jit.trace(_with_a_constant, numbers)  # type: ignore[no-untyped-call]
+        assert traced(numbers).device == torch.device("cuda:1")
+        assert traced(numbers).tolist() == [[3, 3]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_knows_torchs_functions_in_a_block_and_after_it() -> None:
+    with virtual_gpus(1):
+        inside: Any = torch.jit.script(_sum_of_zeros)
+        assert inside(torch.ones(2)).tolist() == [1, 1]
+    after: Any = torch.jit.script(_sum_of_ones)
+    assert after(torch.ones(2)).tolist() == [2, 2]
