@@ -37,7 +37,8 @@ def no_export(*args: object, **kwargs: object) -> Any:
 
 def compile_alike(substitute: object, original: object) -> None:
     """Have TorchScript compile what stands for a function of torch to the operator that the function is."""
-    operators = _get_builtin_table()  # by id, and filled at the first call with what torch has then
+    # by id, and filled at the first call with what torch has then
+    operators = _get_builtin_table()  # type: ignore[no-untyped-call]
     operator = operators.get(id(original))
     if operator is not None:
         operators[id(substitute)] = operator
@@ -45,7 +46,7 @@ def compile_alike(substitute: object, original: object) -> None:
 
 def compile_as_itself(substitute: object) -> None:
     """Undo `compile_alike`: another object may get its id."""
-    _get_builtin_table().pop(id(substitute), None)
+    _get_builtin_table().pop(id(substitute), None)  # type: ignore[no-untyped-call]
 
 
 def eagerly(original: Callable[..., Any]) -> Callable[..., Any]:

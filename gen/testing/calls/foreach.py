@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import optimizer
-from torch.utils import _foreach_utils
+from torch.optim.optimizer import _foreach_supported_types as _by_optimizers
+from torch.utils._foreach_utils import _foreach_supported_types as _by_utilities
 
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.rules.op_rule import OpRule
@@ -97,7 +97,7 @@ def _is_step(tensor: Tensor) -> bool:
 
 def support() -> Callable[[], None]:
     """Have optimizers and clip_grad_norm_ take virtual tensors in groups by default; return what undoes it."""
-    supported: list[list[Any]] = [optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types]
+    supported: tuple[list[Any], list[Any]] = (_by_optimizers, _by_utilities)
     for kinds in supported:
         kinds.append(VirtualTensor)
 

@@ -1,1 +1,1 @@
-"""Parts of torch.cuda that virtual GPUs answer for: memory, copies between devices, typed tensors, processes."""
+"""What torch.cuda has, as virtual GPUs answer it: devices, memory, random numbers, copies, typed tensors."""

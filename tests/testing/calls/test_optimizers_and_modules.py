@@ -159,9 +159,9 @@ def test_optimizers_update_tensors_of_gpus_in_groups_by_default() -> None:
 def test_what_works_in_place_on_a_list_gives_that_list() -> None:
     """As torch does on every device."""
     on_cpu = [torch.ones(2), torch.ones(3)]
-    assert torch._foreach_add_(on_cpu, 1) is on_cpu  # type: ignore[func-returns-value]
+    assert torch._foreach_add_(on_cpu, 1) is on_cpu
     with virtual_gpus(2):
         for devices in (("cuda:0", "cuda:0"), ("cuda:0", "cuda:1")):
             numbers = [torch.ones(2, device=device) for device in devices]
-            assert torch._foreach_add_(numbers, 1) is numbers  # type: ignore[func-returns-value]
+            assert torch._foreach_add_(numbers, 1) is numbers
             assert [item.tolist() for item in numbers] == [[2, 2], [2, 2]]

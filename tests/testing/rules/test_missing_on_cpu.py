@@ -35,7 +35,7 @@ def test_gradients_in_half_precision_are_those_of_single_precision(name: str) ->
         half = torch.linspace(-1, 1, 8, device="cuda").to(dtype).requires_grad_()
         single = half.detach().float().requires_grad_()
         for numbers in (half, single):
-            BACKWARD[name](numbers).sum().backward()
+            BACKWARD[name](numbers).sum().backward()  # type: ignore[no-untyped-call]
         assert half.grad is not None and single.grad is not None
         assert half.grad.dtype == dtype and half.grad.is_cuda
         torch.testing.assert_close(half.grad.float(), single.grad, rtol=1e-2, atol=1e-2)
@@ -47,7 +47,7 @@ def test_complex_numbers_in_half_precision_have_gradients() -> None:
         half = torch.tensor([0.5 + 0.25j, -1j], device="cuda").to(torch.complex32).requires_grad_()
         whole = half.detach().to(torch.complex64).requires_grad_()
         for numbers in (half, whole):
-            torch.view_as_real(function(numbers)).sum().backward()
+            torch.view_as_real(function(numbers)).sum().backward()  # type: ignore[no-untyped-call]
         assert half.grad is not None and whole.grad is not None
         torch.testing.assert_close(half.grad.to(torch.complex64), whole.grad, rtol=1e-2, atol=1e-2)
 
@@ -116,4 +116,4 @@ def _run(op: Any, sample: Any, backward: bool) -> None:
     arguments, options = tree_map(on_gpu, ((sample.input, *sample.args), sample.kwargs))
     made = op(*arguments, **options)
     if backward and isinstance(made, Tensor) and made.requires_grad:
-        made.backward(torch.ones_like(made))
+        made.backward(torch.ones_like(made))  # type: ignore[no-untyped-call]
