@@ -12,7 +12,7 @@ from gen.samplers.backends.blocks import count_blocks
 from gen.samplers.logits import native
 from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
-likeliest = torch_backend.likeliest
+likeliest = torch_backend.likeliest  # no kernel: there is nothing to compile before top_logprobs or beams need it
 
 _SURVEYED, _SEARCHED = 8, 32  # blocks that a program works on at a time
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.samplers.backends import torch_backend, triton_backend
+from gen.samplers.backends import torch_backend, triton_backend, triton_cuts, triton_kernels
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
@@ -148,3 +148,14 @@ def test_keys_and_parameters_need_not_be_contiguous() -> None:
     rows = Parameters(**given).for_rows(logits)
     token_ids, _ = triton_backend.draw(logits, keys[::2], *rows)
     assert torch.equal(token_ids, torch_backend.draw(logits, keys[::2], *rows)[0])
+
+
+def test_the_likeliest_tokens_launch_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that top_logprobs and beams, which the warm-up does not know, compile nothing at their first token."""
+    logits = hard_logits(300, torch.float32)[KINDS].to(DEVICE)
+    expected = torch_backend.likeliest(logits, 4)
+    for module in (triton_kernels, triton_cuts):
+        for name in ("survey", "most_likely", "draw", "list_blocks", "find_cut"):
+            monkeypatch.setattr(module, name, None, raising=False)  # which cannot be launched
+    for one, other in zip(triton_backend.likeliest(logits, 4), expected, strict=True):
+        assert torch.equal(one, other)
