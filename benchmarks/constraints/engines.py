@@ -78,7 +78,7 @@ def _llguidance(model: Model) -> Engine:
 
 def _outlines_core(schema: Any) -> Accepts:
     """Its regular expression, matched by Python; its index of the vocabulary takes seconds more and is not made."""
-    from outlines_core.json_schema import build_regex_from_schema  # type: ignore[import-not-found]
+    from outlines_core.json_schema import build_regex_from_schema
 
     pattern = re.compile(build_regex_from_schema(json.dumps(schema)))
     return lambda text: pattern.fullmatch(text) is not None
