@@ -25,6 +25,7 @@ from pydantic import BaseModel, Field
 import gen
 from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.random_model import save_random_model
+from gen.models.sources import DEMO
 from gen.models.transformers.model import TransformersModel
 
 PROMPT = "Describe Ada Lovelace as JSON.\n"
@@ -164,7 +165,8 @@ def _outlines(model: TransformersModel, arguments: argparse.Namespace) -> Callab
     from outlines import Generator, from_transformers
     from transformers import AutoTokenizer
 
-    wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(arguments.model))
+    folder = DEMO if arguments.model == "demo" else arguments.model
+    wrapped = from_transformers(model.hf_model, AutoTokenizer.from_pretrained(folder))
     settings = {"max_new_tokens": arguments.new_tokens, "do_sample": False}
 
     def make() -> Callable[[int], list[Any]]:

@@ -46,7 +46,7 @@ class TypeKey:
                 for one in part.__mro__:
                     if one.__module__.partition(".")[0] not in _UNCHANGED:
                         self._class(one)
-        elif part in (None, Any, ...):
+        elif any(part is one for one in (None, Any, ...)):  # whose `==` may be anything
             self._parts.append(part)
         else:
             self.known = False
