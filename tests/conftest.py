@@ -2,6 +2,7 @@
 ones or the machine's.
 """
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if devices_for(item) <= found]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there by now out of Python's garbage collections, of which the tests cause thousands."""
+    gc.collect()
+    gc.freeze()
 
 
 def devices_for(item: pytest.Item) -> int:

@@ -27,7 +27,7 @@ def gpus() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", params=["llama", "qwen2", "qwen3"])
+@pytest.fixture(scope="session", params=["llama", "qwen3"])
 def exl2(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a checkpoint in EXL2, and one with the same values in float16."""
     folder = tmp_path_factory.mktemp("exl2")

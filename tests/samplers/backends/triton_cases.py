@@ -29,7 +29,7 @@ PARAMETERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("vocab", "parameters"),
-    [*((33, parameters) for parameters in PARAMETERS), *((1100, parameters) for parameters in PARAMETERS[3:])],
+    [*((33, parameters) for parameters in PARAMETERS), (1100, PARAMETERS[5])],
     ids=str,
 )
 def test_draws_are_the_torch_backends(vocab: int, parameters: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
     assert set(token_ids.flatten().tolist()) == {3, 130, 140}
 
 
-@pytest.mark.parametrize("parameters", [{"top_k": 40}, {"temperature": 2.0, "top_p": 0.9, "min_p": 0.01}], ids=str)
+@pytest.mark.parametrize("parameters", [{"temperature": 2.0, "top_k": 900, "top_p": 0.9, "min_p": 0.01}], ids=str)
 def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
     logits = hard_logits(5000, torch.float32)[[1, 3, 4]].to(DEVICE)  # Zipf, ties, flat
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
@@ -129,7 +129,7 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
         torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("parameters", [{"min_p": 0.05}, {"top_p": 0.8}, {"top_k": 3}, PARAMETERS[5]], ids=str)
+@pytest.mark.parametrize("parameters", [{"top_p": 0.8}, PARAMETERS[5]], ids=str)
 def test_dead_rows_give_token_zero_and_change_no_other_row(parameters: dict[str, Any]) -> None:
     logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
     keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
