@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from gen.loop.replay.observing import Call, is_plain
@@ -37,14 +38,22 @@ def _same(one: Any, two: Any, twins: dict[int, Tensor]) -> bool:
         return one.keys() == two.keys() and all(_same(value, two[key], twins) for key, value in one.items())
     if isinstance(one, slice):
         return _same((one.start, one.stop, one.step), (two.start, two.stop, two.step), twins)
-    return bool(one == two)
+    return _equal(one, two)
 
 
 def begin_alike(one: object, two: object) -> bool:
     """Whether two values are the same, or tensors that are laid out alike from the same place on."""
     if isinstance(one, Tensor) and isinstance(two, Tensor) and is_plain(one) and is_plain(two):
         return (one.data_ptr(), one.stride(), one.dtype) == (two.data_ptr(), two.stride(), two.dtype)
-    return one is two or (type(one) is type(two) and not isinstance(one, Tensor) and bool(one == two))
+    return one is two or (type(one) is type(two) and not isinstance(one, Tensor) and _equal(one, two))
+
+
+def _equal(one: Any, two: Any) -> bool:
+    """Whether two values of one type are equal; what does not say so with a single bool is not."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == two.dtype and np.array_equal(one, two)
+    found = one == two
+    return isinstance(found, bool | np.bool_) and bool(found)
 
 
 def _where(tensor: Tensor) -> tuple[object, ...]:

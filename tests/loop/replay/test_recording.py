@@ -1,7 +1,9 @@
 """Recorded steps against the steps themselves; every mistake that a step can make is planted, and must be refused."""
 
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -66,6 +68,10 @@ def selects_with_indices(m: Memory) -> Tensor:
     return m.cache[torch.arange(4), m.count.expand(4)]
 
 
+def selects_with_an_array(m: Memory) -> Tensor:
+    return m.x[:, torch.as_tensor(np.array([1, 5, 2]))] + m.x[:, cast(Any, np.array([0, 3, 3]))]
+
+
 def runs_a_module(m: Memory) -> Tensor:
     torch.manual_seed(1)
     result: Tensor = RUN(m.x)
@@ -76,7 +82,8 @@ RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn
 
 
 @pytest.mark.parametrize(
-    "step", [appends, unpacks, writes_with_operators, attends, selects_with_indices, runs_a_module]
+    "step",
+    [appends, unpacks, writes_with_operators, attends, selects_with_indices, selects_with_an_array, runs_a_module],
 )
 def test_a_recording_does_what_the_step_does(memory: Memory, step: Callable[[Memory], Tensor]) -> None:
     start = [tensor.clone() for tensor in memory.state()]
@@ -135,6 +142,11 @@ def counts_on_the_host(m: Memory) -> Tensor:
     return m.cache[:, m.host_count]
 
 
+def counts_in_an_array(m: Memory) -> Tensor:
+    m.host_count += 1
+    return m.cache[:, cast(Any, np.array([0, m.host_count]))]
+
+
 def replaces_a_tensor(m: Memory) -> Tensor:
     m.replaced = m.replaced + 1
     return m.replaced * 2
@@ -167,6 +179,7 @@ def hides_an_operation(m: Memory) -> Tensor:
         (selects_with_a_mask, "selects by a mask of bool"),
         (looks_for_what_is_not_zero, "reads on the host what it has computed: aten::nonzero"),
         (counts_on_the_host, "does something else at its next call"),
+        (counts_in_an_array, "does something else at its next call"),
         (replaces_a_tensor, "does something else at its next call"),
         (draws_a_token, "draws random numbers of torch's: aten::multinomial"),
         (draws_noise, "draws random numbers of torch's: aten::rand"),
