@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 from gen.samplers.backends import cpu_passes, torch_backend
-from gen.samplers.backends.blocks import block_maxima
 from gen.samplers.parameters import Parameters
 
 Cases = dict[str, Callable[[], object]]
@@ -64,7 +63,7 @@ def our_cases(logits: Tensor) -> Cases:
     rows = len(logits)
     weights, keys = torch.zeros(rows), torch.arange(rows)
     cases: Cases = {
-        "gen: greedy, ids alone": lambda: cpu_passes.best_token(logits, block_maxima(logits)),
+        "gen: greedy, ids alone": lambda: cpu_passes.best_tokens(logits.float()),
         "gen: greedy": _step(GreedySampler(), logits, weights, keys),
     }
     for name, settings in SETTINGS.items():
