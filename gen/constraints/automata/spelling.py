@@ -1,7 +1,8 @@
 """Characters as bytes: automata over code points become automata over UTF-8, or over the content of JSON strings.
 
-Each set of characters is written once as a small automaton, which is copied wherever it stands. Example: "é" is the
-bytes C3 A9, so that an edge of "é" from 0 to 1 becomes 0 --C3--> 2 --A9--> 1.
+Characters that are bytes as they are stay edges. Each other set of characters is written once as a small automaton,
+which is copied to each state that it leads to. Example: "é" is the bytes C3 A9, so that edges of "é" from 0 and from 1
+to 2 become 0 --C3--> 3, 1 --C3--> 3, 3 --A9--> 2.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.arrays import Bools, Ints, ranges
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
@@ -22,6 +23,10 @@ Bytes = tuple[tuple[int, int], ...]
 
 Encode = Callable[[int, int], tuple[Bytes, ...]]
 """How a range of code points is written in bytes."""
+
+
+_BOUNDS = np.array([0, 32, 34, 35, 92, 93, 128, LAST + 1], np.int32)
+"""Where ranges of characters begin: every second one, from 32 to 33 on, is bytes as it is, in JSON strings too."""
 
 
 def raw_table(texts: Dfa, deadline: float) -> Table:
@@ -39,11 +44,24 @@ def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
     place = np.arange(len(texts.final), dtype=np.int32) + (nfa.new(len(texts.final) - 1) - 1)
     place[0] = begin
     nfa.join_all(place[texts.final], end)
-    for ranges, pairs in _by_characters(texts.edges):
-        character = _character(ranges, encode)
+    edges, alone = _pieces(texts.edges)
+    edges[:, 0], edges[:, 3] = place[edges[:, 0]], place[edges[:, 3]]
+    nfa.put(edges[alone])
+    for characters, pairs in _by_characters(edges[~alone]):
+        character = _character(characters, encode)
         if character is not None:
-            _copy(nfa, character, place[pairs])
+            _copy(nfa, character, pairs)
     return end
+
+
+def _pieces(edges: Ints) -> tuple[Ints, Bools]:
+    """Edges cut where characters begin or end that are bytes as they are, and which pieces are such characters."""
+    first, last = (np.searchsorted(_BOUNDS, edges[:, column], side="right") - 1 for column in (1, 2))
+    piece = ranges(first, last + 1)
+    edges = np.repeat(edges, last + 1 - first, 0)
+    edges[:, 1] = np.maximum(edges[:, 1], _BOUNDS[piece])
+    edges[:, 2] = np.minimum(edges[:, 2], _BOUNDS[piece + 1] - 1)
+    return edges, piece % 2 == 1
 
 
 def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:
@@ -56,22 +74,29 @@ def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]
     first = np.flatnonzero(new)
     sizes = np.diff(np.append(first, len(edges)))
     found: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    ranges = list(zip(edges[:, 1].tolist(), edges[:, 2].tolist(), strict=True))
+    characters = list(zip(edges[:, 1].tolist(), edges[:, 2].tolist(), strict=True))
     for at, size in zip(first.tolist(), sizes.tolist(), strict=True):
-        found.setdefault(tuple(ranges[at : at + size]), []).append(at)
-    return [(characters, edges[places][:, [0, 3]]) for characters, places in found.items()]
+        found.setdefault(tuple(characters[at : at + size]), []).append(at)
+    return [(one, edges[places][:, [0, 3]]) for one, places in found.items()]
 
 
 def _copy(nfa: Nfa, character: Dfa, pairs: Ints) -> None:
-    """Copy the automaton of one character, whose only final state is the last one, between pairs of states."""
+    """Copy the automaton of one character, whose only final state is the last one, between pairs of states; those that
+    lead to one state share all but the first byte.
+    """
     last = len(character.final) - 1
-    place = np.empty((len(pairs), last + 1), np.int32)
-    place[:, 0], place[:, last] = pairs[:, 0], pairs[:, 1]
-    inner = len(pairs) * (last - 1)
-    place[:, 1:last] = (np.arange(inner, dtype=np.int32) + nfa.new(inner)).reshape(len(pairs), last - 1)
-    edges = np.repeat(character.edges[None], len(pairs), 0)
-    edges[:, :, 0], edges[:, :, 3] = place[:, character.edges[:, 0]], place[:, character.edges[:, 3]]
-    nfa.put(edges.reshape(-1, 4))
+    ends, which = np.unique(pairs[:, 1], return_inverse=True)
+    place = np.empty((len(ends), last + 1), np.int32)
+    place[:, last] = ends
+    inner = len(ends) * (last - 1)
+    place[:, 1:last] = (np.arange(inner, dtype=np.int32) + nfa.new(inner)).reshape(len(ends), last - 1)
+    first = int(np.searchsorted(character.edges[:, 0], 1))
+    begin = np.repeat(character.edges[None, :first], len(pairs), 0)
+    begin[:, :, 0], begin[:, :, 3] = pairs[:, :1], place[which[:, None], character.edges[:first, 3]]
+    inside = np.repeat(character.edges[None, first:], len(ends), 0)
+    inside[:, :, 0], inside[:, :, 3] = place[:, character.edges[first:, 0]], place[:, character.edges[first:, 3]]
+    nfa.put(begin.reshape(-1, 4))
+    nfa.put(inside.reshape(-1, 4))
 
 
 @lru_cache(2048)
