@@ -16,7 +16,7 @@ from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.isolation import isolated
 from gen.models.base import Model
-from gen.requests.reading import check_model
+from gen.requests.reading import check_loaded
 from gen.tokenizers import Tokenizer
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
@@ -37,7 +37,7 @@ def compile(model: Model, output_type: Any) -> Constraint:
         ConstraintError: it is no output type, no text at all meets it, neither engine can hold to it, or the
             tokenizer's tokens are not known as bytes. The message names what is in the way, and where.
     """
-    check_model(model)
+    check_loaded(model)
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
     return carry_out(model, read_plan(output_type))

@@ -83,14 +83,19 @@ def read_requests(
 
 def check_model(model: Model) -> None:
     """Raise unless this is a loaded model that can still be run as it was taken."""
+    check_loaded(model)
+    if isinstance(model, Checked):
+        model.check()
+
+
+def check_loaded(model: Model) -> None:
+    """Raise unless this is a loaded model."""
     needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
     if not all(hasattr(model, name) for name in needed):
         hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
         if hasattr(model, "config"):
             hint = "; give gen.from_transformers(model, tokenizer)"
         raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
-    if isinstance(model, Checked):
-        model.check()
 
 
 def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gen.constraints.automata.arrays import by_number
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import MAX_STATES, TooLarge, check_deadline
@@ -21,44 +22,47 @@ def both(
     one: Dfa | None, other: Dfa | None, deadline: float, *, without: bool = False, max_states: int = MAX_STATES
 ) -> Dfa | None:
     """The texts of `one` that are also in `other`; or, `without`, that are not. Raises TooLarge."""
-    if one is None or (other is None and not without):
-        return None
-    if other is None or (other is ANY and not without):
-        return one
-    if one is ANY and not without:
-        return other
-    gone = len(other.final)  # the state of `other` after what no text of it begins with
-    beside = [*other.lines, []]
+    if without:
+        other = _all_but(other)
+    if one is None or other is None or one is ANY or other is ANY:
+        return other if one is ANY or other is None else one
+    width = len(other.final)
     number = {0: 0}  # pairs, as whole numbers
     order = [0]
     edges = array("i")
     for place, pair in enumerate(order):
-        here, there = divmod(pair, gone + 1)
+        here, there = divmod(pair, width)
         for low, high, target in one.lines[here]:
-            at = low
-            steps: list[int] = []
-            for low2, high2, target2 in beside[there]:
-                if high2 < at or low2 > high:
-                    continue
-                if without and low2 > at:
-                    steps += (at, low2 - 1, gone)
-                steps += (max(at, low2), min(high, high2), target2)
-                at = high2 + 1
-            if without and at <= high:
-                steps += (at, high, gone)
-            for step in range(0, len(steps), 3):
-                after = target * (gone + 1) + steps[step + 2]
-                if after not in number:
-                    number[after] = len(order)
-                    order.append(after)
-                edges.extend((place, steps[step], steps[step + 1], number[after]))
+            for low2, high2, target2 in other.lines[there]:
+                if high2 >= low and low2 <= high:
+                    after = target * width + target2
+                    if after not in number:
+                        number[after] = len(order)
+                        order.append(after)
+                    edges.extend((place, max(low, low2), min(high, high2), number[after]))
         if len(order) > max_states:
             raise TooLarge(f"more than {max_states} states")
         if place % 256 == 0:
             check_deadline(deadline)
-    mine, theirs = np.divmod(np.array(order), gone + 1)
-    ends = np.append(other.final, False)[theirs]
-    return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[mine] & (~ends if without else ends))
+    mine, theirs = np.divmod(np.array(order), width)
+    return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[mine] & other.final[theirs])
+
+
+def _all_but(texts: Dfa | None) -> Dfa | None:
+    """All texts but these."""
+    if texts is None or texts is ANY:
+        return ANY if texts is None else None
+    count = len(texts.final)
+    behind = np.full((count, 4), LAST + 1, np.int32)  # an edge behind the last one of each state
+    behind[:, 0] = np.arange(count)
+    gaps = np.concatenate((texts.edges, behind))
+    gaps = gaps[by_number(gaps)]
+    begin = np.append(0, gaps[:-1, 2] + 1)
+    begin[1:][gaps[1:, 0] != gaps[:-1, 0]] = 0
+    gaps[:, 2], gaps[:, 1], gaps[:, 3] = gaps[:, 1] - 1, begin, count
+    gaps = gaps[gaps[:, 1] <= gaps[:, 2]]
+    anything = np.array([[count, 0, LAST, count]], np.int32)
+    return trimmed(np.concatenate((texts.edges, gaps, anything)), np.append(~texts.final, True))
 
 
 def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = MAX_STATES) -> Dfa | None:

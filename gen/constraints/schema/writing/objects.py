@@ -160,13 +160,16 @@ def _others(writer: "Writer", part: Part, allowed: Dfa | None, place: "Place") -
     patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
     if len(patterns) > _MOST_PATTERNS:
         raise Unsupported(f"patternProperties at {place.path}: more than {_MOST_PATTERNS} patterns")
+    closed = writer.closed and is_closed(part)
+    if closed and not patterns:
+        return []
     path = f"{place.path}/patternProperties"
     taken = listed(sorted({*listed_names(part), *part.absent}))
     rest = both(allowed, taken, writer.deadline, without=True)
     out = []
     for bits in range(1 << len(patterns)):
         matching = [pattern for number, pattern in enumerate(patterns) if bits >> number & 1]
-        if not matching and writer.closed and is_closed(part):
+        if not matching and closed:
             continue
         schemas: list[Any] = []
         for one in part.properties:
