@@ -1,7 +1,7 @@
 """Parts as an automaton over bytes: every value that a schema allows, as it is written."""
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from gen.constraints.automata.determinising import determinise
@@ -9,7 +9,7 @@ from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline, deadline_in
 from gen.constraints.automata.nfa import Mark, Nfa
 from gen.constraints.automata.spelling import json_content, spell
-from gen.constraints.automata.texts import listed
+from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part
@@ -104,6 +104,8 @@ class Writer:
 
     def string(self, state: int, texts: Dfa) -> int:
         """Write any of some texts as a JSON string."""
+        if texts is ANY:
+            return self.nfa.insert(_any_string(), state)
         return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
 
     def _part(self, part: Part, state: int, place: Place) -> Iterator[int | None]:
@@ -152,6 +154,15 @@ class Writer:
         shift = self.nfa.copy(written.begin, written.beyond)
         self.nfa.join(state, written.start + shift)
         return written.end + shift
+
+
+@cache
+def _any_string() -> Dfa:
+    """Any JSON string: the same in all schemas."""
+    nfa = Nfa()
+    start = nfa.state()
+    end = nfa.spell(spell(nfa, ANY, nfa.spell(start, b'"'), json_content), b'"')
+    return determinise(nfa, start, end, deadline=deadline_in(60))
 
 
 @lru_cache(256)
