@@ -51,6 +51,16 @@ def test_states_that_differ_only_farther_than_a_token_reaches_are_one_group() ->
     assert far[after_x] != far[after_y]
 
 
+@pytest.mark.parametrize(
+    "pattern", ["x(ab1|ba2)|y(ba1|ab2)", "xa?|ya", "x(aab|bba)|y(abb|baa)", "x([a-c]d|de)|y(d[a-c]|ed)"]
+)
+def test_states_differ_by_the_order_of_bytes_and_by_what_may_end(pattern: str) -> None:
+    table, needed = closable(regex_table(pattern), Vocabulary([*(bytes([byte]) for byte in range(128)), b""]))
+    groups, _ = groups_of(table, needed, 8)
+    after_x, after_y = (table.next[1, table.classes[ord(letter)]] for letter in "xy")
+    assert groups[after_x] != groups[after_y]
+
+
 @pytest.mark.parametrize("number", range(1, 100, 5))
 @pytest.mark.parametrize("depth", [1, 2, 5, 40])
 def test_there_are_as_few_groups_as_can_be(number: int, depth: int) -> None:
