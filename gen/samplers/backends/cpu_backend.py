@@ -15,11 +15,18 @@ import math
 import torch
 from torch import Tensor
 
-from gen.samplers.backends.blocks import largest
+from gen.samplers.backends.blocks import BLOCK, largest, whole_blocks
 from gen.samplers.backends.cpu_draws import draw_from_all, draw_from_few, draw_whole
-from gen.samplers.backends.cpu_passes import LARGEST, best_tokens, block_masses, cleaned, logprobs_of_best, survey
-from gen.samplers.backends.cpu_settings import COLD, read_settings
-from gen.samplers.backends.race import LOG2_E
+from gen.samplers.backends.cpu_passes import (
+    all_finite,
+    best_logprobs,
+    best_of_large,
+    block_masses,
+    cleaned,
+    survey,
+)
+from gen.samplers.backends.cpu_settings import read_settings
+from gen.samplers.backends.race import LOG2_E, mass_of
 from gen.samplers.logits import native
 from gen.samplers.parameters import Column
 
@@ -29,25 +36,17 @@ _NARROW, _SMALL = 2**12, 2**16  # rows so long, or so many logits where nothing 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     """As `torch_backend.most_likely`."""
-    logits = native(logits).float()
-    token_ids, logprobs = _most_likely(logits)
-    unusual = [row for row, logprob in enumerate(logprobs) if math.isnan(logprob)]
-    if unusual:
-        values = cleaned(logits[unusual])
-        values -= values.amax(-1, keepdim=True).clamp_(min=-LARGEST)
-        token_ids[unusual], found = _most_likely(values)
-        for row, logprob in zip(unusual, found, strict=True):
-            logprobs[row] = -math.inf if math.isnan(logprob) else logprob
-    return token_ids, torch.tensor(logprobs, dtype=torch.float32, device="cpu")
-
-
-def _most_likely(logits: Tensor) -> tuple[Tensor, list[float]]:
+    logits = native(logits)
     if logits.numel() > _SMALL:
-        token_ids = best_tokens(logits)
-        top = logits.gather(1, token_ids)
-    else:
-        top, token_ids = logits.max(-1, keepdim=True)
-    return token_ids, logprobs_of_best(logits, top)
+        logits, token_ids, top = best_of_large(logits)
+        return token_ids, best_logprobs(block_masses(logits, top, _LOG2_E))
+    values = whole_blocks(logits)
+    top, token_ids = values.max(-1, keepdim=True)
+    if not all_finite(top):
+        values = cleaned(values)
+        top, token_ids = values.max(-1, keepdim=True)
+    blocks = torch.unflatten(mass_of(values, top, _LOG2_E), 1, (-1, BLOCK)).sum(-1)
+    return token_ids, best_logprobs(blocks)
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -67,13 +66,8 @@ def draw(
     narrow = logits.shape[1] <= _NARROW
     settings = read_settings(logits.shape[1], temperature, top_k, top_p, min_p, few_calls=narrow)
     kinds = set(settings.kinds)
-    if kinds == {COLD}:
-        return most_likely(logits)
     if narrow or (logits.numel() <= _SMALL and not settings.cuts):
         token_ids, logprobs = draw_whole(logits, keys, settings)
-        cold = [row for row, kind in enumerate(settings.kinds) if kind == COLD]
-        if cold:
-            token_ids[cold], logprobs[cold] = most_likely(logits[cold])
     elif len(kinds) > 1:
         token_ids = torch.empty((len(keys), 1), dtype=torch.int64, device="cpu")
         logprobs = torch.empty(len(keys), dtype=torch.float32, device="cpu")

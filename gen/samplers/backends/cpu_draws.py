@@ -9,6 +9,7 @@ from gen.samplers.backends.blocks import BLOCK, largest, whole_blocks
 from gen.samplers.backends.cpu_cuts import cut_, cut_head_, depth_of, rank
 from gen.samplers.backends.cpu_passes import (
     all_finite,
+    best_token,
     block_masses,
     cleaned,
     survey,
@@ -38,6 +39,8 @@ def draw_whole(logits: Tensor, keys: Tensor, settings: Settings, *, wide: bool =
     )
     rows, block = _rows(len(keys)), winner(among, blocks, keepdim=False)
     token_ids = torch.add(winner(inside, by_block[rows, block], keepdim=False), block, alpha=BLOCK)
+    if settings.cold is not None:
+        token_ids = torch.where(settings.cold.squeeze(1), values.argmax(-1), token_ids)
     logprobs = mass[rows, token_ids]
     torch.log(logprobs / blocks.sum(-1, dtype=torch.float64), out=logprobs)
     return token_ids.unsqueeze(1), logprobs if alive else none_of_dead_(logprobs)
@@ -52,7 +55,7 @@ def _ranked(values: Tensor, settings: Settings, *, wide: bool) -> tuple[tuple[Te
 
 def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
     """A draw from large logits of which nothing is cut."""
-    logits, _, top, _ = survey(logits)
+    logits, maxima, top, _ = survey(logits)
     blocks = block_masses(logits, top, settings.scale)
     inside, among = torch.split(
         log_uniform(keys.unsqueeze(1), _distances(blocks.shape[1])), [BLOCK, blocks.shape[1]], 1
@@ -65,6 +68,9 @@ def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
         mass.mul_(token_ids <= last)
     place = winner(inside, mass)
     token_ids, mass = token_ids.gather(1, place), mass.gather(1, place)
+    if settings.cold is not None:
+        token_ids = torch.where(settings.cold, best_token(logits, maxima), token_ids)
+        mass.masked_fill_(settings.cold, 1)
     return token_ids, log_probability(mass, blocks.sum(-1, keepdim=True, dtype=torch.float64))
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from gen.samplers.backends.blocks import BLOCK, block_maxima, count_blocks, whole_blocks
-from gen.samplers.backends.race import LOG2_E, mass_of
+from gen.samplers.backends.race import mass_of
 
 LARGEST = torch.finfo(torch.float32).max
 _PIECE = 2**19  # how many logits are worked on at a time
-_LOG2_E, _LN_2 = float(LOG2_E), math.log(2)
 
 
 class Survey(NamedTuple):
@@ -55,62 +54,46 @@ def cleaned(values: Tensor) -> Tensor:
     return values.nan_to_num(nan=-math.inf, posinf=LARGEST, neginf=-math.inf)
 
 
-def tokens_of(block: Tensor) -> Tensor:
-    """The tokens (rows, 128) of a block each (rows, 1), beyond the end of the vocabulary too."""
-    return torch.add(_places(), block, alpha=BLOCK)
-
-
-def best_tokens(logits: Tensor) -> Tensor:
-    """The lowest index of each row's maximum, (rows, 1) int64; that of a NaN where there is one.
-
-    NumPy finds it in a tenth of the time that torch's argmax takes.
+def best_of_large(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The lowest index of each row's maximum.
 
     Args:
-        logits: (rows, vocab), float32.
+        logits: (rows, vocab), of any type that `gen.samplers.logits.native` gives.
+    Returns:
+        The logits, without NaN and +inf; (rows, 1) int64, the tokens; (rows, 1) float32, their logits.
     """
+    if logits.dtype == torch.float32:
+        token_ids = argmax(logits)
+        top = logits.gather(1, token_ids)
+        if all_finite(top):
+            return logits, token_ids, top
+    logits, maxima, top, _ = survey(logits)
+    return logits, best_token(logits, maxima), top
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """What torch.argmax gives, (rows, 1), for logits in float32: NumPy needs a tenth of the time."""
     return torch.from_numpy(logits.detach().numpy().argmax(-1, keepdims=True))
 
 
-def logprobs_of_best(logits: Tensor, top: Tensor) -> list[float]:
-    """The log-probability of each row's largest logit; NaN where a row holds NaN or +inf, no number, or numbers near
-    float32's largest.
-
-    Masses are relative to a power of two near the largest, so that one operation scales and shifts, and rounds once.
-
-    Args:
-        logits: (rows, vocab), float32.
-        top: (rows, 1), float32: the largest.
-    """
-    rows, vocab = logits.shape
-    shift = torch.mul(top, -_LOG2_E).round_()
-    if rows * vocab <= _PIECE:
-        sums = _block_sums(torch.add(shift, whole_blocks(logits), alpha=_LOG2_E))
-    else:
-        size, blocks = _rows_of_piece(logits), count_blocks(vocab)
-        buffer = torch.empty((size, blocks * BLOCK), dtype=torch.float32, device="cpu")
-        sums = torch.empty((rows, blocks), dtype=torch.float32, device="cpu")
-        for first in range(0, rows, size):
-            here = slice(first, first + size)
-            piece = buffer[: rows - first]
-            piece[:, vocab:] = -math.inf
-            torch.add(shift[here], logits[here], alpha=_LOG2_E, out=piece[:, :vocab])
-            sums[here] = _block_sums(piece)
-    totals = sums.sum(-1, dtype=torch.float64).tolist()
-    return [
-        min((logit * _LOG2_E + own - math.log2(total)) * _LN_2, 0.0) if 0 < total < math.inf else math.nan
-        for [logit], [own], total in zip(top.tolist(), shift.tolist(), totals, strict=True)
-    ]
+def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
+    """The lowest index of each row's maximum, (rows, 1), from the maxima of its blocks."""
+    token_ids = tokens_of(maxima.argmax(-1, keepdim=True))
+    if logits.shape[1] % BLOCK:
+        token_ids.clamp_(max=logits.shape[1] - 1)  # the last one again, and the first of equals is taken
+    return token_ids.gather(1, logits.gather(1, token_ids).argmax(-1, keepdim=True))
 
 
-def _block_sums(exponents: Tensor) -> Tensor:
-    return torch.unflatten(exponents.exp2_(), 1, (-1, BLOCK)).sum(-1)
+def tokens_of(block: Tensor) -> Tensor:
+    """The tokens (rows, 128) of a block each (rows, 1), beyond the end of the vocabulary too."""
+    return torch.add(_places(), block, alpha=BLOCK)
 
 
 def block_masses(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     """The mass of each block (rows, blocks), float32, relative to the row's largest logit; see `race.mass_of`."""
     rows, vocab = logits.shape
     full = vocab // BLOCK
-    size = _rows_of_piece(logits)
+    size = min(max(1, _PIECE // vocab), rows)
     buffer = torch.empty((size, full, BLOCK), dtype=torch.float32, device="cpu")  # fresh pages cost more than sums
     masses = torch.empty((rows, count_blocks(vocab)), dtype=torch.float32, device="cpu")
     blocks = torch.unflatten(logits[:, : full * BLOCK], 1, (full, BLOCK))
@@ -128,9 +111,11 @@ def block_masses(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     return masses
 
 
-def _rows_of_piece(logits: Tensor) -> int:
-    rows, vocab = logits.shape
-    return min(max(1, _PIECE // vocab), rows)
+def best_logprobs(blocks: Tensor) -> Tensor:
+    """The log-probability of each row's best token (rows,), float32, whose mass is 1 among blocks (rows, blocks)."""
+    totals = blocks.sum(-1, dtype=torch.float64).tolist()
+    logprobs = [-math.log(total) if total > 0 else -math.inf for total in totals]
+    return torch.tensor(logprobs, dtype=torch.float32, device="cpu")
 
 
 @lru_cache(maxsize=1)

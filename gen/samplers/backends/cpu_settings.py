@@ -13,7 +13,6 @@ from gen.samplers.backends.race import LOG2_E
 from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
 Numbers = tuple[float, ...]
-COLD = 4
 _ALL = 2**62
 _LOG2_E = float(LOG2_E)
 
@@ -32,9 +31,9 @@ class Settings(NamedTuple):
         top_p: float64; None where it leaves all rows alone.
         no_top_p: as `no_top_k`.
         min_p: float32; None where it leaves all rows alone.
+        cold: bool: rows of temperature 0, which nothing cuts; None where there is none.
         dead: bool: rows with NaN for a parameter; None where there is none.
-        kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p; COLD with
-            temperature 0, where the others do not count.
+        kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p.
         edges: int64 (rows, 4): 0, 1, `place` and the one after it, where all rows have top-k and top-p; one row where
             all have the same.
     """
@@ -47,6 +46,7 @@ class Settings(NamedTuple):
     top_p: float | Tensor | None
     no_top_p: Tensor | None
     min_p: float | Tensor | None
+    cold: Tensor | None
     dead: Tensor | None
     kinds: tuple[int, ...]
     edges: Tensor | None
@@ -54,7 +54,7 @@ class Settings(NamedTuple):
     @property
     def cuts(self) -> bool:
         """Whether anything is cut of any row."""
-        return not {0, COLD}.issuperset(self.kinds)
+        return any(self.kinds)
 
 
 def read_settings(
@@ -93,7 +93,7 @@ class _Row(NamedTuple):
     top_k: int
     top_p: float
     min_p: float
-    kind: int
+    cold: bool
     dead: bool
 
 
@@ -103,7 +103,7 @@ def _settings(vocab: int, temperatures: Numbers, ks: Numbers, ps: Numbers, floor
     count = max(map(len, columns))
     every = zip(*(column if len(column) == count else column * count for column in columns), strict=True)
     rows = [_row(vocab, *values) for values in every]
-    scales, top_ks, top_ps, min_ps, kinds, dead = zip(*rows, strict=True)
+    scales, top_ks, top_ps, min_ps, cold, dead = zip(*rows, strict=True)
     both = max(top_ks) < _ALL and max(top_ps) < 1
     with torch.inference_mode(False):
         return Settings(
@@ -115,8 +115,9 @@ def _settings(vocab: int, temperatures: Numbers, ks: Numbers, ps: Numbers, floor
             None if min(top_ps) >= 1 else _column(top_ps, torch.float64),
             _mask([p >= 1 for p in top_ps]),
             None if max(min_ps) <= 0 else _column(min_ps, torch.float32),
+            _mask(cold),
             _mask(dead),
-            kinds,
+            tuple(1 if row.top_k < _ALL else 2 if row.top_p < 1 else 3 if row.min_p > 0 else 0 for row in rows),
             torch.tensor([(0, 1, k - 1, k) for k in top_ks], device="cpu") if both else None,
         )
 
@@ -124,13 +125,11 @@ def _settings(vocab: int, temperatures: Numbers, ks: Numbers, ps: Numbers, floor
 def _row(vocab: int, temperature: float, k: float, p: float, floor: float) -> _Row:
     dead = any(map(math.isnan, (temperature, p, floor)))
     if dead or temperature <= 0:
-        return _Row(_LOG2_E, _ALL, 1.0, 0.0, 0 if dead else COLD, dead)
+        return _Row(_LOG2_E, _ALL, 1.0, 0.0, not dead, dead)
     temperature = min(max(temperature, SMALLEST), LARGEST)
     rounded = struct.unpack("f", struct.pack("f", temperature))[0]
     top_k = _ALL if k >= vocab else max(int(k), 1)
-    top_p, min_p = min(max(p, SMALLEST), 1.0), min(max(floor, 0.0), 1.0)
-    kind = 1 if top_k < _ALL else 2 if top_p < 1 else 3 if min_p > 0 else 0
-    return _Row(_LOG2_E / rounded, top_k, top_p, min_p, kind, False)
+    return _Row(_LOG2_E / rounded, top_k, min(max(p, SMALLEST), 1.0), min(max(floor, 0.0), 1.0), False, False)
 
 
 def _column(numbers: Sequence[float], dtype: torch.dtype) -> Any:
