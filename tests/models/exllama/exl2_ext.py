@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from tests.models.exllama.exllamav2_ext import check_devices, head_norm, rms_norm, rope_
+from tests.models.exllama.exllamav2_ext import check_devices, kernel, normed, turned
 
 Loras = Mapping[int, Tensor]
 
@@ -21,6 +21,7 @@ Loras = Mapping[int, Tensor]
 class _Matrix:
     weight: Tensor
     bias: Tensor | None
+    packed: Tensor  # whose device the matrix is on
 
     def __call__(self, x: Tensor) -> Tensor:
         y = torch.matmul(x, self.weight)
@@ -36,13 +37,15 @@ class _Layer:
     matrices: Sequence[_Matrix]
     heads: tuple[int, int, int] = (0, 0, 0)  # of queries, of keys; and their size
     head_norms: Sequence[Tensor] = ()
-    neox: bool = True
     loras: Sequence[tuple[Loras, Loras]] = field(default_factory=list)
 
+    def check_devices(self, x: Tensor, loras: Sequence[int]) -> None:
+        """Refuse what is on another device than the layer, and LoRAs that are."""
+        on_it = [half[lora] for pair in self.loras for half in pair for lora in loras if lora in half]
+        check_devices(x, self.norm, *(matrix.packed for matrix in self.matrices), *on_it)
+
     def normed(self, x: Tensor) -> Tensor:
-        y = torch.empty_like(x)
-        rms_norm(x, self.norm, y, self.epsilon)
-        return y
+        return normed(x, self.norm, self.epsilon).to(x.dtype)
 
     def apply(self, number: int, x: Tensor, loras: Sequence[int]) -> Tensor:
         """x by one of the matrices, with LoRAs."""
@@ -74,6 +77,7 @@ def make_group_map(groups: Tensor, packed_rows: int) -> Tensor:
     return torch.tensor(made, dtype=torch.int16, device="cpu")
 
 
+@kernel
 def make_q_matrix(
     packed: Tensor,
     perm: Tensor,
@@ -90,7 +94,6 @@ def make_q_matrix(
     scratch_rows: int,
 ) -> int:
     assert gptq_zeros.is_meta, "GPTQ is not in the stub"
-    check_devices(packed, perm, inverse_perm, scales, largest_scales, groups, group_map, bias, scratch)
     parts = []
     pairs = groups.view(-1, 2).tolist()
     ends = [first for _, first in pairs[1:]] + [len(packed)]
@@ -107,7 +110,7 @@ def make_q_matrix(
     order = _given(perm)
     weight = rows if order is None else torch.empty_like(rows).index_copy_(0, order.long() & 0xFFFF, rows)
     handle = next(_handles)
-    _matrices[handle] = _Matrix(weight, _given(bias))
+    _matrices[handle] = _Matrix(weight, _given(bias), packed)
     return handle
 
 
@@ -115,19 +118,25 @@ def free_q_matrix(handle: int) -> None:
     del _matrices[handle]
 
 
+@kernel
 def reconstruct(handle: int, output: Tensor) -> None:
+    check_devices(output, _matrices[handle].packed)
     output.copy_(_matrices[handle].weight)
 
 
+@kernel
 def gemm_half_q_half(x: Tensor, handle: int, output: Tensor, force_cuda: bool) -> None:
+    check_devices(x, _matrices[handle].packed)
     output.copy_(_matrices[handle](x))
 
 
+@kernel
 def tensor_remap(tensor: Tensor, index: Tensor) -> None:
     """Columns in another order, on the CPU."""
     tensor.copy_(tensor[:, index.long()])
 
 
+@kernel
 def tensor_remap_4bit(tensor: Tensor, index: Tensor) -> None:
     """The same of columns of 4 bits, 8 in each number."""
     shifts = 4 * torch.arange(8, device="cpu")
@@ -166,10 +175,10 @@ def make_q_attn(
 ) -> int:
     assert norm_is_rms and residual and after.is_meta and not residual_in_float32 and rotated == head_size
     norms = [norm for norm in (q_norm, k_norm) if not norm.is_meta]
-    assert not norms or head_norm_is_rms
+    assert rope_style == 2 and (head_norm_is_rms or not norms)
     handle = next(_handles)
     matrices = [_matrices[one] for one in (q, k, v, o)]
-    _layers[handle] = _Layer(norm, epsilon, matrices, (heads, kv_heads, head_size), norms, rope_style == 2)
+    _layers[handle] = _Layer(norm, epsilon, matrices, (heads, kv_heads, head_size), norms)
     return handle
 
 
@@ -177,6 +186,7 @@ def free_q_attn(handle: int) -> None:
     del _layers[handle]
 
 
+@kernel
 def q_attn_forward_1(
     handle: int,
     x: Tensor,
@@ -193,22 +203,25 @@ def q_attn_forward_1(
     scratch: Tensor,
 ) -> None:
     layer = _layers[handle]
-    check_devices(x, offsets, q, k, v, sin, cos, layer.norm)
+    layer.check_devices(x, loras)
     heads, kv_heads, size = layer.heads
-    normed = layer.normed(x.view(rows * width, -1))
+    values = layer.normed(x.view(rows * width, -1))
     for number, (target, count_of_heads) in enumerate(((q, heads), (k, kv_heads), (v, kv_heads))):
-        made = layer.apply(number, normed, loras).view(rows, width, count_of_heads, size)
+        made = layer.apply(number, values, loras).view(rows, width, count_of_heads, size)
         if number < 2:
             if layer.head_norms:
-                head_norm(made.clone(), layer.head_norms[number], None, made, layer.epsilon, True)
-            rope_(made, sin, cos, past_len, count_of_heads, size, offsets, layer.neox)
+                made = normed(made, layer.head_norms[number], layer.epsilon).to(x.dtype)
+            made = turned(made, sin, cos, past_len, offsets)
         target.view(rows, width, count_of_heads, size).copy_(made)
 
 
+@kernel
 def q_attn_forward_2(
     handle: int, x: Tensor, attended: Tensor, rows: int, width: int, loras: Sequence[int], scratch: Tensor
 ) -> None:
-    made = _layers[handle].apply(3, attended.reshape(rows * width, -1), loras)
+    layer = _layers[handle]
+    layer.check_devices(x, loras)
+    made = layer.apply(3, attended.reshape(rows * width, -1), loras)
     x.add_(made.view_as(x))
 
 
@@ -256,10 +269,12 @@ def free_q_mlp(handle: int) -> None:
     del _layers[handle]
 
 
+@kernel
 def q_mlp_forward_(handle: int, x: Tensor, loras: Sequence[int], scratch: Tensor) -> None:
     layer = _layers[handle]
-    normed = layer.normed(x.view(-1, x.shape[-1]))
-    held = silu(layer.apply(0, normed, loras)) * layer.apply(1, normed, loras)
+    layer.check_devices(x, loras)
+    values = layer.normed(x.view(-1, x.shape[-1]))
+    held = silu(layer.apply(0, values, loras)) * layer.apply(1, values, loras)
     x.add_(layer.apply(2, held, loras).view_as(x))
 
 

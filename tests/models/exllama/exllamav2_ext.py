@@ -4,9 +4,17 @@ Each function refuses tensors of two devices, as its kernels would by reading wr
 in `exl2_ext`. `test_on_a_gpu.py` compares each function with the compiled one.
 """
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
+from gen.testing.tensors.plain_tensors import as_plain
+from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 BLOCK = 512  # values of a cache that are quantised together
 SIZES = {4: (4, 4), 6: (8, 4), 8: (8, 8)}  # bits of keys and of values, by the number that the caches have
 
@@ -17,23 +25,48 @@ def check_devices(*tensors: Tensor | None) -> None:
         raise RuntimeError(f"Expected all tensors to be on the same device, but the extension was given {devices}")
 
 
+def kernel(function: Function) -> Function:
+    """A function as one launch: as with what is compiled, a virtual GPU sees what goes in and what comes out alone."""
+
+    @wraps(function)
+    def launch(*given: Any) -> Any:
+        tensors = [one for one in given if isinstance(one, Tensor)]
+        check_devices(*tensors)
+        with as_plain():
+            made = function(*given)
+        gpu = next((one._gpu for one in tensors if isinstance(one, VirtualTensor)), None)
+        return made if gpu is None else on_gpu(made, gpu)
+
+    launched: Any = launch
+    return launched  # type: ignore[no-any-return]
+
+
+@kernel
 def rms_norm(x: Tensor, weight: Tensor, y: Tensor, epsilon: float) -> None:
-    check_devices(x, weight, y)
-    values = x.float()
-    y.copy_((values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()).to(y.dtype))
+    y.copy_(normed(x, weight, epsilon))
 
 
+@kernel
 def head_norm(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, epsilon: float, rms: bool) -> None:
-    check_devices(x, weight, y)
-    values = x.float() if rms else x.float() - x.float().mean(-1, keepdim=True)
-    y.copy_((values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()).to(y.dtype))
+    y.copy_(normed(x if rms else x.float() - x.float().mean(-1, keepdim=True), weight, epsilon))
 
 
+def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """In float32."""
+    values = x.float()
+    return values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()
+
+
+@kernel
 def rope_(
     x: Tensor, sin: Tensor, cos: Tensor, past_len: int, heads: int, head_dim: int, offsets: Tensor, neox: bool
 ) -> None:
     assert neox and x.dim() == 4
-    check_devices(x, sin, cos, offsets)
+    x.copy_(turned(x, sin, cos, past_len, offsets))
+
+
+def turned(x: Tensor, sin: Tensor, cos: Tensor, past_len: int, offsets: Tensor) -> Tensor:
+    """Rotated by the angles of its positions, in float32."""
     rows, width, _, size = x.shape
     positions = (torch.arange(width, device=x.device)[None] + past_len).expand(rows, width)
     if not offsets.is_meta:
@@ -43,10 +76,11 @@ def rope_(
     sines = sin[0, 0].index_select(0, flat).view(rows, width, 1, -1).float()
     cosines = cos[0, 0].index_select(0, flat).view(rows, width, 1, -1).float()
     values = x.float()
-    turned = torch.cat((-values[..., size // 2 :], values[..., : size // 2]), -1)
-    x.copy_((values * cosines + turned * sines).to(x.dtype))
+    other = torch.cat((-values[..., size // 2 :], values[..., : size // 2]), -1)
+    return values * cosines + other * sines
 
 
+@kernel
 def stloader_read(filename: str, offset: int, size: int, target: Tensor) -> None:
     with open(filename, "rb") as file:
         file.seek(offset)
@@ -54,10 +88,12 @@ def stloader_read(filename: str, offset: int, size: int, target: Tensor) -> None
     target.copy_(torch.frombuffer(data, dtype=target.dtype).view(target.shape))
 
 
+@kernel
 def softcap_(x: Tensor, cap: float) -> None:
     x.copy_(torch.tanh(x.float() / cap) * cap)
 
 
+@kernel
 def fp16_to_q_kv(
     keys: Tensor,
     key_codes: Tensor,
@@ -74,7 +110,6 @@ def fp16_to_q_kv(
     bits: int,
 ) -> None:
     assert page_size == 0
-    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales)
     begin, end = _blocks(keys, key_codes, offset, width)
     parts = ((keys, key_codes, key_scales), (values, value_codes, value_scales))
     for (source, codes, scales), size in zip(parts, SIZES[bits], strict=True):
@@ -89,6 +124,7 @@ def fp16_to_q_kv(
         scales[:rows, begin:end].copy_((largest / levels).view_as(scales[:rows, begin:end]))
 
 
+@kernel
 def q_to_fp16_kv(
     key_codes: Tensor,
     keys: Tensor,
@@ -105,7 +141,6 @@ def q_to_fp16_kv(
     bits: int,
 ) -> None:
     assert page_size == 0
-    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales)
     begin, end = _blocks(keys, key_codes, offset, width)
     parts = ((key_codes, keys, key_scales), (value_codes, values, value_scales))
     for (codes, target, scales), size in zip(parts, SIZES[bits], strict=True):

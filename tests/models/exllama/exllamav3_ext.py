@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from tests.models.exllama.exllamav2_ext import check_devices
+from tests.models.exllama.exllamav2_ext import check_devices, kernel
 
 # exllamav3 takes a module for a compiled extension by where it is
 __spec__ = ModuleSpec(
@@ -29,15 +29,16 @@ class BC_LinearFP16:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None: ...
 
 
+@kernel
 def hgemm(a: Tensor, b: Tensor, c: Tensor) -> None:
     count("hgemm")
-    check_devices(a, b, c)
     c.copy_(torch.matmul(a.to(b.dtype), b).to(c.dtype))
 
 
 hgemm_recon = hgemm
 
 
+@kernel
 def rms_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -49,7 +50,6 @@ def rms_norm(
     residual: bool,
     groups: int = 1,
 ) -> None:
-    check_devices(x, weight, y)
     values = x.float()
     values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * scale
     if weight is not None:
@@ -57,14 +57,15 @@ def rms_norm(
     y.add_(values.to(y.dtype)) if residual else y.copy_(values.to(y.dtype))
 
 
+@kernel
 def rms_norm_res_in(
     x: Tensor, weight: Tensor, y: Tensor, residual: Tensor, epsilon: float, bias: float, scale: float
 ) -> None:
-    check_devices(x, weight, y, residual)
     residual.add_(x.to(residual.dtype))
     rms_norm(residual, weight, y, epsilon, bias, scale, False, False)
 
 
+@kernel
 def rope(
     q: Tensor,
     out_q: Tensor,
@@ -82,7 +83,6 @@ def rope(
     bias: float,
     *rest: object,
 ) -> None:
-    check_devices(q, k, inv_freq, positions, position_ids, q_norm, k_norm)
     assert int(style) == 2
     rows, width, _, size = q.shape
     if position_ids is not None:
@@ -101,13 +101,13 @@ def rope(
             target.copy_(((values * angles.cos() + turned * angles.sin()) * factor).to(target.dtype))
 
 
+@kernel
 def silu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
-    check_devices(gate, up, out)
     out.copy_((silu(gate.float()) * up.float()).to(out.dtype))
 
 
+@kernel
 def gelu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
-    check_devices(gate, up, out)
     out.copy_((gelu(gate.float(), approximate="tanh") * up.float()).to(out.dtype))
 
 
@@ -154,10 +154,8 @@ class BC_LinearEXL3:
         count("exl3_gemm")
         check_devices(x, self.trellis, self.suh, self.svh, self.shared)
         if self._weight is None:
-            self._weight = _turned_back(weight_of(self.trellis), self.suh, self.svh)
-        y = torch.matmul(x, self._weight)
-        y = y if self.bias is None else y + self.bias
-        return y.float() if in_float32 else y
+            self._weight = _dequantised(self.trellis, self.suh, self.svh)
+        return _product(x, self._weight, self.bias, in_float32)
 
 
 class BC_GatedMLP:
@@ -171,17 +169,19 @@ class BC_GatedMLP:
         out.copy_(made.view(out.shape))
 
 
+@kernel
 def had_r_128(x: Tensor, y: Tensor, before: Tensor | None, after: Tensor | None, scale: float) -> None:
-    check_devices(x, y, before, after)
     made = rotated(x if before is None else x * before) * scale
     y.copy_((made if after is None else made * after).to(y.dtype))
 
 
+@kernel
 def reconstruct(weight: Tensor, trellis: Tensor, bits: float, mcg: bool, mul1: bool) -> None:
     count("reconstruct")
     weight.copy_(weight_of(trellis))
 
 
+@kernel
 def reconstruct_had_slice(
     weight: Tensor, trellis: Tensor, suh: Tensor, svh: Tensor, bits: float, mcg: bool, mul1: bool, first: int
 ) -> None:
@@ -195,11 +195,24 @@ def _turned_back(weight: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
     return (rotated(rotated(weight).T).T * suh.unsqueeze(1) * svh).half()
 
 
+@kernel
+def _dequantised(trellis: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
+    return _turned_back(weight_of(trellis), suh, svh)
+
+
+@kernel
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, in_float32: bool) -> Tensor:
+    y = torch.matmul(x, weight)
+    y = y if bias is None else y + bias
+    return y.float() if in_float32 else y
+
+
+@kernel
 def softcap(x: Tensor, y: Tensor, cap: float) -> None:
-    check_devices(x, y)
     y.copy_((torch.tanh(x.float() / cap) * cap).to(y.dtype))
 
 
+@kernel
 def quant_cache_paged(
     keys: Tensor,
     key_codes: Tensor,
@@ -215,7 +228,6 @@ def quant_cache_paged(
     contiguous: bool,
 ) -> None:
     """Write each row's next tokens into its pages; they come by themselves, or are in pages too."""
-    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales, lengths, table)
     assert compand == 0
     own = lengths.long().view(-1, 1) + torch.arange(tokens, device=lengths.device)
     places = (table.long().gather(1, own // page) * page + own % page).view(-1)
@@ -227,6 +239,7 @@ def quant_cache_paged(
         scales.view(-1, scales.shape[-1]).index_copy_(0, places, scale)
 
 
+@kernel
 def dequant_cache_paged(
     key_codes: Tensor,
     key_scales: Tensor,
@@ -241,7 +254,6 @@ def dequant_cache_paged(
     compand: float,
 ) -> None:
     """Fill the pages of the table up to each row's length; the rest of them stays as it is."""
-    check_devices(keys, key_codes, key_scales, values, value_codes, value_scales, lengths, table)
     assert compand == 0
     tokens = torch.arange(table.shape[1] * page, device=table.device)
     places = table.long()[:, tokens // page] * page + tokens % page
@@ -315,12 +327,18 @@ def __getattr__(name: str) -> Any:
 
 
 def paged_attention(args: Any) -> Tensor:
-    """Attention over pages, for exllamav3's dispatcher, whose own is in Triton. It reads nothing on the host."""
-    q, k, v = args.q, args.k, args.v
+    """Attention over pages, for exllamav3's dispatcher, whose own is in Triton."""
+    paged = (*(args.q_cache or ())[:4], args.k_cache, args.v_cache)
+    check_devices(args.q, args.k, args.v, *paged, args.block_table, args.cache_seqlens)
+    return _attended(args.q, args)
+
+
+@kernel
+def _attended(q: Tensor, args: Any) -> Tensor:
+    k, v = args.k, args.v
     rows, width, heads, size = q.shape
     kv_heads, device = args.num_kv_heads, q.device
     if args.q_cache is not None:
-        check_devices(q, *args.q_cache[:4], args.block_table, args.cache_seqlens)
         table, base, page = args.block_table.long(), args.cache_seqlens.long(), args.q_cache[0].shape[1]
         places = torch.arange(table.shape[1] * page, device=device)
         lines = (table.gather(1, (places // page).expand(rows, -1)) * page + places % page).view(-1)
@@ -331,7 +349,6 @@ def paged_attention(args: Any) -> Tensor:
         keys, values = k, v
         base, places = torch.zeros(rows, dtype=torch.long, device=device), torch.arange(width, device=device)
     else:
-        check_devices(q, args.k_cache, args.block_table, args.cache_seqlens)
         table, base, page = args.block_table.long(), args.cache_seqlens.long(), args.k_cache.shape[1]
         own = base.view(rows, 1) + torch.arange(width, device=device)
         flat = (table.gather(1, own // page) * page + own % page).view(-1)
