@@ -28,12 +28,12 @@ PARAMETERS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("vocab", "parameters"),
-    [*((33, parameters) for parameters in PARAMETERS), (1100, PARAMETERS[5])],
+    ("vocab", "kinds", "parameters"),
+    [*((33, [1, 3, 8], parameters) for parameters in PARAMETERS[:5]), (1100, KINDS, PARAMETERS[5])],
     ids=str,
 )
-def test_draws_are_the_torch_backends(vocab: int, parameters: dict[str, Any]) -> None:
-    logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[KINDS].to(DEVICE)
+def test_draws_are_the_torch_backends(vocab: int, kinds: list[int], parameters: dict[str, Any]) -> None:
+    logits = hard_logits(vocab, torch.float32 if vocab == 33 else torch.bfloat16)[kinds].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     token_ids, logprobs = triton_backend.draw(logits, keys, *rows)
@@ -67,9 +67,9 @@ def test_the_most_likely_token_is_the_torch_backends(vocab: int) -> None:
 
 
 def test_among_equals_top_p_draws_the_lower_indices() -> None:
-    logits = torch.full((20, 1100), -50.0, device=DEVICE)
+    logits = torch.full((10, 1100), -50.0, device=DEVICE)
     logits[:, torch.tensor([1090, 3, 130, 140, 600])] = 2.0
-    keys = row_keys(torch.arange(20, device=DEVICE), 1)[0]
+    keys = row_keys(torch.arange(10, device=DEVICE), 1)[0]
     token_ids, _ = triton_backend.draw(logits, keys, *Parameters(top_p=0.5).for_rows(logits))
     assert set(token_ids.flatten().tolist()) == {3, 130, 140}
 
@@ -118,7 +118,8 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
     ids=str,
 )
 def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
-    logits = extreme_logits(129, dtype)[[0, 3, 4, 5, 8, 10]].to(DEVICE)
+    kinds = [0, 3, 4, 5, 8, 10] if dtype == torch.float32 else [0, 4, 10]
+    logits = extreme_logits(129, dtype)[kinds].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     results = [
@@ -129,8 +130,8 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
         torch.testing.assert_close(logprobs, other_logprobs, atol=3e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("parameters", [{"top_p": 0.8}, PARAMETERS[5]], ids=str)
-def test_dead_rows_give_token_zero_and_change_no_other_row(parameters: dict[str, Any]) -> None:
+def test_dead_rows_give_token_zero_and_change_no_other_row() -> None:
+    parameters = PARAMETERS[5]
     logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
     keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
     token_ids, logprobs = triton_backend.draw(logits, keys, *Parameters(**parameters).for_rows(logits))
