@@ -3,7 +3,7 @@
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
 from tests.helpers.tiny_encoders import WORDS, encoder_tokenizer, tiny_encoder
-from tests.helpers.tiny_models import plain_greedy, tiny_model
+from tests.helpers.tiny_models import plain_choices, plain_greedy, tiny_model
 from tests.helpers.tokenizers import (
     BOS,
     CHAT_TEMPLATE,
@@ -28,6 +28,7 @@ __all__ = [
     "byte_tokenizer",
     "bytes_to_characters",
     "encoder_tokenizer",
+    "plain_choices",
     "plain_greedy",
     "spaced_tokenizer",
     "tiny_encoder",

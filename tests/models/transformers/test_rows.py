@@ -1,4 +1,6 @@
-"""Rows of transformers models that come and go, against transformers' own generate of each prompt alone.
+"""Rows of transformers models that come and go, against what transformers makes of each prompt alone.
+
+Greedy texts are compared with a plain forward of each, without cache, padding or mask, and beams with generate.
 
 Every kind of architecture: windows, chunks, ALiBi, shared keys and values, recurrent layers, images; eager and sdpa.
 """
@@ -27,35 +29,48 @@ from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
-from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, tiny_model
+from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 
 EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi")  # in transformers
 ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by a column a step
+INEXACT_STEPS = ("nemotron_h",)  # its steps differ from its forward of all tokens by a hundredth, in transformers
 ARCHITECTURES = [*SHAPES, *HYBRIDS, *OTHERS]
-ATTENTIONS = [
-    (shape, attention)
-    for shape in ARCHITECTURES
-    for attention in ("eager", "sdpa")
-    if attention == "eager" or shape not in EAGER_ALONE
+KINDS = [
+    *SHAPES,
+    "qwen3_5",
+    "bamba",
+    "mistral_window",
+    "qwen2_window",
+    "llama4_chunked",
+    "gemma3n_shared",
+    "falcon_alibi",
 ]
 LIKELY = [(shape, "eager" if shape in EAGER_ALONE else "sdpa") for shape in ARCHITECTURES]
+ATTENTIONS = [*LIKELY, *((shape, "eager") for shape in KINDS if shape not in EAGER_ALONE)]  # a mask has two forms
 
 generator = torch.Generator().manual_seed(0)
 PROMPTS = [torch.randint(1, 250, (length,), generator=generator).tolist() for length in (11, 4, 1, 6, 30, 16)]
-REFILLED, IN_PARTS, GROWN = [24, 9, 17, 20, 12, 5], [12, 20, 20, 15, 9, 14], [24, 20, 12, 20, 40, 14]  # new tokens
+REFILLED, IN_PARTS, GROWN = [14, 5, 9, 12, 7, 3], [7, 12, 10, 9, 4, 7], [24, 20, 12, 20, 40, 14]  # new tokens
 
 
 @cache
-def model_of(shape: str, attention: str) -> tuple[PreTrainedModel, list[list[int]]]:
-    """A model and its greedy tokens after each prompt alone, by transformers."""
-    hf_model = tiny_model(shape, vocab_size=259, attn_implementation=attention)
-    likely = (shape, attention) in LIKELY  # which all tests run
-    limits = [*map(max, REFILLED, IN_PARTS, GROWN)] if likely else REFILLED
-    return hf_model, [generated(hf_model, prompt, limit) for prompt, limit in zip(PROMPTS, limits, strict=True)]
+def model_of(shape: str, attention: str) -> PreTrainedModel:
+    return tiny_model(shape, vocab_size=259, attn_implementation=attention)
+
+
+def check_greedy(hf_model: PreTrainedModel, found: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
+    """Compare the texts of all prompts, which are so long, with those of each alone."""
+    assert [*map(len, found)] == limits
+    for prompt, tokens in zip(PROMPTS, found, strict=True):
+        if hf_model.config.model_type in INEXACT_STEPS:
+            assert tokens == generated(hf_model, prompt, len(tokens))
+        else:
+            assert tokens == plain_choices(hf_model, prompt, tokens)
 
 
 def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
+    """By transformers' generate."""
     token_ids = torch.tensor([prompt])
     found = hf_model.generate(
         token_ids,
@@ -137,25 +152,25 @@ def ran(
 
 
 @pytest.mark.parametrize(("shape", "attention"), ATTENTIONS)
-def test_refilled_rows_give_what_transformers_gives_of_each_prompt_alone(
+def test_refilled_rows_give_what_each_prompt_gives_alone(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hf_model, expected = model_of(shape, attention)
+    hf_model = model_of(shape, attention)
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, REFILLED, Options(rows=2))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, REFILLED, strict=True)]
+    check_greedy(hf_model, found, REFILLED)
     assert calls.comes_amid_steps("fill")
-    assert len({token for tokens in found for token in tokens}) > 20, "the texts hardly vary"
+    assert len({token for tokens in found for token in tokens}) > 15, "the texts hardly vary"
 
 
 @pytest.mark.parametrize(("shape", "attention"), LIKELY)
 def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_as_a_whole(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hf_model, expected = model_of(shape, attention)
+    hf_model = model_of(shape, attention)
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, IN_PARTS, Options(rows=2, admit_tokens=5))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, IN_PARTS, strict=True)]
+    check_greedy(hf_model, found, IN_PARTS)
     parts = [tokens for start, tokens in calls.of("fill") if start]
     if shape in HYBRIDS or shape in ALIGNED:
         assert not parts  # what a recurrent layer keeps is made of a whole prompt
@@ -170,17 +185,17 @@ def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_a
 def test_rows_that_grow_in_the_middle_of_texts_keep_them(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hf_model, expected = model_of(shape, attention)
+    hf_model = model_of(shape, attention)
     monkeypatch.setattr(runner, "_HEADROOM", 32)
     model, calls = gen.from_transformers(hf_model, byte_tokenizer()), Calls(monkeypatch)
     found = ran(model, PROMPTS, GROWN, Options(rows=4))
-    assert found == [tokens[:limit] for tokens, limit in zip(expected, GROWN, strict=True)]
+    check_greedy(hf_model, found, GROWN)
     assert calls.comes_amid_steps("grow", most=4)
 
 
 @pytest.mark.parametrize(("shape", "attention"), LIKELY)
 def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention: str) -> None:
-    hf_model, _ = model_of(shape, attention)
+    hf_model = model_of(shape, attention)
     model = gen.from_transformers(hf_model, byte_tokenizer())
     few = PROMPTS[:3]
     found = ran(model, few, [9, 4, 7], Options(rows=4), sampler=gen.samplers.beam_search(2))
@@ -223,8 +238,8 @@ SAMPLERS: dict[str, Sampler] = {
     ("shape", "sampler"),
     [(shape, "greedy") for shape in ARCHITECTURES if shape not in ALIGNED] + [("llama", name) for name in SAMPLERS],
 )
-def test_no_memory_moves_in_forty_steps_of_one_length(shape: str, sampler: str) -> None:
-    model = gen.from_transformers(tiny_model(shape, vocab_size=259), byte_tokenizer())
+def test_no_memory_moves_in_steps_of_one_length(shape: str, sampler: str) -> None:
+    model = gen.from_transformers(model_of(shape, dict(LIKELY)[shape]), byte_tokenizer())
     kind = kind_of_search(SAMPLERS[sampler])
     requests = [Request(prompt_ids=prompt, sampler=SAMPLERS[sampler], seeds=(0,), limit=50) for prompt in PROMPTS[:2]]
     count = kind.width * len(requests)
@@ -235,7 +250,7 @@ def test_no_memory_moves_in_forty_steps_of_one_length(shape: str, sampler: str) 
         step = rows.step(count, 128)
         step()
         before, kept = addresses(rows)
-        for _ in range(40):
+        for _ in range(10):
             step()
         assert addresses(rows)[0] == before
     assert len(before) > 8
