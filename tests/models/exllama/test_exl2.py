@@ -57,7 +57,12 @@ def test_logits_are_those_of_the_same_values_in_float16(exl2: Path) -> None:
         assert expected.std() > 10 * NEAR, "the logits hardly vary"
 
 
-@pytest.mark.parametrize("options", [{}, {"cache": "q4"}, {"gpu_split": [0.0118, 80]}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "exl2"),
+    [({}, "qwen3"), *((options, "llama") for options in ({"cache": "q4"}, {"gpu_split": [0.0118, 80]}))],
+    indirect=["exl2"],
+    ids=str,
+)
 def test_texts_are_the_same_alone_and_in_a_batch_and_no_token_is_waited_for(
     options: dict[str, Any], exl2: Path
 ) -> None:

@@ -104,8 +104,13 @@ def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: s
         assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("kind", ["float16", "exl3", "through transformers"])
+@pytest.mark.parametrize(
+    ("kind", "sampler"),
+    [
+        *(("float16", sampler) for sampler in SAMPLERS),
+        *((kind, sampler) for kind in ("exl3", "through transformers") for sampler in ("greedy", "multinomial")),
+    ],
+)
 def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: str, sampler: str, exl3: Path) -> None:
     model = kinds(exl3)[kind]()
     made = generated(model, PROMPTS, SAMPLERS[sampler])
@@ -120,8 +125,10 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
         assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
 
 
-@pytest.mark.parametrize("spread", [False, True], ids=["one GPU", "split"])
-@pytest.mark.parametrize("ancestors", [[2, 2, 0], [1, 0], [2, 0, 1, 1, 2]])
+@pytest.mark.parametrize(
+    ("ancestors", "spread"),
+    [([2, 2, 0], False), ([1, 0], False), ([2, 0, 1, 1, 2], False), ([2, 0, 1, 1, 2], True)],
+)
 @torch.inference_mode()
 def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     ancestors: list[int], spread: bool, folders: Folders, monkeypatch: pytest.MonkeyPatch
@@ -235,8 +242,8 @@ def test_the_host_waits_for_no_token(
 ) -> None:
     model = split(exl3 / "plain", monkeypatch) if kind == "split" else kinds(exl3)[kind]()
     generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (8, 24))
-    assert (long - short) / 16 == 0
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (4, 12))
+    assert long == short
     assert long <= 2
 
 
@@ -271,7 +278,7 @@ def test_reordered_rows_of_a_quantised_cache_go_on_as_rows_that_read_the_reorder
     assert torch.equal(same, same[:1].expand_as(same))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", ["multinomial", "beams"])
 def test_texts_over_a_quantised_cache_are_the_same_alone_and_no_token_is_waited_for(
     sampler: str, folders: Folders
 ) -> None:
