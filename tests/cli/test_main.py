@@ -60,7 +60,7 @@ def test_ctrl_c_while_a_library_is_imported(module: str, program: list[str], tmp
     assert interrupt([*program, "generate", "x"], tmp_path) == (130, "")
 
 
-@pytest.mark.parametrize("moment", ["load", "generate", "stream"])
+@pytest.mark.parametrize("moment", ["generate", "stream"])
 def test_ctrl_c_while_a_command_runs(moment: str) -> None:
     command = "stream" if moment == "stream" else "generate"
     assert interrupt(["-c", DRIVER, moment, command, "x"]) == (130, "")

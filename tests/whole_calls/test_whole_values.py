@@ -128,7 +128,7 @@ def new_texts(own: Any, sampler: Sampler, order: list[int], **arguments: Any) ->
     prompts = [PROMPTS[number % len(PROMPTS)] for number in order]
     types = [TYPES[number % len(TYPES)] for number in order]
     seeds = [number + 3 for number in order]
-    return gen.generate(own, prompts, types, sampler=sampler, seed=seeds, max_new_tokens=40, details=True, **arguments)
+    return gen.generate(own, prompts, types, sampler=sampler, seed=seeds, max_new_tokens=24, details=True, **arguments)
 
 
 def shown(made: Any) -> Any:
@@ -139,15 +139,15 @@ def shown(made: Any) -> Any:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_texts_are_the_same_alone_batched_reversed_refilled_streamed_and_on_a_gpu(model: Any, name: str) -> None:
-    sampler, order = SAMPLERS[name], [*range(8)]
+    sampler, order = SAMPLERS[name], [*range(len(TYPES))]
     alone = [shown(new_texts(model, sampler, [number])[0]) for number in order]
     assert shown(new_texts(model, sampler, order)) == alone
     assert shown(new_texts(model, sampler, order[::-1])) == alone[::-1]
-    assert shown(new_texts(model, sampler, order, max_batch_tokens=300)) == alone  # few rows, used again
+    assert shown(new_texts(model, sampler, order, max_batch_tokens=200)) == alone  # few rows, used again
     assert shown(new_texts(model, sampler, order, replay=False)) == alone
     with virtual_gpus(2):
         assert shown(new_texts(new_model("cuda:1"), sampler, order)) == alone
-    if sampler.samples == 1:
+    if name in ("greedy", "multinomial"):
         for number in order:
             stream = gen.stream(
                 model,
@@ -155,7 +155,7 @@ def test_texts_are_the_same_alone_batched_reversed_refilled_streamed_and_on_a_gp
                 TYPES[number % len(TYPES)],
                 sampler=sampler,
                 seed=number + 3,
-                max_new_tokens=40,
+                max_new_tokens=24,
             )
             pieces = [*stream]
             assert "".join(pieces) == alone[number][0]
