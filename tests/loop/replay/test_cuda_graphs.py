@@ -27,7 +27,7 @@ from gen.testing import no_host_sync, virtual_gpus
 from gen.testing.machine import active_machine
 from tests.helpers import byte_tokenizer, tiny_model
 
-PROMPTS = ["Ada", "hello there", "x = "]
+PROMPTS = ["Ada", "hello there, how are", "x = "]  # 23 tokens later a capture of 32 and one of 64 columns are worth it
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "bad_words": ["a"], "no_repeat_ngram_size": 2}
 SAMPLERS: dict[str, Sampler | list[Sampler]] = {
     "greedy": gen.samplers.greedy(),
@@ -49,7 +49,7 @@ def adapter(device: torch.device | str, shape: str = "llama") -> TransformersMod
     return gen.from_transformers(tiny_model(shape, **layers).to(device), byte_tokenizer(), probe=False)
 
 
-def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 32, **options: Any) -> Any:
+def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 23, **options: Any) -> Any:
     """Of each text, or of each of its samples or beams."""
     made: Any = gen.generate(
         model,
@@ -116,7 +116,7 @@ def test_tokens_with_graphs_are_those_without(shape: str, sampler: str, gpu: tor
     assert kept(model).recordings == recordings
 
 
-@pytest.mark.parametrize("sampler", ["greedy", "each its own", "beams"])
+@pytest.mark.parametrize("sampler", ["each its own", "beams"])
 def test_rows_that_are_filled_again_and_moved_are_captured_too(sampler: str, gpu: torch.device) -> None:
     model = adapter(gpu)
     limits = [40, 12, 25]
@@ -127,7 +127,7 @@ def test_rows_that_are_filled_again_and_moved_are_captured_too(sampler: str, gpu
 
 def test_streams_and_engines_run_graphs(gpu: torch.device) -> None:
     model = adapter(gpu)
-    arguments: dict[str, Any] = {"seed": 5, "max_new_tokens": 40, "eos_token_id": []}
+    arguments: dict[str, Any] = {"seed": 5, "max_new_tokens": 24, "eos_token_id": []}
     eager = [gen.generate(model, prompt, cuda_graph=False, **arguments) for prompt in PROMPTS]
     assert ["".join(gen.stream(model, prompt, **arguments)) for prompt in PROMPTS] == eager
     assert kept(model).recordings
@@ -291,7 +291,7 @@ def waiting_is_an_error() -> Iterator[None]:
 def test_every_step_after_the_first_runs_where_waiting_is_an_error(cuda_graph: bool, gpu: torch.device) -> None:
     model = adapter(gpu)
     sampler = gen.samplers.multinomial(**PENALTIES)
-    arguments: dict[str, Any] = {"sampler": sampler, "seed": 1, "max_new_tokens": 80, "eos_token_id": []}
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 1, "max_new_tokens": 40, "eos_token_id": []}
     expected = gen.generate(model, "Ada", cuda_graph=False, **arguments)
     stream = gen.stream(model, "Ada", cuda_graph=cuda_graph, **arguments)
     pieces = [next(stream)]
@@ -341,8 +341,8 @@ def test_what_cannot_be_replayed_on_a_cpu_is_not_captured(
 ) -> None:
     with virtual_gpus(1), caplog.at_level(logging.INFO, logger="gen"):
         model = adapter(device)
-        eager = tokens(model, cuda_graph=False, replay=False, **options)
-        assert tokens(model, **options) == eager
+        eager = tokens(model, new_tokens=32, cuda_graph=False, replay=False, **options)
+        assert tokens(model, new_tokens=32, **options) == eager
         assert not kept(model).recordings
     [line] = [record.getMessage() for record in caplog.records]
     assert reason in line and ("are not captured" if device == "cuda:0" else "are not replayed") in line
