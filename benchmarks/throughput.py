@@ -28,6 +28,7 @@ from gen.errors import DeviceError
 from gen.models.transformers.model import TransformersModel
 
 SAMPLED, GREEDY = gen.samplers.multinomial(), gen.samplers.greedy()
+SHORTEST, LONGEST = 8, 320  # new tokens, where limits differ
 FIXED = 32  # how many rows transformers has at a time, where limits differ
 
 
@@ -129,7 +130,7 @@ def _measure_mixed(models: dict[str, TransformersModel], arguments: argparse.Nam
     draw = random.Random(1)
     vocabulary = min(model.tokenizer.vocab_size for model in models.values())
     prompts = [[draw.randrange(10, vocabulary) for _ in range(draw.randint(2, 60))] for _ in range(arguments.prompts)]
-    limits = [int(8 * 40 ** draw.random()) for _ in prompts]
+    limits = [int(SHORTEST * (LONGEST / SHORTEST) ** draw.random()) for _ in prompts]
     cases: dict[str, Program] = {}
     made: dict[str, list[list[int]]] = {}
     for device, model in models.items():

@@ -25,6 +25,7 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     report, plot = tmp_path / "report.json", tmp_path / "plot.png"
     sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1", "--prompts", "3"]
     outputs = ["--json", str(report), "--plot", str(plot)]
+    monkeypatch.setattr(throughput, "LONGEST", 16)
     monkeypatch.setattr(sys, "argv", ["throughput", "--devices", "cuda:63", "cpu", *sizes, *outputs])
     throughput.main()
     captured = capsys.readouterr()
@@ -77,8 +78,8 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
     report = tmp_path / "report.json"
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
-    monkeypatch.setattr(decode, "LONG", 40)
-    monkeypatch.setattr(decode, "LIMIT", 48)
+    for name, tokens in {"LONG": 12, "SHORT": 4, "LIMIT": 24}.items():
+        monkeypatch.setattr(decode, name, tokens)
     sizes = ["--batch", "2", "--new-tokens", "3", "--rounds", "1", "--real", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["decode", "--device", "cpu", *sizes, "--json", str(report)])
     decode.main()
