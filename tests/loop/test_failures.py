@@ -179,7 +179,7 @@ def test_agenerate_tells_who_failed_at_a_later_token(llama: Any) -> None:
 @pytest.mark.parametrize("sampler", SEARCHES)
 def test_on_a_gpu_the_late_token_is_not_lost(sampler: Sampler) -> None:
     with virtual_gpus(1):
-        model = gen.from_transformers(tiny_model(vocab_size=259).to("cuda"), byte_tokenizer())
+        model = gen.from_transformers(tiny_model(vocab_size=259, num_hidden_layers=1).to("cuda"), byte_tokenizer())
         arguments: Any = {"sampler": sampler, "seed": range(7), "max_new_tokens": LIMITS}
         expected: Any = gen.generate(model, PROMPTS, **arguments)
         with pytest.raises(gen.BatchError) as caught:

@@ -164,7 +164,7 @@ def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> T
 def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and_when_they_came() -> None:
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
     changed = 0
-    for _ in range(60):
+    for _ in range(40):
         count, columns = rng.randint(1, 6), 24
         stage = PenaltyStage(count, torch.device("cpu"))
         requests: dict[int, Request] = {}
@@ -193,7 +193,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
                     expected = penalized_alone(requests[row], texts[row], logits[place])
                 changed += not torch.equal(expected, logits[place])
                 torch.testing.assert_close(made[place], expected)
-    assert changed > 500
+    assert changed > 300
 
 
 def test_samples_of_a_prompt_have_its_penalties_each() -> None:
@@ -227,7 +227,7 @@ def test_texts_equal_transformers_in_rows_that_are_filled_anew(model: Any) -> No
         transformers_text(model, prompt, [258], **theirs) for prompt, (_, theirs) in zip(prompts, pairs, strict=True)
     ]
     samplers = [greedy(**ours) for ours, _ in pairs]
-    for rows in (1, 2, 5):
+    for rows in (1, 4):
         groups = run_in_rows(model, prompts, rows, sampler=samplers, eos_token_id=[258], max_new_tokens=24)
         assert [completion.token_ids for [completion] in groups] == expected
 
