@@ -65,7 +65,9 @@ def shapes_after(model: TransformersModel, new_tokens: int) -> set[tuple[int, in
     return shapes(model)
 
 
-def test_a_step_runs_twice_for_the_first_shape_of_its_kind(model: TransformersModel, twice: list[bool]) -> None:
+def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) -> None:
+    # with as many key heads as heads: older versions of transformers repeat fewer ones with the view as a number
+    model: Any = gen.from_transformers(tiny_model(num_key_value_heads=4), byte_tokenizer())
     assert shapes_after(model, 60) == {(1, 32), (1, 64)}
     assert twice == [True, False]
     gen.generate(model, FOUR, sampler=gen.samplers.multinomial(), max_new_tokens=25, eos_token_id=[])
