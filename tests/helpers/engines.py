@@ -1,0 +1,67 @@
+"""Models whose steps wait until a test lets them go on, and what tests ask of engines and their threads."""
+
+import gc
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
+
+
+class GatedModel(ScriptedModel):
+    """Tells when a step begins, and waits until it is let go on; `read` are the prompts that it has read."""
+
+    def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
+        super().__init__(script)
+        self.gate, self.begun = threading.Semaphore(0), threading.Semaphore(0)
+        self.read: list[str] = []
+
+    def new_rows(self, count: int, length: int) -> "GatedRows":
+        return GatedRows(self, count, length)
+
+    def script(self, prompt_ids: Sequence[int]) -> list[int]:
+        self.read.append(self.tokenizer.decode(prompt_ids).removeprefix("<s>"))
+        return super().script(prompt_ids)
+
+    def open(self) -> None:
+        """Go on without waiting."""
+        self.gate.release(10**6)
+
+
+class GatedRows(ScriptedRows):
+    _model: GatedModel
+
+    def step(self, token_ids: Tensor, view: int) -> Tensor:
+        self._model.begun.release()
+        assert self._model.gate.acquire(timeout=60)  # a test that fails leaves it closed
+        return super().step(token_ids, view)
+
+
+class FailingModel(GatedModel):
+    def new_rows(self, count: int, length: int) -> GatedRows:
+        class FailingRows(GatedRows):
+            def step(self, token_ids: Tensor, view: int) -> Tensor:
+                super().step(token_ids, view)
+                raise ZeroDivisionError("no step")
+
+        return FailingRows(self, count, length)
+
+
+async def text_of(stream: Any) -> str:
+    return "".join([piece async for piece in stream])
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "gen engine"}
+
+
+def ends(thread: threading.Thread) -> bool:
+    """Whether a thread ends that nobody has any more, once it has given its rows back and they are collected."""
+    for _ in range(6000):
+        gc.collect()
+        thread.join(0.01)
+        if not thread.is_alive():
+            return True
+    return False
