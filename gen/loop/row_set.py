@@ -236,7 +236,9 @@ class RowSet:
         """
         generated, history = self._generated[here], self._history
         logits = logits[:, : self._vocabulary]
-        seen = self._tops.look(logits, changed=history.wanted) if self._tops.width else None
+        # stages and a user's own sampler, whose steps nobody records, may change the logits in place
+        changed = history.wanted or self.search.key() is None
+        seen = self._tops.look(logits, changed=changed) if self._tops.width else None
         if history.wanted:
             token_ids, lengths = history.seen(here, view)
             for stage in self.stages:

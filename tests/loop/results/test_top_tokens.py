@@ -63,6 +63,17 @@ class Resampler:
         return best.gather(1, (1 + row % 2).unsqueeze(1)), ancestors, weights[ancestors]
 
 
+class Spoiler:
+    """Changes the logits in place, the chosen token's among them."""
+
+    samples, penalties = 1, None
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        token_ids = logits.topk(2).indices[:, 1:]
+        logits.fill_(-1.0).scatter_(1, token_ids, 5.0)
+        return token_ids, torch.arange(len(logits)), weights
+
+
 def spoils(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
     """Changes the logits where they are."""
     logits[:, 97:123] += 3.0
@@ -97,6 +108,12 @@ def test_they_are_the_models_own_whatever_chooses(
     for prompt, job in zip(PROMPTS, jobs, strict=True):
         for completion in job.completions():
             check(prompt, completion, most)
+
+
+def test_a_sampler_of_the_users_may_change_the_logits_in_place(llama: Any, check: Any) -> None:
+    completions = gen.generate(llama, PROMPTS, sampler=Spoiler(), max_new_tokens=6, details=True, top_logprobs=2)
+    for prompt, completion in zip(PROMPTS, completions, strict=True):
+        check(prompt, completion, 2)
 
 
 def test_recorded_steps_tell_them_too(llama: Any, check: Any) -> None:
