@@ -151,7 +151,7 @@ def _refuse_lists(settings: Settings) -> None:
     """Raise an ArgumentError for a list, one for each prompt, where the prompt is no list."""
     for name in ("sampler", "max_new_tokens", "seed"):
         given = getattr(settings, name)
-        if isinstance(as_lists(given), list | tuple):
+        if isinstance(as_lists(given), list | tuple | range):
             raise ArgumentError(
                 f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
                 f"the list, or the prompt as a list of one. Got {show(given)}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, assert_type
 
 import numpy
@@ -579,11 +580,20 @@ def test_a_logits_processor_that_gives_something_else_is_refused(processor: Any,
             gen.generate(ScriptedModel("hello"), prompts, logits_processors=[processor])
 
 
+def test_a_logits_processor_that_gives_whole_numbers_is_refused() -> None:
+    def processor(token_ids: Any, lengths: Any, logits: Any) -> Any:
+        return logits.long()
+
+    with pytest.raises(gen.ArgumentError, match=r"must return floating logits, got \(1, 259\) of torch.int64"):
+        gen.generate(ScriptedModel("hello"), "a", logits_processors=[processor])
+
+
 def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
     generate: Any = gen.generate
     stream: Any = gen.stream
     return [
-        (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\)"),
+        (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\), got 'demo'$"),
+        (lambda m: generate(Path("demo"), "x"), r"model must be a loaded model, .*, got PosixPath\('demo'\)$"),
         (lambda m: generate(m, []), "the list of prompts is empty"),
         (lambda m: generate(m, 3), "a prompt is a text, a list of messages or of token ids, or a list of those; got 3"),
         (lambda m: generate(m, ["a", 3]), "a prompt is a text"),

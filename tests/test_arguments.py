@@ -116,6 +116,12 @@ def test_numbers_of_any_library_are_seeds_limits_and_ids() -> None:
         assert (completion.text, completion.seed) == ("hel", 3)
     for seeds in (numpy.array([1, 2]), torch.tensor([1, 2]), [numpy.int64(1), torch.tensor(2)]):
         assert [one.seed for one in generate(model, ["x", "y"], seed=seeds, details=True)] == [1, 2]
+    for limits in (range(2, 4), (2, 3), numpy.array([2, 3]), torch.tensor([2, 3]), [numpy.int64(2), torch.tensor(3)]):
+        assert generate(model, ["x", "y"], max_new_tokens=limits) == ["he", "hel"]
+        assert [one.seed for one in generate(model, ["x", "y"], seed=limits, details=True)] == [2, 3]
+        for name in ("seed", "max_new_tokens"):
+            with pytest.raises(ArgumentError, match=f"{name} is a list, one for each prompt"):
+                generate(model, "x", **{name: limits})
     ell, o = ord("l"), ord("o")
     for ids in (
         numpy.int64(ell),

@@ -117,7 +117,8 @@ def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
     try:
         grammar = Grammar(plan.grammar(), vocabulary)
     except ConstraintError as error:
-        raise ConstraintError(f"{reason}; nor can the host engine: {error}" if plan.table else str(error)) from error
+        same = plan.table is None or str(error) == reason  # of what is no pattern at all, and no grammar
+        raise ConstraintError(str(error) if same else f"{reason}; nor can the host engine: {error}") from error
     return Constraint(
         engine="host",
         states=None,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 from gen.arguments import check_flag, check_text
 from gen.errors import ConstraintError, show
@@ -56,7 +56,8 @@ def regex(pattern: str) -> Regex:
         ConstraintError: it is no str.
     """
     if not isinstance(pattern, str):
-        raise ConstraintError(f"a regular expression must be a str, got {show(pattern)}")
+        hint = "; give it as it is, without gen.regex" if isinstance(getattr(pattern, "pattern", None), str) else ""
+        raise ConstraintError(f"a regular expression must be a str, got {show(pattern)}{hint}")
     check_text("the regular expression", pattern)
     return Regex(pattern)
 
@@ -109,10 +110,11 @@ def json_schema(
         text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False, allow_nan=False)
         parsed = json.loads(text, parse_constant=_no_constant)
     except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(schema, type) or get_origin(schema) is not None:
+            raise _no_schema(schema, "; give a type as it is, without json_schema") from error
         raise ConstraintError(f"{show(schema)} is no JSON: {error}") from error
     if not isinstance(parsed, dict | bool) or not isinstance(schema, Mapping | bool | str):
-        hint = "; give a type as it is, without json_schema" if isinstance(schema, type) else ""
-        raise ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(schema)}{hint}")
+        raise _no_schema(schema)
     check_text("the schema", text)
     return JsonSchema(json.dumps(parsed, ensure_ascii=False), closed, whitespace)
 
@@ -140,6 +142,10 @@ def _text_of(option: Any) -> str:
         raise ConstraintError(f"the option {show(option)} cannot be written as JSON: {error}") from error
     check_text("an option", text)
     return text
+
+
+def _no_schema(given: object, hint: str = "") -> ConstraintError:
+    return ConstraintError(f"a JSON Schema must be a dict, or its text, got {show(given)}{hint}")
 
 
 def _no_constant(name: str) -> Any:

@@ -45,6 +45,8 @@ def read_plan(output_type: Any) -> Plan:
     Raises:
         ConstraintError: it is none.
     """
+    if output_type is None:
+        raise ConstraintError("None asks for no output type; type(None) is that of null.")
     if isinstance(output_type, Grammar):
         return Plan(
             key=("grammar", output_type.lark),

@@ -1,7 +1,8 @@
 """Reads a call's arguments into requests: a sampler, a limit, a seed for each prompt; every one checked."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
@@ -95,13 +96,14 @@ def check_loaded(model: Model) -> None:
         hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
         if hasattr(model, "config"):
             hint = "; give gen.from_transformers(model, tokenizer)"
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {type(model).__name__}{hint}")
+        got = show(model) if isinstance(model, str | PathLike) else f"{type(model).__name__}{hint}"
+        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
 
 
 def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:
     """One limit a prompt."""
     given = as_lists(max_new_tokens)
-    if not isinstance(given, list | tuple):
+    if not _is_list(given):
         return [read_whole("max_new_tokens", given)] * prompts
     if len(given) != prompts:
         raise ArgumentError(
@@ -153,8 +155,12 @@ def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
     if seed is None:
         return [draw_seed() for _ in range(prompts)]
     given = as_lists(seed)
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+    if not _is_list(given):
         return [read_whole("seed", given)] * prompts
     if len(given) != prompts:
         raise ArgumentError(f"seed must be one whole number or one for each of {prompts} prompts, got {len(given)}")
     return [read_whole("seed", value) for value in given]
+
+
+def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray)

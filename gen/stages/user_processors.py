@@ -103,6 +103,8 @@ def _checked(made: object, logits: Tensor) -> Tensor:
         ResultError: it cannot be their logits.
     """
     if isinstance(made, Tensor) and made.shape == logits.shape and made.device == logits.device:
-        return made
+        if made.is_floating_point():
+            return made
+        raise ResultError(f"a logits processor must return floating logits, got {tuple(made.shape)} of {made.dtype}")
     got = f"{tuple(made.shape)} on {made.device}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
     raise ResultError(f"a logits processor must return logits {tuple(logits.shape)} on {logits.device}, got {got}")

@@ -52,6 +52,8 @@ class TestRegex:
     def test_no_str_is_refused(self) -> None:
         with pytest.raises(ConstraintError, match="a regular expression must be a str, got 5"):
             gen.regex(5)  # type: ignore[arg-type]
+        with pytest.raises(ConstraintError, match=r"must be a str, got re.compile.*; give it as it is, w"):
+            gen.regex(re.compile("a"))  # type: ignore[arg-type]
 
 
 class TestChoice:
@@ -129,7 +131,8 @@ class TestJsonSchema:
             ("{", {}, "is no JSON"),
             ("[]", {}, "a JSON Schema must be a dict"),
             ([], {}, "a JSON Schema must be a dict"),
-            (int, {}, "is no JSON"),
+            (int, {}, "must be a dict, or its text, got <class 'int'>; give a type as it is, without json_schema"),
+            (list[int], {}, "must be a dict, or its text, got list.*; give a type as it is, without json_schema"),
             ({"enum": [float("nan")]}, {}, "is no JSON"),
             ('{"const": NaN}', {}, "JSON has no NaN"),
             ({"a": {1, 2}}, {}, "is no JSON"),
