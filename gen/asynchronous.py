@@ -18,7 +18,7 @@ from gen.models.base import Model
 from gen.models.idle_rows import Idle
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.reading import check_model
-from gen.requests.settings import OneArguments, PromptArguments, Settings
+from gen.requests.settings import OneArguments, PromptArguments, read_settings
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import EngineStream
 
@@ -46,7 +46,7 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
-    request, constrain = read_submitted("astream", model, prompt, output_type, Settings(**arguments))
+    request, constrain = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
     return submit(_own_engine(model), model, request, constrain, owner=model)
 
 
@@ -148,7 +148,7 @@ async def agenerate(
     Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
     """
-    settings = Settings(sampler=sampler, **arguments)
+    settings = read_settings("agenerate", {"sampler": sampler, **arguments})
     read = partial(
         read_call, model, prompt, output_type, settings, details=details, num_return_sequences=num_return_sequences
     )

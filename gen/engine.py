@@ -15,7 +15,7 @@ from gen.models.base import Model
 from gen.requests.prompts import Prompt
 from gen.requests.reading import check_model
 from gen.requests.request import Request
-from gen.requests.settings import OneArguments, Settings
+from gen.requests.settings import OneArguments, read_settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.streaming import EngineStream
 
@@ -74,7 +74,9 @@ class Engine:
             EngineFull: `rows` requests run and `max_waiting` wait.
             EngineClosed: the engine was closed, or has failed; its readers have been told why.
         """
-        request, constrain = read_submitted("submit", self._model, prompt, output_type, Settings(**arguments))
+        request, constrain = read_submitted(
+            "submit", self._model, prompt, output_type, read_settings("submit", arguments)
+        )
         return submit(self._thread, self._model, request, constrain, owner=self)
 
     def close(self) -> None:

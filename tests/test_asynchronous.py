@@ -107,9 +107,17 @@ def test_agenerate_tells_which_prompts_failed() -> None:
     assert caught.value.results[::2] == ["hello", "hello"]
     with pytest.raises(ValueError, match="this prompt is bad"):
         asyncio.run(gen.agenerate(model, "bad"))
-    with pytest.raises(TypeError, match="temprature"):
-        asyncio.run(gen.agenerate(model, "a", temprature=1))  # type: ignore[call-overload]
     model.idle.clear()
+
+
+def test_a_name_that_they_do_not_take_is_refused_with_those_that_they_take() -> None:
+    model = ScriptedModel("hello")
+    for function, call in (
+        ("agenerate", lambda: asyncio.run(gen.agenerate(model, "a", sede=1))),  # type: ignore[call-overload]
+        ("astream", lambda: gen.astream(model, "a", sede=1)),
+    ):  # type: ignore[call-arg]
+        with pytest.raises(gen.ArgumentError, match=f"{function} takes images, .*, got 'sede'; did you mean 'seed'"):
+            call()
 
 
 def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> None:

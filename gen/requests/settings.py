@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from gen.errors import refuse_unknown
 from gen.requests.images import ImageLike
 from gen.requests.request import LogitsProcessor
 from gen.samplers import Sampler
@@ -23,6 +24,16 @@ class Settings:
     chat_template_kwargs: Mapping[str, object] | None = None
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
+
+
+def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
+    """The settings among a function's arguments.
+
+    Raises:
+        ArgumentError: a name that it does not take.
+    """
+    refuse_unknown(function, arguments.keys() - Settings.__annotations__.keys(), [*Settings.__annotations__])
+    return Settings(**arguments)
 
 
 class SharedArguments(TypedDict, total=False):
