@@ -4,17 +4,20 @@ What pydantic checks but its JSON Schema does not say is said here where JSON Sc
 and refused where it cannot (a date's bounds), so that a whole text is a value of the type.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import SchemaValidator, to_json
 
 from gen.errors import ConstraintError, show
 
 FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
 """The formats whose every text pydantic reads, as `gen.constraints.schema.writing.formats` has them."""
 _ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
+_UNREAD = "x-pydantic-unread"  # marks options of which pydantic reads one from no JSON; the value names that one
+_CONVERTED = "x-pydantic-converted"  # marks what a function of the user's may make readable
 _WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large
 _OF_THE_WEB = frozenset({"http", "https", "ws", "wss", "ftp"})
@@ -39,7 +42,14 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
     except Exception as error:  # pydantic has many, and calls methods of the user's
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
-    for path, part in subschemas(schema):
+    parts = list(subschemas(schema))
+    converted = any([part.pop(_CONVERTED, False) for _, part in parts])
+    for path, part in parts:
+        if (unread := part.pop(_UNREAD, None)) and not converted:
+            raise ConstraintError(
+                f"{show(output_type)} at {path}: pydantic reads no JSON as {unread}; take options that are JSON "
+                "themselves, such as strings and numbers, and convert the value."
+            )
         _write_version(part)
         _refuse(output_type, path, part)
         _write_keys(part, schema)
@@ -131,10 +141,37 @@ def _counted(digits: int | None, places: int | None) -> str:
     return rf"^-?{whole}(\.[0-9]{{1,{places}}})?$" if places else f"^-?{whole}$"
 
 
+def _options(schema: Any, options: Iterable[Any], made: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of some options, marked if pydantic does not read what it writes of one of them."""
+    reader = SchemaValidator(schema)
+    for option in options:
+        try:
+            reader.validate_json(to_json(option))
+        except ValueError:
+            return {**made, _UNREAD: show(option)}
+    return made
+
+
 class _Schemas(GenerateJsonSchema):
     """Pydantic's JSON Schema, with marks where it says less than pydantic checks."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012, as pydantic has it
+
+    def enum_schema(self, schema: Any) -> Any:
+        """The values of an Enum; pydantic writes some that it does not read, such as tuples and dates."""
+        return _options(schema, schema["members"], super().enum_schema(schema))
+
+    def literal_schema(self, schema: Any) -> Any:
+        """As of an Enum."""
+        return _options(schema, schema["expected"], super().literal_schema(schema))
+
+    def function_before_schema(self, schema: Any) -> Any:
+        """What a function of the user's has read first."""
+        return {**super().function_before_schema(schema), _CONVERTED: True}
+
+    def function_wrap_schema(self, schema: Any) -> Any:
+        """As above."""
+        return {**super().function_wrap_schema(schema), _CONVERTED: True}
 
     def date_schema(self, schema: Any) -> Any:
         """A date; its bounds are pydantic's alone."""

@@ -33,6 +33,18 @@ class Level(IntEnum):
     HIGH = 2
 
 
+class Name(str, Enum):
+    ADA = "Ada"
+
+
+class Half(Enum):
+    HALF = 0.5
+    TEXT = "x"
+    NO = False
+    NONE = None
+    MAP = {"a": 1}  # noqa: RUF012
+
+
 class Pair(NamedTuple):
     number: int
     name: str = "x"
@@ -109,6 +121,8 @@ OTHERS: list[Any] = [
     Annotated[float, Field(ge=0, le=1)],
     Literal["a", 1, True, None],
     Level,
+    Half,
+    Literal[Name.ADA, 5],
     Pair,
     Partial,
     Point,
@@ -202,6 +216,49 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
 def test_what_pydantic_alone_can_check_is_refused_by_name_and_place(output_type: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         schema_of(output_type)
+
+
+class Days(Enum):
+    FIRST = date(2020, 1, 1)
+
+
+class Pairs(Enum):
+    ONE = (1, 2)
+
+
+class Bytes(Enum):
+    A = b"a"
+
+
+UNREAD: list[tuple[Any, str]] = [
+    (Days, "#: pydantic reads no JSON as <Days.FIRST: "),
+    (list[Pairs], "#/[$]defs/Pairs: pydantic reads no JSON as <Pairs.ONE: "),
+    (dict[str, Bytes | None], "pydantic reads no JSON as <Bytes.A: "),
+    (Literal[b"a"], "pydantic reads no JSON as b'a'"),
+    (Literal[Half.TEXT, "y"], "pydantic reads no JSON as <Half.TEXT: "),
+    (Literal[-1, 10**30], "pydantic reads no JSON as 1000"),
+]
+
+
+@pytest.mark.parametrize(("output_type", "message"), UNREAD, ids=str)
+def test_an_option_that_pydantic_writes_and_does_not_read_is_refused(output_type: Any, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        schema_of(output_type)
+
+
+def test_options_that_a_function_of_the_users_makes_readable_are_taken() -> None:
+    def day(text: str) -> date:
+        return date.fromisoformat(text)
+
+    class Both(BaseModel):
+        first: Annotated[Days, pydantic.BeforeValidator(day)]
+        second: Annotated[Days, pydantic.BeforeValidator(day)]
+
+    plan = read_plan(Both)
+    text = '{"first": "2020-01-01", "second": "2020-01-01"}'
+    assert plan.table is not None and plan.table().accepts(text.encode())
+    read = plan.parse(text)
+    assert (read.first, read.second) == (Days.FIRST, Days.FIRST)
 
 
 def test_a_function_is_never_called() -> None:
