@@ -290,6 +290,11 @@ class TestRefused:
             gen.compile(model, output_type)
 
 
+    def test_a_host_engine_that_fails_later_says_so_itself(self, model: Any) -> None:
+        with pytest.raises(gen.SamplingError, match="after 0 new tokens the host engine failed: llguidance: .*too many"):
+            gen.generate(model, "x", gen.grammar("start: /(a{1000}){1000}/"))
+
+
 class TestCompile:
     def test_a_constraint_says_how_it_is_held_to(self, model: Any) -> None:
         on_device, on_host = gen.compile(model, gen.regex("ab?")), gen.compile(model, NESTED)

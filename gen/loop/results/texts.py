@@ -145,9 +145,15 @@ class Text:
         if token_id in self._eos:
             self.finish_reason = "eos"
         elif self._walker is not None and not self._walker.push(token_id):
+            problem = self._walker.problem()
             self.error = SamplingError(
-                f"{self._name}: after {len(self.token_ids)} new tokens the sampler chose the token {token_id}, which "
-                "the output type does not allow there. A sampler must not choose a token whose logit is -inf."
+                f"{self._name}: after {len(self.token_ids)} new tokens "
+                + (
+                    f"the host engine failed: {problem}. Take a simpler output type."
+                    if problem
+                    else f"the sampler chose the token {token_id}, which the output type does not allow there. A "
+                    "sampler must not choose a token whose logit is -inf."
+                )
             )
             return
         else:
@@ -213,7 +219,7 @@ class Text:
             value=self._text,
             token_ids=self.token_ids,
             logprobs=self.logprobs,
-            score=sum(self.logprobs) if score is None else score,
+            score=sum(self.logprobs, 0.0) if score is None else score,
             finish_reason=self.finish_reason,
             seed=self.seed,
             top_logprobs=self.top_logprobs,
