@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -18,9 +17,12 @@ import gen
 from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_sampler, read_stops
+from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
 from gen.cli.printing import keep_stderr_tidy, say
 from gen.errors import ArgumentError, GenError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 app = typer.Typer(
     help="Generate text with local language models.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -101,6 +103,7 @@ def generate_command(
     stops = read_stops(stop)
     output_type = read_output_type(schema, regex, choice)
     given = read_prompts(prompts, file)
+    pictures = read_pictures(image)
     loaded = _load(model, device, dtype)
     run = partial(
         gen.generate,
@@ -115,7 +118,7 @@ def generate_command(
     )
     # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
     # a chat has a place for each image, a plain prompt would need one for them
-    run("x", images=image if chat else None, max_new_tokens=0)
+    run("x", images=pictures if chat else None, max_new_tokens=0)
     if output_type is not None:
         constraint = gen.compile(loaded, output_type)
         if (constraint.least_tokens or 0) > max_new_tokens:
@@ -126,7 +129,7 @@ def generate_command(
     with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
         for first in range(0, len(given), batch_size):
             batch = given[first : first + batch_size]
-            for one, result in _attempt(partial(run, max_new_tokens=max_new_tokens), batch, image or []):
+            for one, result in _attempt(partial(run, max_new_tokens=max_new_tokens), batch, pictures):
                 if isinstance(result, Exception):
                     failed = True
                     message = re.sub(r"^prompt 0\b", "the prompt", str(result))
@@ -183,11 +186,12 @@ def stream_command(
     stops = read_stops(stop)
     output_type = read_output_type(schema, regex, choice)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
+    pictures = read_pictures(image)
     pieces = gen.stream(
         _load(model, device, dtype),
         given.text,
         output_type,
-        images=image,
+        images=pictures,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
         stop=stops,
@@ -209,13 +213,13 @@ def _load(model: str, device: str | None, dtype: str | None) -> Any:
 
 
 def _attempt(
-    run: Callable[..., Any], batch: Sequence[Given], images: Sequence[Path]
+    run: Callable[..., Any], batch: Sequence[Given], images: Sequence["Image"] | None
 ) -> list[tuple[Given, Any | Exception]]:
     """Each prompt with its result, or with the error that it fails with alone; a batch that fails is halved."""
     from torch import OutOfMemoryError
 
     try:
-        pictures = [images] * len(batch) if images else None
+        pictures = None if images is None else [images] * len(batch)
         return list(zip(batch, run([one.text for one in batch], images=pictures), strict=True))
     except (GenError, OutOfMemoryError) as error:
         if len(batch) == 1:

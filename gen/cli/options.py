@@ -10,8 +10,11 @@ from typer.core import TyperCommand
 from gen.errors import ArgumentError, show, show_path
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from gen.samplers import Sampler
 
+LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
 
 _AGAIN = "You can repeat the option."
 
@@ -37,7 +40,7 @@ Device = Annotated[
 ]
 DType = Annotated[str | None, _option("Model", 'As "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
 
-MaxNewTokens = Annotated[int, _option("Length", "Make at most N tokens for each text.", "N", min=0)]
+MaxNewTokens = Annotated[int, _option("Length", "Make at most N tokens for each text.", "N", min=0, max=LARGEST)]
 MinNewTokens = Annotated[int | None, _option("Length", "Let no text end by itself before it has N tokens.", "N")]
 Stop = Annotated[
     list[str] | None,
@@ -54,9 +57,7 @@ TopP = Annotated[
     float | None, _option("Sampling", "Draw from the likeliest tokens, until their probabilities add up to P.", "P")
 ]
 MinP = Annotated[float | None, _option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")]
-Seed = Annotated[
-    int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=2**63 - 1)
-]
+Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=LARGEST)]
 Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
 
 Greedy = Annotated[bool, _option("Search", "Take the likeliest token each time.", None, "--greedy")]
@@ -121,6 +122,10 @@ def read_sampler(
         if by_chance or greedy:
             other = [*by_chance, "--greedy"][0]
             raise ArgumentError(f"--beams looks for the likeliest text, {other} asks for another; give one of them.")
+        if samples > beams:
+            raise ArgumentError(
+                f"--samples {samples} of --beams {beams} cannot be written; give as many beams or more."
+            )
         if length_penalty is not None:
             settings["length_penalty"] = length_penalty
         return BeamSearchSampler(beams, **settings)
@@ -168,6 +173,17 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
     if regex is not None:
         return gen.regex(regex)
     return gen.choice(choice) if choice else None
+
+
+def read_pictures(paths: list[Path] | None) -> list["Image"] | None:
+    """The pictures that the options name, read once for all prompts; None for none.
+
+    Raises:
+        ArgumentError: one of them cannot be read.
+    """
+    from gen.requests.images import read_image
+
+    return [read_image(path, f"--image {path}") for path in paths] if paths else None
 
 
 def read_stops(stops: list[str] | None) -> list[str]:

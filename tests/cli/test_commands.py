@@ -118,6 +118,7 @@ def test_an_output_type_that_cannot_be_is_a_mistake_of_usage(tmp_path: Path, cap
         (["--regex", "("], "'('"),
         (["--regex", "a", "--choice", "b"], "give --regex or --choice"),
         (["--regex", "a{9}", "--max-new-tokens", "0"], "--max-new-tokens is 0"),
+        (["--max-new-tokens", str(2**63)], "Invalid value for '--max-new-tokens'"),
     ):
         assert run("generate", "x", *options) == 2
         captured = capsys.readouterr()
@@ -140,8 +141,10 @@ def test_images_go_with_each_prompt(tmp_path: Path, capsys: Capture, monkeypatch
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == expected
         assert run("stream", prompts[0], *flags) == 0
         assert capsys.readouterr().out == f"{expected[0]}\n"
-    assert run("generate", "x", "--chat", "--image", str(tmp_path / "none.png")) == 2
-    assert "cannot read" in capsys.readouterr().err
+    for arguments in (["generate", "x", "y"], ["generate", "x", "--chat"], ["stream", "x"]):
+        assert run(*arguments, "--image", paths[0], "--image", str(tmp_path / "none.png")) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"gen: --image {tmp_path / 'none.png'}: cannot read") and error.count("\n") == 1
 
 
 def test_json_is_an_object_a_line_for_each_text(capsys: Capture) -> None:
@@ -290,7 +293,11 @@ def test_memory_that_runs_out_for_a_batch_costs_a_smaller_one(capsys: Capture, m
         (["generate", "x", "--stop", r"\d"], 2, r"gen: --stop '\\d' has a backslash before 'd'"),
         (["generate", "x", "--file", "y"], 2, "not both"),
         (["generate", "--file", "no/such/file"], 2, "gen: cannot read the prompts"),
-        (["generate", "a", "b", "--beams", "2", "--samples", "3"], 2, "gen: num_return_sequences must be"),
+        (
+            ["generate", "a", "b", "--beams", "2", "--samples", "3"],
+            2,
+            "gen: --samples 3 of --beams 2 cannot be written",
+        ),
         (["generate", "x", "--model", "./no/such/model"], 1, "gen: no directory 'no/such/model'"),
         (["stream", "x", "y"], 2, "unexpected extra argument"),
     ],

@@ -64,6 +64,7 @@ def test_beams() -> None:
         ({"beams": 2, "greedy": True}, "--beams looks for the likeliest text, --greedy asks for another"),
         ({"greedy": True, "temperature": 0.5}, "--greedy makes one text, without chance; leave --temperature out"),
         ({"greedy": True, "samples": 2}, "leave --samples out"),
+        ({"beams": 2, "samples": 3}, "--samples 3 of --beams 2 cannot be written; give as many beams or more"),
         ({"length_penalty": 2.0}, "--length-penalty is for beams; give --beams too"),
         ({"top_p": 3.0}, "top_p must be a number above 0 and at most 1, got 3.0"),
     ],

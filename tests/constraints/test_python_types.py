@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -33,7 +33,7 @@ class Level(IntEnum):
     HIGH = 2
 
 
-class Name(str, Enum):
+class Name(StrEnum):
     ADA = "Ada"
 
 

@@ -289,9 +289,10 @@ class TestRefused:
         with pytest.raises(gen.ConstraintError, match=message):
             gen.compile(model, output_type)
 
-
     def test_a_host_engine_that_fails_later_says_so_itself(self, model: Any) -> None:
-        with pytest.raises(gen.SamplingError, match="after 0 new tokens the host engine failed: llguidance: .*too many"):
+        with pytest.raises(
+            gen.SamplingError, match=r"after 0 new tokens the host engine failed: llguidance: .*too many"
+        ):
             gen.generate(model, "x", gen.grammar("start: /(a{1000}){1000}/"))
 
 
