@@ -112,10 +112,11 @@ def test_agenerate_tells_which_prompts_failed() -> None:
 
 def test_a_name_that_they_do_not_take_is_refused_with_those_that_they_take() -> None:
     model = ScriptedModel("hello")
-    for function, call in (
+    calls: list[tuple[str, Any]] = [
         ("agenerate", lambda: asyncio.run(gen.agenerate(model, "a", sede=1))),  # type: ignore[call-overload]
-        ("astream", lambda: gen.astream(model, "a", sede=1)),
-    ):  # type: ignore[call-arg]
+        ("astream", lambda: gen.astream(model, "a", sede=1)),  # type: ignore[call-arg]
+    ]
+    for function, call in calls:
         with pytest.raises(gen.ArgumentError, match=f"{function} takes images, .*, got 'sede'; did you mean 'seed'"):
             call()
 

@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from gen.errors import ArgumentError, show, show_path
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL import Image as Pictures
 
     from gen.samplers import Sampler
 
@@ -175,7 +175,7 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
     return gen.choice(choice) if choice else None
 
 
-def read_pictures(paths: list[Path] | None) -> list["Image"] | None:
+def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
     """The pictures that the options name, read once for all prompts; None for none.
 
     Raises:
