@@ -61,6 +61,7 @@ class SamplerProcessor:
     def reset(self) -> None:
         """Begin anew: the next call is that of the first token."""
         self._step = 0
+        self._shape: torch.Size | None = None  # of the call before
         self._keys: Tensor | None = None  # (tokens, rows)
         self._weights: Tensor | None = None
 
@@ -68,11 +69,15 @@ class SamplerProcessor:
         """The logits with -inf everywhere but at the token that gen draws.
 
         Args:
-            input_ids: (rows, tokens), not looked at.
+            input_ids: (rows, tokens), only their number is looked at.
             scores: (rows, vocab), floating, any device; not modified.
         Returns:
             (rows, vocab), of the dtype and on the device of scores. Host sync: none.
+        Raises:
+            ArgumentError: these are no texts that have grown by a token.
         """
+        _check_grown(self, self._shape, input_ids)
+        self._shape = input_ids.shape
         if self._keys is None or self._weights is None:
             self._row_seeds = to_device(torch.tensor(self._seeds_of(len(scores)), device="cpu"), scores.device)
             self._weights = torch.zeros(len(scores), dtype=torch.float32, device=scores.device)
@@ -155,7 +160,10 @@ class ConstraintProcessor:
         Returns:
             (rows, vocab), of the dtype and on the device of scores. Host sync: none on a GPU, but at the first call
             for a constraint that has not been on this device.
+        Raises:
+            ArgumentError: these are no texts that have grown by a token.
         """
+        _check_grown(self, None if self._ids is None else self._ids.shape, input_ids)
         rows, here = len(input_ids), slice(0, len(input_ids))
         if self._stage is None or self._ids is None:
             self._stage = DeviceConstraints(rows, scores.device)
@@ -178,3 +186,12 @@ class ConstraintProcessor:
         only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on behind an end that it was not told of
         held[:, : self._vocab_size] = masked
         return torch.where(self._ended, only_eos, held)
+
+
+def _check_grown(processor: object, before: torch.Size | None, input_ids: Tensor) -> None:
+    """Raise an ArgumentError where a processor goes on from one call of generate into another one."""
+    if before is not None and input_ids.shape != (before[0], before[1] + 1):
+        raise ArgumentError(
+            f"{type(processor).__name__} follows the texts of one call of generate: after input_ids {tuple(before)} it "
+            f"takes {(before[0], before[1] + 1)}, got {tuple(input_ids.shape)}; call reset() before the next call."
+        )

@@ -109,6 +109,16 @@ def test_what_it_cannot_do_is_refused(sampler: Any, options: dict[str, Any], mes
         SamplerProcessor(sampler, **options)
 
 
+@pytest.mark.parametrize("kind", ["sampler", "constraint"])
+def test_another_call_without_a_reset_is_refused(kind: str) -> None:
+    processor = SamplerProcessor(SAMPLERS["greedy"], vocab_size=259) if kind == "sampler" else held()
+    wanted = generate(tiny_model(), 6, processor)
+    with pytest.raises(gen.ArgumentError, match=r"one call of generate: after input_ids \(3, \d+\) it takes \(3, "):
+        generate(tiny_model(), 6, processor)
+    processor.reset()
+    assert generate(tiny_model(), 6, processor) == wanted
+
+
 def test_rows_of_other_prompts_are_refused() -> None:
     with pytest.raises(gen.ArgumentError, match="has 3 rows; SamplerProcessor has 2 seeds for prompts of 1 row"):
         generate(tiny_model(), 2, SamplerProcessor(SAMPLERS["greedy"], seed=[1, 2]))
