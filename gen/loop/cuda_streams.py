@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from gen.devices import Placement, current
+from gen.devices import Placement, current, resolve_device
 from gen.isolation import own_settings
 
 
@@ -17,11 +17,14 @@ class Streams:
 
     Attributes:
         home: the logits' device.
+    Raises:
+        DeviceError: a device of the model's does not exist any more.
     """
 
     def __init__(self, placement: Placement) -> None:
         self.home = placement.logits_device
-        gpus = [device for device in placement.devices if device.type == "cuda"]
+        # a model may be left over from virtual GPUs
+        gpus = [resolve_device(device) for device in placement.devices if device.type == "cuda"]
         self._streams = [torch.cuda.Stream(device) for device in gpus]  # type: ignore[no-untyped-call]
 
     @contextmanager

@@ -16,7 +16,7 @@ from gen.errors import ModelError
 from gen.models.exllama import turns
 from gen.models.generation_config import recommended_sampler
 from gen.models.idle_rows import Idle
-from gen.models.transformers.placement import embedding_rows, read_placement
+from gen.models.transformers.placement import embedding_rows, read_placement, runs_on
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
@@ -77,6 +77,7 @@ class TransformersModel:
     def check(self) -> Hashable:
         """See `gen.models.base.Checked.check`."""
         self._refuse_training()
+        self._refuse_moved()
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
         if hooked or self.placement.offloaded or self._shares_buffers:  # a recorded step would take no turn
             return None
@@ -143,6 +144,14 @@ class TransformersModel:
         if any(part.training for part in self._parts):
             name = type(self._inner).__name__
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
+
+    def _refuse_moved(self) -> None:
+        here, taken = runs_on(self._inner.get_input_embeddings()), self.placement.input_device
+        if here != taken:
+            raise ModelError(
+                f"{type(self._inner).__name__} was taken on {taken} and is on {here} now; move it back, or take it "
+                "anew with gen.from_transformers(model, tokenizer)."
+            )
 
     def _check_usable(self) -> None:
         """Refuse what would fail or mislead later."""

@@ -22,8 +22,8 @@ def read_placement(model: "PreTrainedModel") -> Placement:
         ModelError: weights are on the meta device and nothing will load them.
         DeviceError: copies between its GPUs come out wrong.
     """
-    input_device = _runs_on(model.get_input_embeddings())
-    layer_devices = tuple(_runs_on(layer) for layer in _layers(model))
+    input_device = runs_on(model.get_input_embeddings())
+    layer_devices = tuple(runs_on(layer) for layer in _layers(model))
     devices = {input_device, *layer_devices, *(parameter.device for parameter in model.parameters())}
     check_peer_copies(devices)
     logits_device = input_device if len(devices) == 1 else _probe(model, input_device)
@@ -31,7 +31,7 @@ def read_placement(model: "PreTrainedModel") -> Placement:
         input_device=input_device,
         logits_device=logits_device,
         layer_devices=layer_devices,
-        vision_device=_runs_on(vision) if (vision := _vision_part(model)) is not None else None,
+        vision_device=runs_on(vision) if (vision := _vision_part(model)) is not None else None,
         dtype=model.dtype,
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
@@ -67,7 +67,7 @@ def _vision_part(model: "PreTrainedModel") -> nn.Module | None:
     return part if isinstance(part, nn.Module) and part is not model else None
 
 
-def _runs_on(module: nn.Module) -> torch.device:
+def runs_on(module: nn.Module) -> torch.device:
     """The device that computes with the module's weights; accelerate's hooks may keep them elsewhere until then."""
     for part in module.modules():
         for hook in _hooks(part):

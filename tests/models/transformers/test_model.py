@@ -16,6 +16,7 @@ from transformers import (
 )
 
 import gen
+from gen.testing import virtual_gpus
 from tests.helpers import SHAPES, byte_tokenizer, spaced_tokenizer, tiny_model
 
 PROMPTS = ["a", "to be or not to be", "x = [1, 2, 3]", "über, ja"]
@@ -177,6 +178,20 @@ def test_models_that_cannot_be_used_are_refused_with_the_reason() -> None:
     flash.config._attn_implementation = "flash_attention_2"
     with pytest.raises(gen.ModelError, match="flash_attention_2 takes no static cache"):
         gen.from_transformers(flash, byte_tokenizer())
+
+
+def test_a_model_that_was_moved_is_refused_before_its_next_text() -> None:
+    with virtual_gpus(2):
+        hf_model = tiny_model().to("cuda:1")
+        model = gen.from_transformers(hf_model, byte_tokenizer())
+        text = gen.generate(model, "hello", max_new_tokens=4, seed=1)
+        hf_model.to("cuda:0")
+        with pytest.raises(gen.ModelError, match="was taken on cuda:1 and is on cuda:0 now; move it back, or take it"):
+            gen.generate(model, "hello", max_new_tokens=4, seed=1)
+        hf_model.to("cuda:1")
+        assert gen.generate(model, "hello", max_new_tokens=4, seed=1) == text
+    with pytest.raises(gen.DeviceError, match="device cuda:1 does not exist; this machine has cpu"):
+        gen.generate(model, "hello", max_new_tokens=4, seed=1)
 
 
 @pytest.mark.parametrize("part", ["whole", "layer"])
