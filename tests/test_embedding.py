@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel, T5Model
 
 import gen
+from gen.testing import virtual_gpus
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 
 TEXTS = ["the cat sat on the mat .", "a dog", "", "the red moon", "a dog ran on the red mat . the cat sat", "a cat"]
@@ -197,6 +198,15 @@ def test_an_encoder_put_back_into_training_mode_is_refused() -> None:
     hf_model.encoder.layer[0].train()
     with pytest.raises(gen.ModelError, match=r"BertModel is in training mode.*model.eval\(\)"):
         gen.embed(model, TEXTS)
+
+
+def test_an_encoder_that_was_moved_is_refused() -> None:
+    with virtual_gpus(2):
+        hf_model = tiny_encoder().to("cuda:1")
+        model = gen.from_transformers_encoder(hf_model, encoder_tokenizer())
+        hf_model.to("cuda:0")
+        with pytest.raises(gen.ModelError, match="BertModel was taken on cuda:1 and is on cuda:0 now; move it back"):
+            gen.embed(model, TEXTS)
 
 
 def test_an_encoder_whose_forward_fails_is_refused() -> None:

@@ -108,9 +108,16 @@ class Encoder:
         Returns:
             (rows, width, hidden_size), of the weights' dtype, on the same device.
         Raises:
-            ModelError: the model has been put back into training mode.
+            ModelError: the model has been put back into training mode, or moved.
         """
         self._refuse_training()
+        here, taken = next(self.hf_model.parameters()).device, self.placement.input_device
+        if here != taken:
+            name = type(self.hf_model).__name__
+            raise ModelError(
+                f"{name} was taken on {taken} and is on {here} now; move it back, or take it anew with "
+                "gen.from_transformers_encoder(model, tokenizer)."
+            )
         output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
         hidden: Tensor | None = getattr(output, "last_hidden_state", None)
         if hidden is None:
