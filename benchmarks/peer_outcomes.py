@@ -2,7 +2,8 @@
 
 `PEER_OUTCOMES` names the file, of one JSON list a line: the test, its outcome ("started" before it has one) and what it
 said. Tests that stand in the file already are left out. `PEER_SECONDS` is the CPU time that one test may take,
-`PEER_EVERY` 3 runs one test in three, the same ones for each kind of device.
+`PEER_EVERY` 3 runs one test in three, the same ones for each kind of device. `PEER_FAILED_IN` names another such file,
+and then only the tests that failed there are run.
 """
 
 import json
@@ -49,6 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     every = int(os.environ.get("PEER_EVERY", 1))
     names = {item: _name(item) for item in items}
     items[:] = [item for item, name in names.items() if name not in done and not crc32(twin(name).encode()) % every]
+    if elsewhere := os.environ.get("PEER_FAILED_IN"):
+        failed = {twin(name) for name, (outcome, _) in read(Path(elsewhere)).items() if outcome == "failed"}
+        items[:] = [item for item in items if twin(names[item]) in failed]
 
 
 @pytest.hookimpl(wrapper=True)

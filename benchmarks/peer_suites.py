@@ -2,12 +2,13 @@
 
     python -m benchmarks.peer_suites accelerate=path/to/tests --files test_hooks.py test_big_modeling.py
     python -m benchmarks.peer_suites pytorch=path/to/test --files test_indexing.py --every 3 --seconds 60
+    python -m benchmarks.peer_suites transformers=path/to/tests --files models/{llama,bert}/test_modeling_*.py --failed
     python -m benchmarks.peer_suites accelerate=path/to/tests --json benchmarks/results/peer-suites.json
 
 Fetches nothing: give it the folders of tests, as `name=folder`. Every file runs in a process of its own, without
 virtual GPUs and with two (`-p gen.testing.plugin --virtual-gpus 2`). A test that ends the process has failed, and the
-next one goes on. PyTorch makes of a test one for each kind of device: the one for CUDA, on virtual GPUs, is compared
-with the one for the CPU, without them.
+next one goes on; so does a later run with the same `--keep` folder. PyTorch makes of a test one for each kind of
+device: the one for CUDA, on virtual GPUs, is compared with the one for the CPU, without them.
 
 Prints passed, failed and skipped of both; how many of the tests that pass without pass with virtual GPUs, those left
 out that are skipped there; and each test that fails with them and not without.
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -39,9 +41,16 @@ def main() -> None:
         files = [Path(folder, file) for file in arguments.files] or sorted(Path(folder).rglob("test_*.py"))
         without: Results = {}
         virtual: Results = {}
-        for file in files:
-            without |= _run(file, [], CPU_TESTS, arguments)
-            virtual |= _run(file, VIRTUAL, CUDA_TESTS, arguments)
+        with ExitStack() as stack:
+            keep = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            keep.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                kept = keep.absolute() / "-".join([name, *file.relative_to(folder).with_suffix("").parts])
+                with_them, without_them = kept.with_suffix(".virtual"), kept.with_suffix(".without")
+                virtual |= (found := _run(file, with_them, VIRTUAL, CUDA_TESTS, arguments))
+                which = CPU_TESTS | ({"PEER_FAILED_IN": str(with_them)} if arguments.failed else {})
+                if not arguments.failed or any(outcome == "failed" for outcome, _ in found.values()):
+                    without |= _run(file, without_them, [], which, arguments)
         for title, results in (("without", without), ("2 virtual GPUs", virtual)):
             counts = Counter(outcome for outcome, _ in results.values())
             rows.append(
@@ -71,38 +80,41 @@ def compared(without: Results, virtual: Results) -> dict[str, object]:
     }
 
 
-def _run(file: Path, options: list[str], which: dict[str, str], arguments: argparse.Namespace) -> Results:
+def _run(
+    file: Path, outcomes: Path, options: list[str], which: dict[str, str], arguments: argparse.Namespace
+) -> Results:
     """Run a file's tests, again after one that ends the process."""
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder, "outcomes")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peer_outcomes"]
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "PEER_OUTCOMES": str(outcomes),
-            "PEER_SECONDS": str(arguments.seconds),
-            "PEER_EVERY": str(arguments.every),
-            **which,
-        }
-        found: Results = {}
-        while True:
-            try:
-                ended = subprocess.run(
-                    [*command, "-W", "ignore", *options, *arguments.pytest, str(file.absolute())],
-                    cwd=file.parent.parent,
-                    env=environment,
-                    capture_output=True,
-                    timeout=60 * arguments.minutes,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                return read(outcomes) | {f"{file.name}::": ("failed", f"took more than {arguments.minutes:g} minutes")}
-            before, found = found, read(outcomes)
-            if 0 <= ended <= 1 or ended == 5:  # passed, failed, and none left
-                return found
-            if found == before:
-                return found | {f"{file.name}::": ("failed", "the process ended before its tests did")}
+    outcomes = outcomes.absolute()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peer_outcomes"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PEER_OUTCOMES": str(outcomes),
+        "PEER_SECONDS": str(arguments.seconds),
+        "PEER_EVERY": str(arguments.every),
+        **which,
+    }
+    found = read(outcomes)
+    while True:
+        try:
+            ended = subprocess.run(
+                [*command, "-W", "ignore", *options, *arguments.pytest, str(file.absolute())],
+                cwd=file.parent.parent,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60 * arguments.minutes,
+            )
+        except subprocess.TimeoutExpired:
+            return read(outcomes) | {f"{file.name}::": ("failed", f"took more than {arguments.minutes:g} minutes")}
+        before, found = found, read(outcomes)
+        if 0 <= ended.returncode <= 1 or ended.returncode == 5:  # passed, failed, and none left
+            return found
+        if found == before:
+            said = " ".join(ended.stdout[-1000:].split())
+            return found | {f"{file.name}::": ("failed", f"the process ended before its tests did: {said}")}
 
 
 def _arguments() -> argparse.Namespace:
@@ -112,6 +124,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run each N-th test of a file")
     parser.add_argument("--seconds", type=float, default=60, help="CPU time that one test may take")
     parser.add_argument("--minutes", type=float, default=10, help="what one process may take")
+    parser.add_argument("--failed", action="store_true", help="without virtual GPUs, run only what failed with them")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep outcomes there; a later run goes on after them"
+    )
     parser.add_argument("--pytest", nargs="*", default=[], metavar="OPTION", help="further options of pytest")
     parser.add_argument("--json", type=Path, help="write the results there")
     return parser.parse_args()

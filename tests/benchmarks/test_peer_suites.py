@@ -20,6 +20,24 @@ def test_no_gpu():
 """
 
 
+def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, keep = tmp_path / "tests", tmp_path / "kept"
+    (folder / "more").mkdir(parents=True)
+    keep.mkdir()
+    (folder / "more" / "test_theirs.py").write_text(TESTS)
+    with_them, without_them = (keep / f"theirs-more-test_theirs.{side}" for side in ("virtual", "without"))
+    with_them.write_text('["test_theirs.py::test_no_gpu", "started", ""]\n')  # it ended the process
+    arguments = [f"theirs={folder}", "--files", "more/test_theirs.py", "--failed", "--keep", str(keep)]
+    monkeypatch.setattr(sys, "argv", ["peer_suites", *arguments])
+    peer_suites.main()
+    outcomes = {test: outcome for test, (outcome, _) in peer_suites.read(with_them).items()}
+    assert outcomes == {"test_theirs.py::test_no_gpu": "failed", "test_theirs.py::test_two": "passed"}
+    assert peer_suites.read(without_them) == {"test_theirs.py::test_no_gpu": ("passed", "")}
+    assert "test_no_gpu: ended the process" in capsys.readouterr().out
+
+
 def test_outcomes_with_and_without_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
