@@ -88,7 +88,8 @@ def _restore_default_device(before: Any) -> None:
 
 
 def _forget_answers() -> None:
-    """Clear what transformers and accelerate remember of the devices that there are."""
+    """Clear what torch, transformers and accelerate remember of the devices that there are."""
+    getattr(torch.get_device_module, "cache_clear", bool)()
     for library in ("transformers.utils.import_utils", "accelerate.utils.imports"):
         module = sys.modules.get(library)
         for name, function in list(vars(module).items()) if module else ():

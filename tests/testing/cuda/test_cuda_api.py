@@ -188,3 +188,11 @@ def test_the_rest_of_the_surface_answers() -> None:
             assert torch.cuda.nvtx.range_push("inner") == 1  # type: ignore[no-untyped-call]
             assert torch.cuda.nvtx.range_pop() == 1  # type: ignore[no-untyped-call]
         assert torch.cuda.get_device_capability(0) == (8, 0)
+
+
+def test_the_accelerator_that_torch_finds_is_cuda() -> None:
+    before = torch.get_device_module()
+    with virtual_gpus(2):
+        assert torch.get_device_module() is torch.cuda
+        assert torch._C._get_accelerator() == torch.device("cuda")  # fully_shard and transformers ask it for their mesh
+    assert torch.get_device_module() is before
