@@ -25,7 +25,7 @@ from gen.testing.calls import (
 )
 from gen.testing.calls import function_overrides as function_overrides  # they fill the tables of overrides
 from gen.testing.calls import operator_overrides as operator_overrides
-from gen.testing.cuda import cuda_api, typed_tensors
+from gen.testing.cuda import cuda_api, nccl, typed_tensors
 from gen.testing.cuda.generators import VirtualGenerator
 from gen.testing.cuda.torch_device import Device, index_is_cuda
 from gen.testing.files import saving, storages
@@ -90,6 +90,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         *storages.substitutes(),
         *saving.substitutes(),
         *cuda_api.substitutes(),
+        *nccl.substitutes(),
     ]
 
 
