@@ -1,8 +1,10 @@
 """A pytest plugin: `pytest -p gen.testing.plugin --virtual-gpus 2` runs the tests of any project on virtual GPUs.
 
-The block is open from before the tests are imported, so that marks such as "needs two GPUs" find them, until the end.
+The block is open until the end, and from before the tests and their conftest are imported, so that "needs two GPUs" and
+"run on what there is" find the GPUs.
 """
 
+from argparse import Namespace
 from contextlib import ExitStack
 
 import pytest
@@ -20,12 +22,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    _open(early_config, early_config.known_args_namespace)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    gpus = config.getoption("--virtual-gpus")
-    if gpus:
+    """For a project whose conftest names the plugin, which is read too late for the hook above."""
+    if _block not in config.stash:
+        _open(config, config.option)
+
+
+def _open(config: pytest.Config, options: Namespace) -> None:
+    if options.virtual_gpus:
         block = config.stash[_block] = ExitStack()
-        memory, check = config.getoption("--virtual-gpu-memory"), config.getoption("--check-streams")
-        block.enter_context(virtual_gpus(gpus, memory=memory, check_streams=check))
+        block.enter_context(
+            virtual_gpus(options.virtual_gpus, memory=options.virtual_gpu_memory, check_streams=options.check_streams)
+        )
 
 
 @pytest.hookimpl(trylast=True)
