@@ -29,7 +29,9 @@ from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.peer_outcomes import Outcome, read, twin
 
 ROOT = Path(__file__).parents[1]
-VIRTUAL = ["-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"]
+VIRTUAL = [
+    *("-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"), "--virtual-gpus-in-commands",
+]  # fmt: skip
 CPU_TESTS, CUDA_TESTS = ({"PYTORCH_TESTING_DEVICE_ONLY_FOR": kind} for kind in ("cpu", "cuda"))
 Results = dict[str, Outcome]
 

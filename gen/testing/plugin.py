@@ -9,6 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from gen.testing import commands
+from gen.testing.cuda.memory import read_size
 from gen.testing.emulator import virtual_gpus
 
 _block = pytest.StashKey[ExitStack]()
@@ -18,6 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("virtual GPUs")
     group.addoption("--virtual-gpus", type=int, default=0, metavar="N", help="run all tests with N virtual GPUs")
     group.addoption("--virtual-gpu-memory", default="80GiB", metavar="SIZE", help="what each of them has (80GiB)")
+    group.addoption(
+        "--virtual-gpus-in-commands", action="store_true", help="Python programs that the tests start have them too"
+    )
     group.addoption("--check-streams", action="store_true", help="raise where two streams race")
 
 
@@ -36,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _open(config: pytest.Config, options: Namespace) -> None:
     if options.virtual_gpus:
         block = config.stash[_block] = ExitStack()
+        if options.virtual_gpus_in_commands:
+            block.enter_context(commands.with_virtual_gpus(options.virtual_gpus, read_size(options.virtual_gpu_memory)))
         block.enter_context(
             virtual_gpus(options.virtual_gpus, memory=options.virtual_gpu_memory, check_streams=options.check_streams)
         )

@@ -1,5 +1,6 @@
 """Child processes: they have the parent's virtual GPUs, and tensors sent to them keep their devices."""
 
+import atexit
 import multiprocessing.spawn
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ def open_in_child(gpus: int, memory: int) -> None:
 
     if active_machine() is None:
         _for_the_process.enter_context(virtual_gpus(gpus, memory=memory))
+        atexit.register(_for_the_process.close)
 
 
 class _Inherited:

@@ -15,6 +15,13 @@ def test_three_gpus():
 def test_always():
     pass
 """
+COMMAND = """
+import subprocess, sys
+PROGRAM = "import sitecustomize, sys; print('torch' in sys.modules); import torch; print(torch.cuda.device_count())"
+
+def test_program():
+    assert subprocess.check_output([sys.executable, "-c", PROGRAM], text=True).split() == ["False", "3"]
+"""
 
 
 CONFTEST = """
@@ -26,8 +33,8 @@ def pytest_report_header():
 """
 
 
-def _run(folder: Path, *options: str) -> str:
-    (folder / "test_theirs.py").write_text(TESTS)
+def _run(folder: Path, *options: str, tests: str = TESTS) -> str:
+    (folder / "test_theirs.py").write_text(tests)
     (folder / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "test_theirs.py"]
     root = Path(__file__).parents[2]
@@ -41,3 +48,8 @@ def test_the_plugin_opens_a_block_before_the_tests_and_their_conftest_are_read(t
     said = _run(tmp_path, *options, "--virtual-gpus", "3", "--virtual-gpu-memory", "1GiB")
     assert "2 passed" in said and "GPUs in conftest: 3" in said
     assert "1 passed, 1 skipped" in _run(tmp_path, *options)
+
+
+def test_programs_that_the_tests_start_have_the_gpus_if_asked_for(tmp_path: Path) -> None:
+    options = ("-p", "gen.testing.plugin", "--virtual-gpus", "3", "--virtual-gpus-in-commands")
+    assert "1 passed" in _run(tmp_path, *options, tests=COMMAND)

@@ -1,0 +1,26 @@
+"""Programs that a test starts as commands have its virtual GPUs, if the environment says so.
+
+Python runs `sitecustomize.py` of the first folder on its path that has one, before anything else.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+FOLDER = Path(__file__).parent
+VARIABLE = "GEN_VIRTUAL_GPUS"
+
+
+@contextmanager
+def with_virtual_gpus(gpus: int, memory: int) -> Iterator[None]:
+    """In the block, Python programs that are started open a block of their own when they import torch.
+
+    Args:
+        gpus: how many devices they have.
+        memory: what each of these has, in bytes. It is counted for each program by itself.
+    """
+    path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH", "")]))
+    with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory}"}):
+        yield
