@@ -49,9 +49,10 @@ def main() -> None:
             for file in files:
                 kept = keep.absolute() / "-".join([name, *file.relative_to(folder).with_suffix("").parts])
                 with_them, without_them = kept.with_suffix(".virtual"), kept.with_suffix(".without")
-                virtual |= (found := _run(file, with_them, VIRTUAL, CUDA_TESTS, arguments))
+                of_file = _run(file, with_them, VIRTUAL, CUDA_TESTS, arguments)
+                virtual |= of_file
                 which = CPU_TESTS | ({"PEER_FAILED_IN": str(with_them)} if arguments.failed else {})
-                if not arguments.failed or any(outcome == "failed" for outcome, _ in found.values()):
+                if not arguments.failed or any(outcome == "failed" for outcome, _ in of_file.values()):
                     without |= _run(file, without_them, [], which, arguments)
         for title, results in (("without", without), ("2 virtual GPUs", virtual)):
             counts = Counter(outcome for outcome, _ in results.values())

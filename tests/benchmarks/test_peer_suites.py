@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import peer_suites
+from benchmarks import peer_outcomes, peer_suites
 
 TESTS = """
 import pytest, torch
@@ -32,9 +32,9 @@ def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
     arguments = [f"theirs={folder}", "--files", "more/test_theirs.py", "--failed", "--keep", str(keep)]
     monkeypatch.setattr(sys, "argv", ["peer_suites", *arguments])
     peer_suites.main()
-    outcomes = {test: outcome for test, (outcome, _) in peer_suites.read(with_them).items()}
+    outcomes = {test: outcome for test, (outcome, _) in peer_outcomes.read(with_them).items()}
     assert outcomes == {"test_theirs.py::test_no_gpu": "failed", "test_theirs.py::test_two": "passed"}
-    assert peer_suites.read(without_them) == {"test_theirs.py::test_no_gpu": ("passed", "")}
+    assert peer_outcomes.read(without_them) == {"test_theirs.py::test_no_gpu": ("passed", "")}
     assert "test_no_gpu: ended the process" in capsys.readouterr().out
 
 

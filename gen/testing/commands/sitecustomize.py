@@ -5,6 +5,7 @@ Nothing here is imported but what Python has read at its start, so that programs
 
 import os
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 
 
@@ -15,7 +16,7 @@ class _AfterTorch:
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "torch":
             return None
-        sys.meta_path.remove(cls)  # type: ignore[arg-type]
+        sys.meta_path.remove(cls)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -43,7 +44,7 @@ def _run_the_next() -> None:
     sys.path[:] = [folder for folder in sys.path if folder != _folder]
     own = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        import_module("sitecustomize")
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -54,5 +55,5 @@ def _run_the_next() -> None:
 
 _folder = os.path.dirname(os.path.abspath(__file__))
 if "GEN_VIRTUAL_GPUS" in os.environ:
-    sys.meta_path.insert(0, _AfterTorch)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _AfterTorch)
 _run_the_next()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.testing.tensors.virtual_tensor import VirtualTensor
+from gen.testing.tensors.virtual_tensor import VirtualTensor, adopt
 
 _COLLECTIVES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
@@ -28,6 +28,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     """What to put in the place of what: (module or class, name, value). Nothing where torch has no gloo."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return []
+    from torch._C._distributed_c10d import GradBucket
     from torch.distributed import distributed_c10d
 
     nccl, group = _nccl(distributed_c10d.ProcessGroupGloo), distributed_c10d.ProcessGroup
@@ -39,6 +40,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch.cuda.nccl, "version", lambda: (2, 27, 3)),
         (group, "_register_backend", _for_both_kinds_of_memory(group._register_backend, nccl)),
         (group, "_device_types", property(_device_types(group._device_types.__get__))),
+        *((GradBucket, name, _on_its_gpu(getattr(GradBucket, name))) for name in ("buffer", "gradients")),
         *((group, name, _collective(name, getattr(group, name))) for name in _COLLECTIVES if hasattr(group, name)),
     ]
 
@@ -96,6 +98,17 @@ def _collective(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(group, *args, **kwargs)
 
     return collective
+
+
+def _on_its_gpu(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What hooks of DistributedDataParallel are given: torch makes these tensors where it sees the model's."""
+
+    @wraps(original)
+    def of_bucket(bucket: Any) -> Any:
+        parameter = bucket.parameters()[0]
+        return adopt(original(bucket), parameter._gpu) if isinstance(parameter, VirtualTensor) else original(bucket)
+
+    return of_bucket
 
 
 def _on_the_cpu(value: Any) -> bool:

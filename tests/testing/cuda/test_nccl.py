@@ -68,6 +68,25 @@ def test_a_model_is_sharded_where_its_group_is(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient.to_local().cpu(), expected)
 
 
+def test_a_hook_of_the_gradients_finds_them_on_the_gpu(tmp_path: Path) -> None:
+    from torch._C._distributed_c10d import GradBucket
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    seen = []
+
+    def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        seen.extend([bucket.buffer().device, *(gradient.device for gradient in bucket.gradients())])
+        return fp16_compress_hook(state, bucket)
+
+    with virtual_gpus(2), group("nccl", tmp_path):
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, device=GPU1), device_ids=[1])
+        model.register_comm_hook(None, hook)
+        model(torch.full((1, 2), 3.0, device=GPU1)).sum().backward()
+        gradient: Any = model.module.weight.grad
+        assert gradient.tolist() == [[3, 3]] and gradient.device == GPU1
+    assert seen == [GPU1] * 3
+
+
 def train(rank: int, folder: Path, results: Any) -> None:
     """One of two processes, each on its GPU with its own half of the batch."""
     device = torch.device("cuda", rank)
@@ -81,7 +100,7 @@ def train(rank: int, folder: Path, results: Any) -> None:
 
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     with virtual_gpus(2):
-        context: Any = torch.multiprocessing.get_context("fork")
+        context: Any = torch.multiprocessing.get_context("spawn")
         results = context.SimpleQueue()
         processes = [context.Process(target=train, args=(rank, tmp_path, results)) for rank in range(2)]
         for process in processes:
