@@ -96,6 +96,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch._C, f"_accelerator_{name}", devices.exchange_device)
         for name in ("exchangeDevice", "maybeExchangeDevice")
     ]
+    cuda.append((torch._C, "_cuda_isInBadFork", lambda: False))  # forked children may use these GPUs
     cuda.append((torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")))
     cuda += [(torch._C, "_cuda_setStream", set_stream_by_id), (torch._C, "_cuda_setDevice", devices.set_device)]
     cuda += [(torch._C, name, value) for name, value in comm.FUNCTIONS.items()]

@@ -15,7 +15,7 @@ from gen.testing.files.storages import marked, storage_place
 from gen.testing.machine import CPU, active_machine
 from gen.testing.syncs.reports import report_sync
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
-from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
+from gen.testing.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_gpu
 
 _BEFORE_TORCHS_OWN = 5  # torch registers the CPU at 10
 _plain_storage = Tensor.untyped_storage
@@ -51,10 +51,7 @@ def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
     """`copy.deepcopy`: views of one storage are views of one copy."""
     if id(tensor) in memo:
         return memo[id(tensor)]
-    if not tensor.is_leaf:
-        raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
-        )
+    _check_leaf(tensor)
     if isinstance(tensor, Parameter) or tensor.layout is not torch.strided:
         made: Any = on_gpu(tensor.host_copy(), tensor._gpu).requires_grad_(tensor.requires_grad)
         if isinstance(tensor, Parameter):
@@ -72,6 +69,38 @@ def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
     vars(made).update(deepcopy(_own_attributes(tensor), memo))
     memo[id(tensor)] = made
     return made
+
+
+def _reduce_pinned(tensor: PinnedTensor, protocol: Any) -> Any:
+    """How pinned memory is pickled: as an ordinary CPU tensor, which it is when it is read."""
+    if isinstance(tensor, Parameter):
+        return torch._utils._rebuild_parameter, (tensor.data, tensor.requires_grad, OrderedDict())
+    shown = plain(tensor.detach()).requires_grad_(tensor.requires_grad)
+    return shown.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+
+def _copy_pinned(tensor: PinnedTensor) -> Any:
+    """`copy.copy`: another tensor of the same memory, which stays pinned."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _deepcopy_pinned(tensor: PinnedTensor, memo: dict[int, Any]) -> Any:
+    """`copy.deepcopy`: an ordinary CPU tensor."""
+    _check_leaf(tensor)
+    made: Any = deepcopy(plain(tensor.detach()), memo).requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, Parameter):
+        made = Parameter(made.detach(), tensor.requires_grad)
+    if tensor.grad is not None:
+        made.grad = deepcopy(tensor.grad, memo)
+    memo[id(tensor)] = made
+    return made
+
+
+def _check_leaf(tensor: Tensor) -> None:
+    if not tensor.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment."
+        )
 
 
 def _tag(storage: Any) -> str | None:
@@ -122,3 +151,6 @@ def substitutes() -> list[tuple[object, str, object]]:
 VirtualTensor.untyped_storage = untyped_storage  # type: ignore[method-assign, assignment]
 VirtualTensor.__reduce_ex__ = reduce_ex  # type: ignore[method-assign, assignment]
 VirtualTensor.__deepcopy__ = deepcopy_of  # type: ignore[assignment, method-assign]
+PinnedTensor.__reduce_ex__ = _reduce_pinned  # type: ignore[method-assign, assignment]
+PinnedTensor.__copy__ = _copy_pinned  # type: ignore[attr-defined]
+PinnedTensor.__deepcopy__ = _deepcopy_pinned  # type: ignore[assignment, method-assign]

@@ -195,4 +195,5 @@ def test_the_accelerator_that_torch_finds_is_cuda() -> None:
     with virtual_gpus(2):
         assert torch.get_device_module() is torch.cuda
         assert torch._C._get_accelerator() == torch.device("cuda")  # fully_shard and transformers ask it for their mesh
+        assert not torch._C._cuda_isInBadFork()  # type: ignore[attr-defined]  # accelerate's launcher asks
     assert torch.get_device_module() is before

@@ -124,3 +124,22 @@ def test_reading_storages_and_lists_of_gpu_numbers_waits() -> None:
         with no_host_sync(count=True) as report:
             shared.sum().item()
         assert report.count == 1
+
+
+def test_pinned_memory_is_saved_pickled_and_copied_as_memory_of_the_host() -> None:
+    with virtual_gpus(2):
+        whole = torch.arange(3.0).pin_memory()
+        pair = {"whole": whole, "view": whole[1:], "weight": nn.Parameter(whole)}
+        for made in (torch.load(_bytes(pair)), pickle.loads(pickle.dumps(pair)), copy.deepcopy(pair)):
+            assert not any(tensor.is_pinned() for tensor in made.values())
+            assert type(made["whole"]) is Tensor and isinstance(made["weight"], nn.Parameter)
+            assert made["weight"].tolist() == [0, 1, 2] and made["weight"].requires_grad
+            made["whole"][1] = 5
+            assert made["whole"].tolist() == [0, 5, 2]
+        for made in (torch.load(_bytes(pair)), copy.deepcopy(pair)):
+            made["whole"][1] = 5
+            assert made["view"].tolist() == [5, 2], "views of one memory stay views of one"
+        twin = copy.copy(whole)
+        assert twin.is_pinned() and twin.data_ptr() == whole.data_ptr()
+        with pytest.raises(RuntimeError, match="created explicitly by the user"):
+            copy.deepcopy(whole.requires_grad_()[1:])
