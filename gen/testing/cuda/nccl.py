@@ -28,9 +28,9 @@ def substitutes() -> list[tuple[object, str, object]]:
     """What to put in the place of what: (module or class, name, value). Nothing where torch has no gloo."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return []
-    from torch._C._distributed_c10d import GradBucket
     from torch.distributed import distributed_c10d
 
+    bucket = torch.distributed.GradBucket  # type: ignore[attr-defined]
     nccl, group = _nccl(distributed_c10d.ProcessGroupGloo), distributed_c10d.ProcessGroup
     return [
         (distributed_c10d, "ProcessGroupNCCL", nccl),
@@ -40,7 +40,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch.cuda.nccl, "version", lambda: (2, 27, 3)),
         (group, "_register_backend", _for_both_kinds_of_memory(group._register_backend, nccl)),
         (group, "_device_types", property(_device_types(group._device_types.__get__))),
-        *((GradBucket, name, _on_its_gpu(getattr(GradBucket, name))) for name in ("buffer", "gradients")),
+        *((bucket, name, _on_its_gpu(getattr(bucket, name))) for name in ("buffer", "gradients")),
         *((group, name, _collective(name, getattr(group, name))) for name in _COLLECTIVES if hasattr(group, name)),
     ]
 
@@ -50,11 +50,9 @@ def _nccl(gloo: Any) -> Any:
 
     class ProcessGroupNCCL(gloo):  # type: ignore[misc]
         class Options:
-            is_high_priority_stream = False
-            _timeout = timedelta(minutes=10)
-
             def __init__(self, is_high_priority_stream: bool = False) -> None:
                 self.is_high_priority_stream = is_high_priority_stream
+                self._timeout = timedelta(minutes=10)
 
         def __init__(self, store: Any, rank: int, size: int, options: Options) -> None:
             super().__init__(store, rank, size, timeout=options._timeout)
