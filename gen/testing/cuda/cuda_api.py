@@ -7,6 +7,7 @@ import torch
 
 from gen.errors import DeviceError
 from gen.testing.cuda import comm, devices, generators, memory_api, nvtx
+from gen.testing.cuda.cuda_runtime import CudaRuntime
 from gen.testing.cuda.memory_api import usage
 from gen.testing.machine import machine
 from gen.testing.streams.cuda_graphs import GraphContext, VirtualGraph, graph_pool_handle, is_capturing
@@ -49,6 +50,7 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "get_sync_debug_mode": debug_mode.get_sync_debug_mode,
     "ExternalStream": ExternalStream,
     "current_blas_handle": lambda: 0,
+    "current_solver_handle": lambda: 0,
     "_sleep": nothing,
     "Stream": VirtualStream,
     "Event": VirtualEvent,
@@ -100,6 +102,11 @@ def substitutes() -> list[tuple[object, str, object]]:
     cuda.append((torch._C, "_get_accelerator", lambda check=None: torch.device("cuda")))
     cuda += [(torch._C, "_cuda_setStream", set_stream_by_id), (torch._C, "_cuda_setDevice", devices.set_device)]
     cuda += [(torch._C, name, value) for name, value in comm.FUNCTIONS.items()]
+    cuda += [(torch._C, name, nothing) for name in ("_cuda_clearCublasWorkspaces", "_host_emptyCache")]
+    cuda += [(torch._C, name, value) for name, value in memory_api.ALLOCATOR.items()]
+    cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
+    cuda.append((torch.cuda, "_cudart", CudaRuntime()))
+    cuda.append((torch.backends.cuda, "is_built", lambda: True))
     cuda.append((torch.cuda.nvtx, "_nvtx", nvtx.Ranges()))
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # sums are made of additions and copies
     if torch.version.cuda is None:

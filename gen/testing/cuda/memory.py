@@ -95,6 +95,8 @@ def check(size: int, gpu: int) -> None:
     """Raise OutOfMemoryError if a GPU does not have `size` bytes more."""
     active = active_machine()
     usage = usages[gpu]
+    if size >= 2**60:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate more than 1EB memory.")
     if active is None or usage.allocated + size <= active.memory * usage.fraction:
         return
     usage.failed += 1

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from gen.testing.cuda.memory import Usage, usages
+import torch
+from torch import Tensor
+
+from gen.testing.cuda.memory import Usage, count, usages
 from gen.testing.machine import gpu_index, machine
 
 _METRICS = (
@@ -58,6 +61,26 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     usage(device).fraction = fraction
 
 
+_given_out: dict[int, Tensor] = {}  # to other libraries, by address
+
+
+def give_out(size: int, stream: int) -> int:
+    """torch._C._cuda_cudaCachingAllocator_raw_alloc: the address of `size` bytes of the current GPU."""
+    given = torch.empty(size, dtype=torch.uint8, device="cpu")
+    count(given, machine().current)
+    _given_out[given.data_ptr()] = given
+    return given.data_ptr()
+
+
+def take_back(address: int) -> None:
+    """torch._C._cuda_cudaCachingAllocator_raw_delete."""
+    del _given_out[address]
+
+
+ALLOCATOR: dict[str, Callable[..., Any]] = {
+    "_cuda_cudaCachingAllocator_raw_alloc": give_out,
+    "_cuda_cudaCachingAllocator_raw_delete": take_back,
+}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mem_get_info": mem_get_info,
     "memory_stats": memory_stats,
@@ -73,4 +96,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         lambda device=None: usage(device).reset_peaks(),
     ),
     "reset_accumulated_memory_stats": lambda device=None: None,
+    "get_allocator_backend": lambda: "native",
 }

@@ -28,6 +28,12 @@ class _Typed(type):
     layout = torch.strided
     letters: str
 
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        if bases:
+            of = bases[0]
+            raise TypeError(f"type '{of.__module__}.{of.__name__}' is not an acceptable base type")
+        return super().__new__(mcs, name, bases, namespace)
+
     def __instancecheck__(cls, instance: object) -> bool:
         return (
             isinstance(instance, Tensor)

@@ -1,6 +1,7 @@
 """The backward pass: torch's formulas make tensors of their own, what users write in hooks is checked as elsewhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.autograd.function import BackwardCFunction
 
 from gen.testing.calls.current_call import ENGINE, current_call
 from gen.testing.gradients.gradient_devices import get_grad, placed, set_grad, validated
+from gen.testing.machine import CPU, DEVICES, active_machine
 from gen.testing.rules.same_device import place_of
+from gen.testing.streams.streams_and_events import StreamContext, VirtualStream, current_stream
 
 
 def run_backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +50,24 @@ def _tensors(values: Any) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
+def _stream_of(places: Sequence[int | None]) -> VirtualStream | None:
+    """The current stream of the first GPU among the places of a function's outputs."""
+    gpu = next((place for place in places if place is not None and place != CPU), None)
+    return None if gpu is None else current_stream(DEVICES[gpu])
+
+
+@contextmanager
+def _on_stream(stream: VirtualStream | None) -> Iterator[None]:
+    """As autograd's engine does, run a function's backward on the stream of its forward, in order with the caller's."""
+    if stream is None or active_machine() is None or stream == (outer := current_stream(stream.device)):
+        yield
+        return
+    stream.wait_stream(outer)
+    with StreamContext(stream):
+        yield
+    outer.wait_stream(stream)
+
+
 def apply(original: Any) -> Any:
     """`Function.apply`, which notes where its tensors are: the backward pass is held to that."""
 
@@ -60,6 +81,7 @@ def apply(original: Any) -> Any:
                 [place_of(value) if isinstance(value, Tensor) else None for value in args],
                 [place_of(value) if isinstance(value, Tensor) else None for value in outputs],
             )
+            node.stream = _stream_of(node.places[1])
         return made
 
     return classmethod(applied)
@@ -79,7 +101,8 @@ def backward_apply(original: Callable[..., Any]) -> Callable[..., Any]:
                 gradient if place is None else placed(gradient, place)
                 for gradient, place in zip(gradients, outputs, strict=True)
             )
-        found = original(self, *gradients)
+        with _on_stream(self.stream):
+            found = original(self, *gradients)
         results = _tensors(found)
         if len(results) < len(sources):
             return found

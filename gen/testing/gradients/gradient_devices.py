@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 
 from gen.testing.call_sites import call_site, describe
+from gen.testing.calls.current_call import ENGINE, current_call
 from gen.testing.calls.tensor_to import to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES
 from gen.testing.rules.same_device import device_of, place_of
 from gen.testing.tensors.functorch_wrappers import wrapped
 from gen.testing.tensors.plain_tensors import directly, plain
-from gen.testing.tensors.virtual_tensor import VirtualTensor, adopt
+from gen.testing.tensors.virtual_tensor import VirtualTensor, adopt, on_gpu
 
+_is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 _grad: Any = torch._C.TensorBase.grad
 _register_hook: Any = Tensor.register_hook
 
@@ -21,12 +23,23 @@ _register_hook: Any = Tensor.register_hook
 def placed(gradient: Any, place: int) -> Any:
     """A gradient that torch's formulas computed, on the device of its tensor: zeros that they make are on the CPU."""
     if wrapped(gradient):
-        return gradient
+        return gradient if place == CPU or not _is_batch(gradient) else _batch_placed(gradient, place)
     if type(gradient) is Tensor and place != CPU:
         return adopt(gradient, place)
     if type(gradient) is VirtualTensor and place == CPU:
         return plain(gradient)
     return gradient
+
+
+def _batch_placed(gradients: Tensor, place: int) -> Tensor:
+    """What `is_grads_batched=True` computes, on a GPU. Its wrapper is not to be opened: a product with 1 is there."""
+    outer = current_call.home, current_call.scalars
+    current_call.home, current_call.scalars = ENGINE, ()
+    try:
+        with directly():
+            return gradients * on_gpu(torch.ones((), dtype=gradients.dtype), place)
+    finally:
+        current_call.home, current_call.scalars = outer
 
 
 def validated(gradient: Any, place: int, prefix: str) -> Any:

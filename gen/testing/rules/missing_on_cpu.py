@@ -30,7 +30,10 @@ def stand_in(name: str, run: Run) -> Run:
     """What to run for an operator: what stands in for it if the CPU lacks a kernel, else `run`, the operator itself."""
     if name in _BY_NAME:
         return partial(_BY_NAME[name], run)
-    return partial(_widened, run) if name.split(".")[0] in _WIDENED else run
+    base = name.split(".")[0]
+    if base.removesuffix("_") not in _WIDENED:
+        return run
+    return partial(_widened_in_place if base.endswith("_") else _widened, run)
 
 
 def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -75,6 +78,18 @@ def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:
         if dtype is None or "out" in kwargs:
             raise
         return narrowed(run(*widened(args), **kwargs), dtype)
+
+
+def _widened_in_place(run: Run, target: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """The same for an operator that changes its first operand."""
+    try:
+        return run(target, *args, **kwargs)
+    except NotImplementedError:
+        if target.dtype not in _WIDER:
+            raise
+        wide = target.to(_WIDER[target.dtype])
+        run(wide, *widened(args), **kwargs)
+        return target.copy_(wide)
 
 
 def widened(values: Sequence[Any]) -> list[Any]:

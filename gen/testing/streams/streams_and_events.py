@@ -126,7 +126,7 @@ class VirtualEvent:
         self._issued = 0
         self._timed = enable_timing or device is True
         self._at: float | None = None
-        self.cuda_event = 0
+        self.cuda_event = self.event_id = 0  # none until it is recorded
         self.seen: races.Clock = {}
 
     @property
@@ -136,6 +136,7 @@ class VirtualEvent:
     def record(self, stream: VirtualStream | None = None) -> None:
         stream = current_stream() if stream is None else stream
         self._gpu = stream.device_index
+        self.cuda_event = self.event_id = self.event_id or next(_handles)
         self._issued = issued[self._gpu]
         self._at = time.perf_counter()
         self.seen = races.clock(stream.key)
@@ -166,6 +167,9 @@ class VirtualEvent:
         if self._at is None or end_event._at is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         return (end_event._at - self._at) * 1e3
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {f'{self.cuda_event:#x}' if self.cuda_event else 'uninitialized'}>"
 
 
 class StreamContext:

@@ -153,6 +153,8 @@ def adopt(out: Any, home: int) -> Any:
         if wrapped(out) or out.is_meta:
             return out
         memory.count(out, home)
+        if out.layout is not torch.strided and not out.requires_grad:
+            return _placed(_make_subclass(VirtualTensor, out), home)  # sparse tensors have no alias
         return _placed(out.as_subclass(VirtualTensor), home)
     if type(out) is tuple or type(out) is list:
         items = type(out)(adopt(item, home) for item in out)

@@ -197,3 +197,43 @@ def test_the_accelerator_that_torch_finds_is_cuda() -> None:
         assert torch._C._get_accelerator() == torch.device("cuda")  # fully_shard and transformers ask it for their mesh
         assert not torch._C._cuda_isInBadFork()  # type: ignore[attr-defined]  # accelerate's launcher asks
     assert torch.get_device_module() is before
+
+
+def test_what_other_libraries_ask_of_the_allocator_is_counted() -> None:
+    with virtual_gpus(2):
+        assert torch.cuda.get_allocator_backend() == "native"
+        address = torch.cuda.caching_allocator_alloc(1000, device=1)
+        assert torch.cuda.memory_allocated(1) == 1024 and torch.cuda.memory_allocated(0) == 0
+        torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
+        assert torch.cuda.memory_allocated(1) == 0
+        with pytest.raises(torch.OutOfMemoryError, match="more than 1EB memory"):
+            torch.empty(2**31, 2**30, dtype=torch.uint8, device="cuda")
+
+
+def test_errors_of_the_runtime_have_their_messages() -> None:
+    with virtual_gpus(1):
+        torch.cuda.check_error(0)
+        with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
+            torch.cuda.check_error(2)
+        with torch.cuda.profiler.profile():
+            torch.ones(1, device="cuda")
+        assert torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+
+
+def test_streams_and_events_are_those_of_torchs_modules() -> None:
+    with virtual_gpus(1):
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+        assert isinstance(stream, torch.cuda.streams.Stream) and isinstance(event, torch.cuda.streams.Event)
+        assert repr(event) == "<torch.cuda.Event uninitialized>" and event.event_id == 0
+        stream.record_event(event)
+        first = event.event_id
+        stream.record_event(event)
+        assert repr(event).startswith("<torch.cuda.Event 0x") and event.event_id == first != 0
+        assert torch.cuda.current_stream().record_event().event_id != first
+
+
+def test_no_class_is_derived_from_a_typed_tensor() -> None:
+    with virtual_gpus(1):
+        for kind in (torch.FloatTensor, vars(torch.cuda)["FloatTensor"]):
+            with pytest.raises(TypeError, match=r"FloatTensor' is not an acceptable base type"):
+                type("Derived", (kind,), {})

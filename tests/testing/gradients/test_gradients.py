@@ -182,3 +182,44 @@ def test_checkpointed_layers_and_second_derivatives_work() -> None:
         (second,) = torch.autograd.grad(first.sum(), numbers)
         assert second.device == GPU1
         assert second.flatten().tolist() == [6.0] * 6
+
+
+def test_batched_gradients_lie_where_their_tensors_lie() -> None:
+    def changed(root: Tensor, factors: Tensor) -> Tensor:
+        made = root.clone()
+        made.narrow(1, 1, 2).mul_(factors)
+        return made
+
+    with virtual_gpus(2):
+        root = torch.rand(2, 4, device="cuda:1", dtype=torch.float64)
+        factors = torch.rand(2, 2, device="cuda:1", dtype=torch.float64, requires_grad=True)
+        outer = torch.rand(2, 4, device="cuda:1", dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(changed, (root, factors), check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(changed, (root, factors), (outer,), check_batched_grad=True)
+
+
+def test_a_functions_backward_runs_on_the_stream_of_its_forward() -> None:
+    seen: list[object] = []
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, numbers: Tensor) -> Tensor:
+            return numbers * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            seen.append(torch.cuda.current_stream())
+            return gradient * 2
+
+    with virtual_gpus(2, check_streams=True):
+        side, ambient = torch.cuda.Stream(1), torch.cuda.Stream(1)  # type: ignore[no-untyped-call]
+        leaf = torch.ones(3, device="cuda:1", requires_grad=True)
+        side.wait_stream(torch.cuda.current_stream(1))
+        with torch.cuda.stream(side):
+            result = Doubled.apply(leaf)  # type: ignore[no-untyped-call]
+        ambient.wait_stream(side)
+        with torch.cuda.stream(ambient):
+            result.sum().backward()
+            assert leaf.grad is not None and (leaf.grad + 1).tolist() == [3.0] * 3
+            assert torch.cuda.current_stream() == ambient
+        assert seen == [side]

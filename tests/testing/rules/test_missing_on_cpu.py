@@ -117,3 +117,23 @@ def _run(op: Any, sample: Any, backward: bool) -> None:
     made = op(*arguments, **options)
     if backward and isinstance(made, Tensor) and made.requires_grad:
         made.backward(torch.ones_like(made))  # type: ignore[no-untyped-call]
+
+
+def test_half_precision_changes_in_place() -> None:
+    single = torch.tensor([0.5, -1.0], device="cuda").to(torch.complex64)
+    half = single.to(torch.complex32)
+    assert half.sin_() is half
+    torch.testing.assert_close(half.to(torch.complex64).cpu(), single.sin().cpu(), atol=1e-3, rtol=0)
+
+
+def test_sparse_gradients_in_half_precision_add_up() -> None:
+    words = torch.tensor([1, 2, 1], device="cuda")
+    for padding in (None, 1):
+        table = torch.ones(4, 2, device="cuda", dtype=torch.float16, requires_grad=True)
+        for _ in range(2):
+            functional.embedding(words, table, padding_idx=padding, sparse=True).sum().backward()  # type: ignore[no-untyped-call]
+        assert table.grad is not None and table.grad.is_cuda and table.grad.is_sparse
+        assert table.grad.to_dense()[:, 0].tolist() == [0, 0 if padding else 4, 2, 0]
+    table = torch.ones(4, 2, device="cuda", dtype=torch.float16, requires_grad=True)
+    functional.embedding(words[:1], table, padding_idx=1, sparse=True).sum().backward()  # type: ignore[no-untyped-call]
+    assert table.grad is not None and table.grad.is_cuda and not table.grad.to_dense().any()

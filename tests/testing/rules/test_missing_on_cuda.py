@@ -76,6 +76,8 @@ def test_what_has_no_deterministic_kernel_is_refused_if_that_is_asked_for() -> N
         lambda x: torch.bincount(x.long(), x),
         lambda x: x.median(0),
         lambda x: torch.histc(x),
+        lambda x: x.put(x.long(), x, accumulate=True),
+        lambda x: torch.ops.aten.upsample_bilinear2d_backward(x.view(1, 1, 2, 2), [2, 2], [1, 1, 1, 1], False),
     ]
     with virtual_gpus(1):
         numbers = torch.ones(4, device="cuda")

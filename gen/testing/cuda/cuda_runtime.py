@@ -1,0 +1,35 @@
+"""torch.cuda.cudart(): the few functions of CUDA's runtime that torch hands on."""
+
+from enum import IntEnum
+
+from gen.testing.cuda.memory_api import mem_get_info
+
+
+class CudaError(IntEnum):
+    """cudaError_t, as far as torch names it. Source: cuda_runtime_api.h."""
+
+    success = 0
+    invalid_value = 1
+    memory_allocation = 2
+
+
+_MESSAGES = {CudaError.success: "no error", CudaError.invalid_value: "invalid argument"}
+_MESSAGES[CudaError.memory_allocation] = "out of memory"
+
+
+class CudaRuntime:
+    """Stands for torch._C._cudart. A profiler can be started and stopped, and sees nothing."""
+
+    cudaError = CudaError
+
+    def cudaGetErrorString(self, error: CudaError) -> str:
+        return _MESSAGES[error]
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        return mem_get_info(device)
+
+    def cudaProfilerStart(self) -> CudaError:
+        return CudaError.success
+
+    def cudaProfilerStop(self) -> CudaError:
+        return CudaError.success
