@@ -50,6 +50,23 @@ def test_workers_of_a_loader_see_the_devices_and_their_batches_are_pinned() -> N
         assert batches[0][0].to("cuda:1", non_blocking=True).device == torch.device("cuda:1")
 
 
+class OnTheGpu(Dataset[Tensor]):
+    """Two numbers that a worker puts on a GPU."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((3,), index, device="cuda:1")
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_a_worker_makes_batches_of_tensors_on_a_gpu() -> None:
+    with virtual_gpus(2):
+        (batch,) = DataLoader(OnTheGpu(), batch_size=2, num_workers=1)
+        assert batch.device == torch.device("cuda:1")
+        assert batch.tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
 def test_one_process_of_gloo_reduces_tensors_where_they_are(tmp_path: Any) -> None:
     with virtual_gpus(2):
         torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

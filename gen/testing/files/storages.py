@@ -4,9 +4,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import TypedStorage, UntypedStorage
 
-from gen.testing.machine import CPU, machine
+from gen.testing.cuda.memory import count
+from gen.testing.machine import CPU, active_machine, machine
 from gen.testing.syncs.reports import not_reported, report_sync
 
 
@@ -20,6 +22,22 @@ def marked(storage: UntypedStorage, gpu: int) -> UntypedStorage:
     """A storage, which belongs to a virtual GPU from now on."""
     storage._gpu = gpu  # type: ignore[attr-defined]
     return storage
+
+
+def _made(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`UntypedStorage.__new__`, which takes virtual GPUs."""
+
+    @wraps(original)
+    def make(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        active = active_machine()
+        gpu = None if active is None or device is None else active.index(device)
+        if gpu is None:
+            return original(cls, *args, **kwargs, **({} if device is None else {"device": device}))
+        storage = marked(original(cls, *args, **kwargs), gpu)
+        count(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage), gpu)
+        return storage
+
+    return make
 
 
 def _read(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +87,7 @@ def substitutes() -> list[tuple[object, str, object]]:
     """What to put in the place of what: (class, name, value)."""
     return [
         *((owner, name, _read(getattr(owner, name))) for owner in (UntypedStorage, TypedStorage) for name in _READING),
+        (UntypedStorage, "__new__", staticmethod(_made(UntypedStorage.__new__))),
         (UntypedStorage, "cuda", _cuda(UntypedStorage.cuda)),
         (UntypedStorage, "cpu", _cpu(UntypedStorage.cpu)),
     ]

@@ -10,6 +10,7 @@ import torch
 import torch.serialization
 from torch import Tensor, nn
 
+from gen.errors import DeviceError
 from gen.testing import no_host_sync, virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
@@ -143,3 +144,14 @@ def test_pinned_memory_is_saved_pickled_and_copied_as_memory_of_the_host() -> No
         assert twin.is_pinned() and twin.data_ptr() == whole.data_ptr()
         with pytest.raises(RuntimeError, match="created explicitly by the user"):
             copy.deepcopy(whole.requires_grad_()[1:])
+
+
+def test_storages_are_made_for_a_gpu() -> None:
+    with virtual_gpus(2):
+        storage = torch.UntypedStorage(1000, device="cuda:1")
+        assert len(storage) == 1000 and torch.cuda.memory_allocated(1) == 1024
+        assert len(torch.UntypedStorage(4, device="cpu")) == len(torch.UntypedStorage([1, 2, 3, 4])) == 4
+        assert torch.UntypedStorage(4, device="meta").device.type == "meta"
+        with pytest.raises(DeviceError, match="there is no cuda:2"):
+            torch.UntypedStorage(4, device="cuda:2")
+    assert len(torch.UntypedStorage(4)) == 4
