@@ -18,6 +18,7 @@ from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import not_reported, report_sync
 from gen.testing.syncs.waiting_operators import sync_test
 from gen.testing.tensors.plain_tensors import directly
+from gen.testing.tensors.virtual_tensor import adopt
 
 
 def unchecked(name: str) -> Special:
@@ -80,6 +81,13 @@ def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         current_call.home, current_call.scalars = outer
 
 
+def pad_packed_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`_pad_packed_sequence`: batch sizes are the host's, what it fills with the sequences is where these are."""
+    padded, lengths = call_plainly(func, args, kwargs)
+    place = place_of(args[0])
+    return (padded if place == CPU else adopt(padded, place)), lengths
+
+
 def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A function of torch.fft, which on CUDA takes half precision too."""
     if args and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.complex32):
@@ -112,6 +120,7 @@ SPECIAL.update(
         Tensor.nanquantile: unchecked("nanquantile"),
         functional.ctc_loss: ctc_loss,
         torch.ctc_loss: ctc_loss,
+        torch._VF._pad_packed_sequence: pad_packed_sequence,  # type: ignore[attr-defined]
         **dict.fromkeys(
             (
                 getattr(torch.fft, name)

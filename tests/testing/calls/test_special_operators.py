@@ -12,6 +12,16 @@ from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 GPU0, GPU1, HOST = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
 
 
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+def test_a_padded_sequence_is_where_its_packed_one_was_moved(enforce_sorted: bool) -> None:
+    sequence = torch.arange(6.0).view(3, 2)
+    packed = nn.utils.rnn.pack_padded_sequence(sequence, torch.tensor([3, 2]), enforce_sorted=enforce_sorted)
+    with virtual_gpus(2):
+        padded, lengths = nn.utils.rnn.pad_packed_sequence(packed.to("cuda:1"))
+        assert (padded.device, lengths.device) == (GPU1, HOST) and lengths.tolist() == [3, 2]
+        assert padded.tolist() == [[0, 1], [2, 3], [4, 0]]
+
+
 def test_packed_sequences_keep_their_sizes_on_the_host() -> None:
     torch.manual_seed(0)
     sequence, lstm = torch.randn(3, 2, 4), nn.LSTM(4, 4)
