@@ -35,6 +35,37 @@ _ONE: dict[str, Callable[..., Any]] = {
 }
 
 
+_CHECKED_ONE_BY_ONE = ("_foreach_mm",)  # refused for integers on CUDA, as each product is
+
+
+def check_scalars(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Check the numbers that a call takes as a tensor. Source: ForeachUtils.h and cuda/ForeachBinaryOpScalarTensor.cu.
+
+    Raises:
+        DeviceMismatchError: numbers for each tensor are not on the CPU, or the one that is added is not with the list.
+    """
+    named = rule.named(args, kwargs)
+    for name in rule.host_arguments & named.keys():
+        numbers = named[name]
+        if isinstance(numbers, Tensor) and place_of(numbers) >= 0:
+            raise DeviceMismatchError(f"Expected scalars to be on CPU, got {device_of(numbers)} instead.")
+    if rule.name in ("_foreach_add.Tensor", "_foreach_add_.Tensor") and named["self"]:
+        first, number = named["self"][0], named["other"]
+        in_one_kernel = all(
+            place_of(item) == place_of(first) >= 0 and item.dtype == number.dtype and item.is_contiguous()
+            for item in named["self"]
+        )
+        if in_one_kernel and place_of(number) != place_of(first):
+            raise DeviceMismatchError(
+                f"scalar tensor expected to be on {device_of(first)} but is on {device_of(number)}"
+            )
+
+
+def in_one_piece(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is run as a whole: all tensors are in one place, and none is to be checked by itself."""
+    return rule.name not in _CHECKED_ONE_BY_ONE and on_one_device(rule, args, kwargs)
+
+
 def on_one_device(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether all tensors in the lists of a call are in the same place."""
     lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list | tuple)]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gen.errors import DeviceError
 from gen.testing.call_sites import call_site, describe
 from gen.testing.calls.current_call import ENGINE, current_call
 from gen.testing.calls.dispatch import SPECIAL, Special, call_plainly
@@ -88,6 +89,17 @@ def pad_packed_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     return (padded if place == CPU else adopt(padded, place)), lengths
 
 
+def nested(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`torch.nested.as_nested_tensor` of the strided layout, whose gradients end the process.
+
+    Raises:
+        DeviceError: a tensor requires a gradient.
+    """
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in args[0]):
+        raise DeviceError("virtual GPUs make no nested tensors with gradients: use layout=torch.jagged, or the CPU.")
+    return call_plainly(func, args, kwargs)
+
+
 def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A function of torch.fft, which on CUDA takes half precision too."""
     if args and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.complex32):
@@ -120,6 +132,7 @@ SPECIAL.update(
         Tensor.nanquantile: unchecked("nanquantile"),
         functional.ctc_loss: ctc_loss,
         torch.ctc_loss: ctc_loss,
+        torch._nested_tensor_from_tensor_list: nested,
         torch._VF._pad_packed_sequence: pad_packed_sequence,  # type: ignore[attr-defined]
         **dict.fromkeys(
             (

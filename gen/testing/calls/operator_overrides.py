@@ -77,9 +77,20 @@ def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, A
         return rule.run(*args, **kwargs)
 
 
+def _on_shapes(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What compares shapes, of tensors anywhere."""
+    with directly(), on_the_cpu():
+        return rule.run(*args, **kwargs)
+
+
 def _foreach(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if foreach.on_one_device(rule, args, kwargs):
-        return run_kernel(rule, args, kwargs)
+    foreach.check_scalars(rule, args, kwargs)
+    if foreach.in_one_piece(rule, args, kwargs):
+        try:
+            return run_kernel(rule, args, kwargs)
+        except NotImplementedError:  # one operator may have what stands in for it on the CPU
+            if rule.written:
+                raise
     return foreach.one_by_one(rule, args, kwargs)
 
 
@@ -107,6 +118,7 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
+BY_NAME.update(dict.fromkeys(["is_same_size"], _on_shapes))
 BY_NAME.update(dict.fromkeys(_MAKING, _perhaps_elsewhere))
 BY_NAME.update(
     dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"], _with_source_copied)

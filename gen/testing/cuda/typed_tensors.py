@@ -16,6 +16,7 @@ DTYPES = {
     "Float": torch.float32, "Half": torch.float16, "Int": torch.int32, "Long": torch.int64, "Short": torch.int16,
 }  # fmt: skip
 _type = Tensor.type
+_set_default_tensor_type = torch.set_default_tensor_type
 _new = {name: getattr(torch, f"{name}Tensor") for name in DTYPES}
 
 
@@ -79,10 +80,24 @@ def typed(original: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
+def with_default_type(original: Callable[..., None]) -> Callable[..., None]:
+    """`torch.set_default_tensor_type`: a dtype and a device."""
+
+    @wraps(original)
+    def set_default(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        of_gpu = name.startswith("torch.cuda.")
+        original(_new.get(name.rpartition(".")[2].removesuffix("Tensor"), kind))
+        torch.set_default_device(DEVICES[machine().current] if of_gpu else None)
+
+    return set_default
+
+
 def substitutes() -> list[tuple[object, str, object]]:
     """What to put in the place of what: (module or class, name, value)."""
     return [
         *((torch, name, made) for name, made in HOST.items()),
         *((torch.cuda, name, made) for name, made in CUDA.items()),
         (Tensor, "type", typed(_type)),
+        (torch, "set_default_tensor_type", with_default_type(_set_default_tensor_type)),
     ]

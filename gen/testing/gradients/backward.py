@@ -11,7 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
 from gen.testing.calls.current_call import ENGINE, current_call
-from gen.testing.gradients.gradient_devices import get_grad, placed, set_grad, validated
+from gen.testing.gradients.gradient_devices import delete_grad, get_grad, placed, set_grad, validated
 from gen.testing.machine import CPU, DEVICES, active_machine
 from gen.testing.rules.same_device import place_of
 from gen.testing.streams.streams_and_events import StreamContext, VirtualStream, current_stream
@@ -126,5 +126,5 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch.autograd, "_engine_run_backward", run),
         (Function, "apply", apply(vars(Function)["apply"])),
         (BackwardCFunction, "apply", backward_apply(BackwardCFunction.apply)),
-        (Tensor, "grad", property(get_grad, set_grad)),
+        (Tensor, "grad", property(get_grad, set_grad, delete_grad)),
     ]

@@ -95,6 +95,12 @@ def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
         _grad.__set__(tensor, gradient)
 
 
+def delete_grad(tensor: Tensor) -> None:
+    """`del Tensor.grad`, which sets it to None."""
+    with directly():
+        _grad.__set__(tensor, None)
+
+
 def register_hook(tensor: Tensor, hook: Any) -> Any:
     """`Tensor.register_hook` of a virtual tensor."""
     place = place_of(tensor)
@@ -113,5 +119,5 @@ def register_hook(tensor: Tensor, hook: Any) -> Any:
         return _register_hook(tensor, on_its_device)
 
 
-VirtualTensor.grad = property(get_grad, set_grad)  # type: ignore[assignment]
+VirtualTensor.grad = property(get_grad, set_grad, delete_grad)  # type: ignore[assignment]
 VirtualTensor.register_hook = register_hook  # type: ignore[method-assign]

@@ -46,6 +46,13 @@ LACKING: dict[str, tuple[frozenset[torch.dtype], str]] = {
     "histc": (_HALVES, "histc"),
 }  # fmt: skip
 
+# Operator: the reductions whose kernels CUDA has neither for truth values nor for complex numbers.
+# Source: aten/src/ATen/native/cuda/ScatterGatherKernel.cu.
+_REDUCING = {
+    **dict.fromkeys(["scatter_reduce", "scatter_reduce_"], frozenset({"prod", "amin", "amax"})),
+    **dict.fromkeys(["scatter", "scatter_"], frozenset({"multiply"})),
+}
+
 # Operators that have no kernel for CUDA at all.
 ABSENT = frozenset({"histogram.bins_tensor", "histogram.bin_ct", "_histogramdd_from_bin_cts"})
 
@@ -54,11 +61,12 @@ _WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "kthvalue": ("kthvalue CUDA", lambda named: True),
     "bincount": ("_bincount_cuda", lambda named: named.get("weights") is not None),
     "histc": ("_histc_cuda with floating point input", lambda named: named["self"].is_floating_point()),
-    "median.dim": ("median CUDA with indices output", lambda named: True),
+    **dict.fromkeys(["median.dim", "median.dim_values"], ("median CUDA with indices output", lambda named: True)),
     **dict.fromkeys(["put", "put_"], ("put_", lambda named: named.get("accumulate", False))),
     "nll_loss2d_forward": ("nll_loss2d_forward_out_cuda_template", lambda named: True),
     "_ctc_loss_backward": ("ctc_loss_backward_gpu", lambda named: True),
     "_ctc_loss_backward.Tensor": ("ctc_loss_backward_gpu", lambda named: True),
+    "_embedding_bag_dense_backward": ("embedding_bag_backward_cuda_max", lambda named: named["mode"] == 2),
     "max_unpool2d": ("max_unpooling2d_forward_out", lambda named: True),
     "max_unpool3d": ("max_unpooling3d_forward_out", lambda named: True),
     "adaptive_max_pool2d_backward": ("adaptive_max_pool2d_backward_cuda", lambda named: True),
@@ -72,6 +80,7 @@ _WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "reflection_pad2d_backward": ("reflection_pad2d_backward_cuda", lambda named: True),
     "reflection_pad3d_backward": ("reflection_pad3d_backward_out_cuda", lambda named: True),
     "replication_pad1d_backward": ("replication_pad1d_backward_cuda", lambda named: True),
+    "replication_pad2d_backward": ("replication_pad2d_backward_cuda", lambda named: True),
     "replication_pad3d_backward": ("replication_pad3d_backward_cuda", lambda named: True),
     "upsample_linear1d_backward": ("upsample_linear1d_backward_out_cuda", lambda named: True),
     "upsample_bilinear2d_backward": ("upsample_bilinear2d_backward_out_cuda", lambda named: True),
@@ -86,8 +95,11 @@ def check_of(name: str) -> Check | None:
     """What raises for the arguments of an operator that CUDA does not take; None if it takes what the CPU takes."""
     lacking = LACKING.get(name.split(".")[0])
     without_order = _WITHOUT_ORDER.get(name)
+    reductions = _REDUCING.get(name.split(".")[0])
     if name in ABSENT:
         return _absent(name)
+    if reductions is not None and "reduce" in name:
+        return lambda named: _refuse_reduction(named, reductions)
     if lacking is None and without_order is None:
         return None
 
@@ -111,6 +123,12 @@ def _refuse_dtypes(named: dict[str, Any], dtypes: frozenset[torch.dtype], kernel
     tensors = [value for value in named.values() if isinstance(value, Tensor)]
     if tensors[0].dtype in dtypes and all(tensor.numel() for tensor in tensors):
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{_NAMES[tensors[0].dtype]}'")
+
+
+def _refuse_reduction(named: dict[str, Any], reductions: frozenset[str]) -> None:
+    target: Tensor = named["self"]
+    if named["reduce"] in reductions and (target.is_complex() or target.dtype == torch.bool) and named["index"].numel():
+        raise NotImplementedError(f"\"cuda_scatter_gather_base_kernel_func\" not implemented for '{target.dtype}'")
 
 
 def _refuse_without_order(caller: str) -> None:

@@ -165,3 +165,26 @@ def test_what_works_in_place_on_a_list_gives_that_list() -> None:
             numbers = [torch.ones(2, device=device) for device in devices]
             assert torch._foreach_add_(numbers, 1) is numbers
             assert [item.tolist() for item in numbers] == [[2, 2], [2, 2]]
+
+
+def test_foreach_refuses_numbers_where_cuda_does_not_read_them() -> None:
+    with virtual_gpus(2):
+        ones = [torch.ones(2, device="cuda:1") for _ in range(2)]
+        numbers = torch.ones(2, device="cuda:1")
+        for call in (torch._foreach_addcmul, torch._foreach_addcdiv):
+            call(ones, ones, ones, numbers.cpu())
+            with pytest.raises(DeviceMismatchError, match="Expected scalars to be on CPU, got cuda:1 instead"):
+                call(ones, ones, ones, numbers)
+        with pytest.raises(DeviceMismatchError, match="scalar tensor expected to be on cuda:1 but is on cpu"):
+            torch._foreach_add(ones, torch.tensor(1.0), alpha=1.0)  # without alpha it is read as a number
+        assert torch._foreach_add(ones, torch.tensor(1.0, device="cuda:1"))[0].tolist() == [2, 2]
+        assert torch._foreach_add([ones[0].int()], torch.tensor(1.0), alpha=1)[0].tolist() == [2, 2]
+        assert torch._foreach_mul(ones, torch.tensor(3.0))[0].tolist() == [3, 3]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_foreach_runs_in_half_precision_what_the_cpu_has_not() -> None:
+    with virtual_gpus(1):
+        (power,) = torch._foreach_pow([torch.tensor([2.0], device="cuda", dtype=torch.float16)], 1 + 0j)
+        assert power.dtype == torch.complex32 and power.is_cuda
+        assert power.to(torch.complex64).tolist() == [2]

@@ -7,9 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gen.errors import DeviceError
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 
 GPU0, GPU1, HOST = torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cpu")
+
+
+def test_nested_tensors_with_gradients_are_refused() -> None:
+    with virtual_gpus(1):
+        parts = [torch.ones(2, 3, device="cuda"), torch.ones(1, 3, device="cuda", requires_grad=True)]
+        with pytest.raises(DeviceError, match="no nested tensors with gradients"):
+            torch.nested.as_nested_tensor(parts)
 
 
 @pytest.mark.parametrize("enforce_sorted", [True, False])

@@ -237,3 +237,20 @@ def test_no_class_is_derived_from_a_typed_tensor() -> None:
         for kind in (torch.FloatTensor, vars(torch.cuda)["FloatTensor"]):
             with pytest.raises(TypeError, match=r"FloatTensor' is not an acceptable base type"):
                 type("Derived", (kind,), {})
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_the_default_type_is_a_dtype_and_a_device() -> None:
+    with virtual_gpus(2):
+        try:
+            for kind in (vars(torch.cuda)["DoubleTensor"], "torch.cuda.DoubleTensor"):
+                torch.set_default_tensor_type(kind)
+                assert torch.ones(2).type() == "torch.cuda.DoubleTensor"
+                torch.set_default_tensor_type(torch.FloatTensor)
+                assert torch.ones(2).type() == "torch.FloatTensor"
+            with pytest.raises(TypeError, match="only floating-point types"):
+                torch.set_default_tensor_type(torch.LongTensor)
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+        assert torch._efficientzerotensor(3, device="cuda:1").device == GPU1

@@ -223,3 +223,12 @@ def test_a_functions_backward_runs_on_the_stream_of_its_forward() -> None:
             assert leaf.grad is not None and (leaf.grad + 1).tolist() == [3.0] * 3
             assert torch.cuda.current_stream() == ambient
         assert seen == [side]
+
+
+def test_a_gradient_is_deleted_and_shapes_are_compared_across_devices() -> None:
+    with virtual_gpus(1):
+        leaf = _leaf()
+        leaf.sum().backward()  # type: ignore[no-untyped-call]
+        del leaf.grad
+        assert leaf.grad is None
+        assert torch.ops.aten.is_same_size(leaf, torch.ones(3)) and not torch.ops.aten.is_same_size(leaf, torch.ones(2))

@@ -44,6 +44,9 @@ def test_other_kernels_that_cuda_lacks() -> None:
             lambda: torch.igamma(half, half),
             lambda: torch.angle(half),
             lambda: torch.histc(half),
+            lambda: whole[0, 0].bool().scatter_reduce(0, whole[0, 0] - 1, whole[0, 0].bool(), "amax"),
+            lambda: half.to(torch.complex64).scatter_(0, half.long(), half.to(torch.complex64), reduce="multiply"),
+            lambda: torch._foreach_mm([whole[0, 0]], [whole[0, 0]]),
             lambda: torch.histogram(torch.ones(4, device="cuda"), 3),
         ]
         for call in calls:
@@ -77,6 +80,8 @@ def test_what_has_no_deterministic_kernel_is_refused_if_that_is_asked_for() -> N
         lambda x: x.median(0),
         lambda x: torch.histc(x),
         lambda x: x.put(x.long(), x, accumulate=True),
+        lambda x: torch.median(x, 0, out=(x.new_empty(0), x.long()[:0])),
+        lambda x: torch.ops.aten.replication_pad2d_backward(x.view(1, 1, 2, 2), x.view(1, 1, 2, 2), [0, 0, 0, 0]),
         lambda x: torch.ops.aten.upsample_bilinear2d_backward(x.view(1, 1, 2, 2), [2, 2], [1, 1, 1, 1], False),
     ]
     with virtual_gpus(1):
