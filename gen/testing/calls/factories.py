@@ -20,8 +20,9 @@ from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
 
 FILLED = (
     "_efficientzerotensor", "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "arange",
-    "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full",
-    "hamming_window", "hann_window", "kaiser_window", "linspace", "logspace", "ones", "range", "scalar_tensor", "tril_indices", "triu_indices", "zeros",
+    "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full", "hamming_window",
+    "hann_window", "kaiser_window", "linspace", "logspace", "ones", "range", "scalar_tensor", "tril_indices",
+    "triu_indices", "zeros",
 )  # fmt: skip
 DRAWN = ("normal", "rand", "randint", "randn", "randperm")
 LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")

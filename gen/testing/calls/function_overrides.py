@@ -133,7 +133,7 @@ SPECIAL.update(
         functional.ctc_loss: ctc_loss,
         torch.ctc_loss: ctc_loss,
         torch._nested_tensor_from_tensor_list: nested,
-        torch._VF._pad_packed_sequence: pad_packed_sequence,  # type: ignore[attr-defined]
+        torch._VF._pad_packed_sequence: pad_packed_sequence,
         **dict.fromkeys(
             (
                 getattr(torch.fft, name)

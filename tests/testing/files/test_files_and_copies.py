@@ -147,11 +147,12 @@ def test_pinned_memory_is_saved_pickled_and_copied_as_memory_of_the_host() -> No
 
 
 def test_storages_are_made_for_a_gpu() -> None:
+    make: Any = torch.UntypedStorage
     with virtual_gpus(2):
-        storage = torch.UntypedStorage(1000, device="cuda:1")
+        storage = make(1000, device="cuda:1")
         assert len(storage) == 1000 and torch.cuda.memory_allocated(1) == 1024
-        assert len(torch.UntypedStorage(4, device="cpu")) == len(torch.UntypedStorage([1, 2, 3, 4])) == 4
-        assert torch.UntypedStorage(4, device="meta").device.type == "meta"
+        assert len(make(4, device="cpu")) == len(make([1, 2, 3, 4])) == 4
+        assert make(4, device="meta").device.type == "meta"
         with pytest.raises(DeviceError, match="there is no cuda:2"):
-            torch.UntypedStorage(4, device="cuda:2")
-    assert len(torch.UntypedStorage(4)) == 4
+            make(4, device="cuda:2")
+    assert len(make(4)) == 4
