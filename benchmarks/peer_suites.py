@@ -1,7 +1,7 @@
 """Do other projects' own tests pass on virtual GPUs?
 
     python -m benchmarks.peer_suites accelerate=path/to/tests --files test_hooks.py test_big_modeling.py
-    python -m benchmarks.peer_suites pytorch=path/to/test --files test_indexing.py --every 3 --seconds 60
+    python -m benchmarks.peer_suites pytorch=path/to/test --files test_indexing.py --every 3 --pytest=-pno:logging
     python -m benchmarks.peer_suites transformers=path/to/tests --files models/{llama,bert}/test_modeling_*.py --failed
     python -m benchmarks.peer_suites accelerate=path/to/tests --json benchmarks/results/peer-suites.json
 
@@ -29,6 +29,7 @@ from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.peer_outcomes import Outcome, read, twin
 
 ROOT = Path(__file__).parents[1]
+QUIETLY = ["-p", "no:cacheprovider", "--disable-warnings"]  # tests of warnings need those that -W would hide
 VIRTUAL = [
     *("-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"), "--virtual-gpus-in-commands",
 ]  # fmt: skip
@@ -88,7 +89,7 @@ def _run(
 ) -> Results:
     """Run a file's tests, again after one that ends the process."""
     outcomes = outcomes.absolute()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.peer_outcomes"]
+    command = [sys.executable, "-m", "pytest", "-q", *QUIETLY, "-p", "benchmarks.peer_outcomes"]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "HF_HUB_OFFLINE": "1",
@@ -103,7 +104,7 @@ def _run(
     while True:
         try:
             ended = subprocess.run(
-                [*command, "-W", "ignore", *options, *arguments.pytest, str(file.absolute())],
+                [*command, *options, *arguments.pytest, str(file.absolute())],
                 cwd=file.parent.parent,
                 env=environment,
                 capture_output=True,

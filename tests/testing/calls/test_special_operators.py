@@ -25,7 +25,7 @@ def test_a_padded_sequence_is_where_its_packed_one_was_moved(enforce_sorted: boo
     sequence = torch.arange(6.0).view(3, 2)
     packed = nn.utils.rnn.pack_padded_sequence(sequence, torch.tensor([3, 2]), enforce_sorted=enforce_sorted)
     with virtual_gpus(2):
-        padded, lengths = nn.utils.rnn.pad_packed_sequence(packed.to(device=GPU1))
+        padded, lengths = nn.utils.rnn.pad_packed_sequence(packed.to("cuda:1"))  # type: ignore[arg-type]
         assert (padded.device, lengths.device) == (GPU1, HOST) and lengths.tolist() == [3, 2]
         assert padded.tolist() == [[0, 1], [2, 3], [4, 0]]
 
