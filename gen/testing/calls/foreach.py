@@ -49,6 +49,11 @@ def check_scalars(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         numbers = named[name]
         if isinstance(numbers, Tensor) and place_of(numbers) >= 0:
             raise DeviceMismatchError(f"Expected scalars to be on CPU, got {device_of(numbers)} instead.")
+    if rule.name.endswith(".Tensor") and isinstance(named.get("other"), Tensor) and named["other"].dim():
+        number = named["other"]
+        raise RuntimeError(
+            f"scalar tensor expected to be 0 dim but it has {number.dim()} dimensions and {number.numel()} elements."
+        )
     if rule.name in ("_foreach_add.Tensor", "_foreach_add_.Tensor") and named["self"]:
         first, number = named["self"][0], named["other"]
         in_one_kernel = all(

@@ -179,6 +179,10 @@ def test_foreach_refuses_numbers_where_cuda_does_not_read_them() -> None:
             torch._foreach_add(ones, torch.tensor(1.0), alpha=1.0)  # without alpha it is read as a number
         assert torch._foreach_add(ones, torch.tensor(1.0, device="cuda:1"))[0].tolist() == [2, 2]
         assert torch._foreach_add([ones[0].int()], torch.tensor(1.0), alpha=1)[0].tolist() == [2, 2]
+        with pytest.raises(
+            RuntimeError, match="scalar tensor expected to be 0 dim but it has 1 dimensions and 2 elements"
+        ):
+            torch._foreach_mul([ones[0], torch.ones(2)], numbers)
         assert torch._foreach_mul(ones, torch.tensor(3.0))[0].tolist() == [3, 3]
 
 
