@@ -61,6 +61,8 @@ def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
         gpu = machine().index("cuda" if device is None else device)
         if gpu is None:
             raise ValueError(f"Invalid device, must be cuda device, got {device!r}")
+        if self.device.type == "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         if storage_place(self) == gpu:
             return self
         if storage_place(self) == CPU:

@@ -66,7 +66,7 @@ _WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "nll_loss2d_forward": ("nll_loss2d_forward_out_cuda_template", lambda named: True),
     "_ctc_loss_backward": ("ctc_loss_backward_gpu", lambda named: True),
     "_ctc_loss_backward.Tensor": ("ctc_loss_backward_gpu", lambda named: True),
-    "_embedding_bag_dense_backward": ("embedding_bag_backward_cuda_max", lambda named: named["mode"] == 2),
+    "_embedding_bag_backward": ("embedding_bag_backward_cuda_max", lambda named: named["mode"] == 2),
     "max_unpool2d": ("max_unpooling2d_forward_out", lambda named: True),
     "max_unpool3d": ("max_unpooling3d_forward_out", lambda named: True),
     "adaptive_max_pool2d_backward": ("adaptive_max_pool2d_backward_cuda", lambda named: True),

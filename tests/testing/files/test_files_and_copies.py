@@ -153,6 +153,8 @@ def test_storages_are_made_for_a_gpu() -> None:
         assert len(storage) == 1000 and torch.cuda.memory_allocated(1) == 1024
         assert len(make(4, device="cpu")) == len(make([1, 2, 3, 4])) == 4
         assert make(4, device="meta").device.type == "meta"
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta"):
+            make(4, device="meta").cuda()
         with pytest.raises(DeviceError, match="there is no cuda:2"):
             make(4, device="cuda:2")
     assert len(make(4)) == 4

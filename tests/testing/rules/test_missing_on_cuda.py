@@ -93,6 +93,10 @@ def test_what_has_no_deterministic_kernel_is_refused_if_that_is_asked_for() -> N
                     call(numbers)
                 call(torch.ones(4))
             torch.bincount(numbers.long())
+            table = torch.ones(4, 3, device="cuda", requires_grad=True)
+            functional.embedding_bag(numbers.long()[None], table, mode="sum").sum().backward()  # type: ignore[no-untyped-call]
+            with pytest.raises(RuntimeError, match="embedding_bag_backward_cuda_max does not have"):
+                functional.embedding_bag(numbers.long()[None], table, mode="max").sum().backward()  # type: ignore[no-untyped-call]
             torch.use_deterministic_algorithms(True, warn_only=True)
             with pytest.warns(UserWarning, match="kthvalue CUDA does not have"):
                 numbers.kthvalue(1)
