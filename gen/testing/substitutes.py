@@ -33,6 +33,7 @@ from gen.testing.gradients import backward
 from gen.testing.machine import active_machine
 from gen.testing.tensors import functorch_wrappers
 
+_data: Any = Tensor.data
 _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
 
@@ -67,7 +68,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "new_tensor", factories.new_tensor),
         (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
         (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
-        (Tensor, "data", property(Tensor.data.__get__, tensor_to.set_data)),  # type: ignore[attr-defined]
+        (Tensor, "data", property(_data.__get__, tensor_to.set_data, tensor_to.delete_data)),
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", compiling.not_compiled),
         (HigherOrderOperator, "__call__", compiling.eagerly(HigherOrderOperator.__call__)),

@@ -118,7 +118,7 @@ def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 BY_KIND.update({Kind.COPY: _copy_, Kind.FOREACH: _foreach, Kind.PYTHON: custom_ops.run_in_python})
 BY_NAME.update(dict.fromkeys(["index_put", "index_put_", "_index_put_impl_"], _with_value_moved))
 BY_NAME.update(dict.fromkeys(["where.self"], _with_numbers_moved))
-BY_NAME.update(dict.fromkeys(["is_same_size"], _on_shapes))
+BY_NAME.update(dict.fromkeys(["is_same_size", "_has_same_storage_numel"], _on_shapes))
 BY_NAME.update(dict.fromkeys(_MAKING, _perhaps_elsewhere))
 BY_NAME.update(
     dict.fromkeys(["slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"], _with_source_copied)

@@ -1,7 +1,7 @@
 """Tensors on their way between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -186,6 +186,11 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
     if gradient is not None:  # nn.Module.to moves it next
         with directly():
             _grad.__set__(tensor, gradient)
+
+
+def delete_data(tensor: Tensor) -> NoReturn:
+    """`del tensor.data`, which torch refuses."""
+    raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
 
 
 def _special(tensor: Tensor) -> bool:

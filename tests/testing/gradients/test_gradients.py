@@ -232,3 +232,6 @@ def test_a_gradient_is_deleted_and_shapes_are_compared_across_devices() -> None:
         del leaf.grad
         assert leaf.grad is None
         assert torch.ops.aten.is_same_size(leaf, torch.ones(3)) and not torch.ops.aten.is_same_size(leaf, torch.ones(2))
+        with pytest.raises(RuntimeError, match="Deleting tensor data is not allowed"):
+            del leaf.data
+        assert torch.ops.aten._has_same_storage_numel(leaf, torch.ones(3))
