@@ -37,6 +37,8 @@ PARTS = (
     "torch:_C._swap_tensor_impl",
     "torch:_C._is_tracing",
     "torch:_GLOBAL_DEVICE_CONTEXT",
+    "torch:_VF._pad_packed_sequence",
+    "torch:_nested_tensor_from_tensor_list",
     "torch:Tensor._make_subclass",
     "torch:default_generator._cdata",
     "torch:jit.RecursiveScriptModule._apply",
