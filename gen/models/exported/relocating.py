@@ -167,8 +167,11 @@ def _runs_on(operator: OpOverload, device: torch.device) -> bool:
         return True  # sizes and checks are computed by the dispatcher itself
     if device.type not in ("cpu", "cuda"):
         return True  # the others fall back to the CPU for some; a run will show it
-    if device.type == "cuda" and operator.namespace in ("aten", "prims") and not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+    if operator.namespace in ("aten", "prims") and not _has_kernel("aten::view", device):
         return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch's own kernels are not there to ask for
     schema = operator._schema
-    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    return _has_kernel(f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name, device)
+
+
+def _has_kernel(name: str, device: torch.device) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, device.type.upper()))
