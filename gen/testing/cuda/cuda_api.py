@@ -107,6 +107,11 @@ def substitutes() -> list[tuple[object, str, object]]:
     cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
     cuda.append((torch.cuda, "_cudart", CudaRuntime()))
     cuda.append((torch.backends.cuda, "is_built", lambda: True))
+    # which torch's compiler imports where torch is built for CUDA
+    cuda += [
+        (torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
+        (torch._C, "_set_cached_tensors_enabled", nothing),
+    ]
     cuda.append((torch.cuda.nvtx, "_nvtx", nvtx.Ranges()))
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # sums are made of additions and copies
     if torch.version.cuda is None:

@@ -1,6 +1,8 @@
 """The surface of torch.cuda: memory, copies between devices, typed tensors, streams, events, debug mode."""
 
 import gc
+import importlib
+import sys
 import warnings
 from typing import Any
 
@@ -217,7 +219,15 @@ def test_errors_of_the_runtime_have_their_messages() -> None:
             torch.cuda.check_error(2)
         with torch.cuda.profiler.profile():
             torch.ones(1, device="cuda")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_the_compiler_takes_torch_as_built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torch._inductor.cudagraph_trees"  # what torch._dynamo.reset() imports
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    with virtual_gpus(1):
         assert torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+        importlib.import_module(name)
 
 
 def test_streams_and_events_are_those_of_torchs_modules() -> None:
