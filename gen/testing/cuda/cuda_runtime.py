@@ -13,8 +13,11 @@ class CudaError(IntEnum):
     memory_allocation = 2
 
 
-_MESSAGES = {CudaError.success: "no error", CudaError.invalid_value: "invalid argument"}
-_MESSAGES[CudaError.memory_allocation] = "out of memory"
+_MESSAGES = {
+    CudaError.success: "no error",
+    CudaError.invalid_value: "invalid argument",
+    CudaError.memory_allocation: "out of memory",
+}
 
 
 class CudaRuntime:
