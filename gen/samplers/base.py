@@ -1,6 +1,8 @@
 """What a sampler is: a step on the device, and the call that Outlines' loops make."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -8,6 +10,8 @@ from torch import Tensor
 from gen.errors import ArgumentError, ResultError, check_number, show
 from gen.samplers.penalties import Penalties
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 Sampled = tuple[Tensor, Tensor, Tensor]
 """What a step gives: next_token_ids (rows, 1) int64, ancestors (rows,) int64, weights (rows,) floating."""
 
@@ -77,6 +81,19 @@ def check_sampled(sampler: Sampler, sampled: object, logits: Tensor) -> None:
 
 def _place(value: object) -> tuple[tuple[int, ...], torch.device] | None:
     return (tuple(value.shape), value.device) if isinstance(value, Tensor) else None
+
+
+def without_gradients(step: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """torch.no_grad() as a decorator, which costs nothing where gradients are off already, as in a loop of gen's."""
+
+    @wraps(step)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not torch.is_grad_enabled():
+            return step(*args, **kwargs)
+        with torch.no_grad():
+            return step(*args, **kwargs)
+
+    return run
 
 
 def step_with_generator(

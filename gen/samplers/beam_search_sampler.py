@@ -16,7 +16,7 @@ from torch import Tensor
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, show
 from gen.samplers.backends.choosing import likeliest
-from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.base import Sampled, step_with_generator, without_gradients
 from gen.samplers.logits import check_logits
 from gen.samplers.penalties import Penalties
 from gen.samplers.settings import immutable, read_number
@@ -66,7 +66,7 @@ class BeamSearchSampler(Penalties):
     def samples(self) -> int:
         return self.beams
 
-    @torch.no_grad()
+    @without_gradients
     def candidates(self, logits: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each prompt over all of its beams, best first.
 
@@ -95,7 +95,7 @@ class BeamSearchSampler(Penalties):
             return pad(token_ids, missing), pad(beams, missing), pad(best, missing, value=-math.inf)
         return token_ids, beams, best
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used.
 

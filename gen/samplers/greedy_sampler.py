@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.samplers.backends.choosing import most_likely
-from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.base import Sampled, step_with_generator, without_gradients
 from gen.samplers.penalties import Penalties
 from gen.samplers.settings import immutable
 
@@ -29,7 +29,7 @@ class GreedySampler(Penalties):
 
     samples: ClassVar[int] = 1
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""
         token_ids, logprobs = most_likely(logits)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gen.arguments import read_whole
 from gen.samplers.backends.choosing import draw
-from gen.samplers.base import Sampled, step_with_generator
+from gen.samplers.base import Sampled, step_with_generator, without_gradients
 from gen.samplers.outlines_processors import LogitsProcessor, processors_of, warp
 from gen.samplers.parameters import Parameters
 from gen.samplers.penalties import Penalties
@@ -66,13 +66,13 @@ class MultinomialSampler(Penalties):
         """
         return processors_of(self.parameters)
 
-    @torch.no_grad()
+    @without_gradients
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
         token_ids, logprobs = draw(logits, keys, self.parameters)
         return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
 
-    @torch.no_grad()
+    @without_gradients
     def warp(self, logits: Tensor) -> Tensor:
         """The logits that `step` draws from, -inf where a token is dropped: (rows, vocab), float32.
 

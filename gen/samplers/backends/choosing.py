@@ -94,7 +94,7 @@ def _backend(logits: Tensor) -> Any:
     check_logits(logits)
     if len(logits) == 0:
         return torch_backend  # its shapes depend on nothing in the tensors
-    if logits.device.type == "cpu":
+    if logits.is_cpu:
         return _NAMES
     if compiles(logits):
         from gen.samplers.backends import triton_backend  # needs triton

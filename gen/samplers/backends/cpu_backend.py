@@ -23,20 +23,24 @@ from gen.samplers.backends.cpu_passes import (
     best_of_large,
     block_masses,
     cleaned,
+    most_likely_by_row,
     survey,
 )
-from gen.samplers.backends.cpu_settings import read_settings
+from gen.samplers.backends.cpu_settings import GREEDY, read_settings
 from gen.samplers.backends.race import LOG2_E, mass_of
 from gen.samplers.logits import native
 from gen.samplers.parameters import Column
 
 _LOG2_E = float(LOG2_E)
 _NARROW, _SMALL = 2**12, 2**16  # rows so long, or so many logits where nothing is cut, are worked on whole
+_LONG = 2**14  # rows from this length on are worked on one by one where there is one thread
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     """As `torch_backend.most_likely`."""
     logits = native(logits)
+    if logits.shape[1] >= _LONG and torch.get_num_threads() == 1:
+        return most_likely_by_row(logits)
     if logits.numel() > _SMALL:
         logits, token_ids, top = best_of_large(logits)
         return token_ids, best_logprobs(block_masses(logits, top, _LOG2_E))
@@ -66,7 +70,7 @@ def draw(
     narrow = logits.shape[1] <= _NARROW
     settings = read_settings(logits.shape[1], temperature, top_k, top_p, min_p, few_calls=narrow)
     kinds = set(settings.kinds)
-    if narrow or (logits.numel() <= _SMALL and not settings.cuts):
+    if narrow:
         token_ids, logprobs = draw_whole(logits, keys, settings)
     elif len(kinds) > 1:
         token_ids = torch.empty((len(keys), 1), dtype=torch.int64, device="cpu")
@@ -76,8 +80,12 @@ def draw(
             columns = (temperature, top_k, top_p, min_p)
             own = (column[rows] if column is not None and column.dim() else column for column in columns)
             token_ids[rows], logprobs[rows] = draw(logits[rows], keys[rows], *own)
+    elif GREEDY in kinds:
+        token_ids, logprobs = most_likely(logits)
     elif settings.cuts:
         token_ids, logprobs = draw_from_few(logits, keys, settings)
+    elif logits.numel() <= _SMALL:
+        token_ids, logprobs = draw_whole(logits, keys, settings)
     else:
         token_ids, logprobs = draw_from_all(logits, keys, settings)
     if settings.dead is not None:

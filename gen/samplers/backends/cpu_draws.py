@@ -9,7 +9,6 @@ from gen.samplers.backends.blocks import BLOCK, largest, whole_blocks
 from gen.samplers.backends.cpu_cuts import cut_, cut_head_, depth_of, rank
 from gen.samplers.backends.cpu_passes import (
     all_finite,
-    best_token,
     block_masses,
     cleaned,
     survey,
@@ -54,8 +53,8 @@ def _ranked(values: Tensor, settings: Settings, *, wide: bool) -> tuple[tuple[Te
 
 
 def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-    """A draw from large logits of which nothing is cut."""
-    logits, maxima, top, _ = survey(logits)
+    """A draw from large logits of which nothing is cut, and no row is greedy."""
+    logits, _, top, _ = survey(logits)
     blocks = block_masses(logits, top, settings.scale)
     inside, among = torch.split(
         log_uniform(keys.unsqueeze(1), _distances(blocks.shape[1])), [BLOCK, blocks.shape[1]], 1
@@ -68,9 +67,6 @@ def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
         mass.mul_(token_ids <= last)
     place = winner(inside, mass)
     token_ids, mass = token_ids.gather(1, place), mass.gather(1, place)
-    if settings.cold is not None:
-        token_ids = torch.where(settings.cold, best_token(logits, maxima), token_ids)
-        mass.masked_fill_(settings.cold, 1)
     return token_ids, log_probability(mass, blocks.sum(-1, keepdim=True, dtype=torch.float64))
 
 

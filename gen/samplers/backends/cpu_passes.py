@@ -3,17 +3,26 @@ the cache.
 """
 
 import math
+import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gen.samplers.backends.blocks import BLOCK, block_maxima, count_blocks, whole_blocks
-from gen.samplers.backends.race import mass_of
+from gen.samplers.backends.race import LOG2_E, mass_of
 
 LARGEST = torch.finfo(torch.float32).max
 _PIECE = 2**19  # how many logits are worked on at a time
+_NEAR = 32  # how far from 0 a logit may be whose exponential is taken as it is
+_LOG2_E = LOG2_E.numpy()
+_AVX512 = sys.platform == "linux" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+Row = npt.NDArray[np.float32]
 
 
 class Survey(NamedTuple):
@@ -74,6 +83,52 @@ def best_of_large(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def argmax(logits: Tensor) -> Tensor:
     """What torch.argmax gives, (rows, 1), for logits in float32: NumPy needs a tenth of the time."""
     return torch.from_numpy(logits.detach().numpy().argmax(-1, keepdims=True))
+
+
+def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """As `torch_backend.most_likely`, for long rows and one thread: a row becomes masses while it is in the cache.
+
+    Masses are relative to a logit of 0, which saves a pass, but where the best is so far from it that they would lose
+    digits.
+
+    Args:
+        logits: (rows, vocab), of any type that `gen.samplers.logits.native` gives.
+    """
+    rows, vocab = logits.shape
+    token_ids = torch.empty((rows, 1), dtype=torch.int64, device="cpu")
+    logprobs = torch.empty(rows, dtype=torch.float32, device="cpu")
+    masses = torch.empty(vocab, dtype=torch.float32, device="cpu")
+    mass, best, logprob = masses.numpy(), token_ids.numpy(), logprobs.numpy()
+    with np.errstate(all="ignore"):
+        for row, values in enumerate(_rows(logits.detach())):
+            token_id = values.argmax()
+            if not abs(values[token_id]) <= _NEAR:  # NaN too
+                values = _relative(values)
+                token_id = values.argmax()
+            _exp(values, mass)
+            total = masses.sum().item()
+            best[row] = token_id
+            logprob[row] = math.log(mass[token_id] / total) if total > 0 else -math.inf
+    return token_ids, logprobs
+
+
+def _rows(logits: Tensor) -> Iterable[Row]:
+    return logits.numpy() if logits.dtype == torch.float32 else (row.float().numpy() for row in logits)
+
+
+def _relative(logits: Row) -> Row:
+    """One row relative to the best of it, without NaN and +inf."""
+    values = cleaned(torch.from_numpy(logits))
+    relative: Row = values.sub_(values.amax().clamp_(min=-LARGEST)).numpy()
+    return relative
+
+
+def _exp(logits: Row, out: Row) -> None:
+    """exp(logits). NumPy's power of two takes two thirds of the time of torch's on a core with AVX-512, under Linux."""
+    if _AVX512:
+        np.exp2(np.multiply(logits, _LOG2_E, out=out), out=out)
+    else:
+        torch.mul(torch.from_numpy(logits), float(_LOG2_E), out=torch.from_numpy(out)).exp2_()
 
 
 def best_token(logits: Tensor, maxima: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from gen.samplers.backends.race import LOG2_E
 from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
 Numbers = tuple[float, ...]
+GREEDY = 4
 _ALL = 2**62
 _LOG2_E = float(LOG2_E)
 
@@ -33,7 +34,7 @@ class Settings(NamedTuple):
         min_p: float32; None where it leaves all rows alone.
         cold: bool: rows of temperature 0, which nothing cuts; None where there is none.
         dead: bool: rows with NaN for a parameter; None where there is none.
-        kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p.
+        kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p, GREEDY.
         edges: int64 (rows, 4): 0, 1, `place` and the one after it, where all rows have top-k and top-p; one row where
             all have the same.
     """
@@ -54,7 +55,7 @@ class Settings(NamedTuple):
     @property
     def cuts(self) -> bool:
         """Whether anything is cut of any row."""
-        return any(self.kinds)
+        return any(kind not in (0, GREEDY) for kind in self.kinds)
 
 
 def read_settings(
@@ -117,7 +118,7 @@ def _settings(vocab: int, temperatures: Numbers, ks: Numbers, ps: Numbers, floor
             None if max(min_ps) <= 0 else _column(min_ps, torch.float32),
             _mask(cold),
             _mask(dead),
-            tuple(1 if row.top_k < _ALL else 2 if row.top_p < 1 else 3 if row.min_p > 0 else 0 for row in rows),
+            tuple(map(_kind, rows)),
             torch.tensor([(0, 1, k - 1, k) for k in top_ks], device="cpu") if both else None,
         )
 
@@ -130,6 +131,12 @@ def _row(vocab: int, temperature: float, k: float, p: float, floor: float) -> _R
     rounded = struct.unpack("f", struct.pack("f", temperature))[0]
     top_k = _ALL if k >= vocab else max(int(k), 1)
     return _Row(_LOG2_E / rounded, top_k, min(max(p, SMALLEST), 1.0), min(max(floor, 0.0), 1.0), False, False)
+
+
+def _kind(row: _Row) -> int:
+    if row.cold:
+        return GREEDY
+    return 1 if row.top_k < _ALL else 2 if row.top_p < 1 else 3 if row.min_p > 0 else 0
 
 
 def _column(numbers: Sequence[float], dtype: torch.dtype) -> Any:
