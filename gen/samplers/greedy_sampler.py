@@ -33,7 +33,7 @@ class GreedySampler(Penalties):
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used."""
         token_ids, logprobs = most_likely(logits)
-        return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
+        return token_ids, torch.arange(logits.shape[0], device=logits.device), weights + logprobs
 
     def __call__(
         self, next_token_logits: Tensor, sequence_weights: Tensor, rng: torch.Generator | None = None

@@ -70,7 +70,7 @@ class MultinomialSampler(Penalties):
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`."""
         token_ids, logprobs = draw(logits, keys, self.parameters)
-        return token_ids, torch.arange(len(logits), device=logits.device), weights + logprobs
+        return token_ids, torch.arange(logits.shape[0], device=logits.device), weights + logprobs
 
     @without_gradients
     def warp(self, logits: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def _backend(logits: Tensor) -> Any:
     and compiled to machine code, but have not run on a GPU yet, which is why they are asked for.
     """
     check_logits(logits)
-    if len(logits) == 0:
+    if logits.shape[0] == 0:
         return torch_backend  # its shapes depend on nothing in the tensors
     if logits.is_cpu:
         return _NAMES
