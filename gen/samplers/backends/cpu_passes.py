@@ -100,7 +100,7 @@ def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
     masses = torch.empty(vocab, dtype=torch.float32, device="cpu")
     mass, best, logprob = masses.numpy(), token_ids.numpy(), logprobs.numpy()
     with np.errstate(all="ignore"):
-        for row, values in enumerate(_rows(logits.detach())):
+        for row, values in enumerate(_rows(logits.detach(), masses)):
             token_id = values.argmax()
             if not abs(values[token_id]) <= _NEAR:  # NaN too
                 values = _relative(values)
@@ -112,8 +112,9 @@ def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
     return token_ids, logprobs
 
 
-def _rows(logits: Tensor) -> Iterable[Row]:
-    return logits.numpy() if logits.dtype == torch.float32 else (row.float().numpy() for row in logits)
+def _rows(logits: Tensor, buffer: Tensor) -> Iterable[Row]:
+    """One row after the other, float32; half precision in the buffer."""
+    return logits.numpy() if logits.dtype == torch.float32 else (buffer.copy_(row).numpy() for row in logits)
 
 
 def _relative(logits: Row) -> Row:
