@@ -221,7 +221,8 @@ def generate(
         top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
-            with its text; None is what fits into the memory that is free, of a CPU's half of what is available.
+            with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
+            None is what fits into the memory that is free, of a CPU's half of what is available.
         progress: whether to show a progress bar of prompts on stderr.
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
@@ -237,7 +238,8 @@ def generate(
         SamplingError: a row had no token left to choose.
         BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
         Interrupted: Ctrl-C; its `results` has the texts that were done.
-        ModelError: the checkpoint recommends what no sampler takes.
+        ModelError: the checkpoint recommends what no sampler takes; or memory has no room for a prompt's text, or its
+            search, even alone.
     What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
     Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """

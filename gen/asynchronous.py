@@ -161,7 +161,8 @@ async def agenerate(
             await asyncio.to_thread(run_all, model, jobs, Options())
         finally:
             for job in jobs:
-                job.cancelled = not job.ended
+                if not job.ended:
+                    job.cancel()
     return call.results(jobs)
 
 

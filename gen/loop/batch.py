@@ -56,6 +56,10 @@ class Batch:
     def _live(self) -> list[Slot]:
         return self._slots.live
 
+    def bound(self, tokens: int | None) -> None:
+        """From now on rows have room for so many tokens together at most; None for what memory allows."""
+        self._slots.tokens = tokens
+
     def add(self, job: Job) -> None:
         """Let a request wait for rows."""
         self._waiting.append(job)

@@ -65,7 +65,7 @@ class EngineThread:
             EngineFull: as many wait as may.
             EngineClosed: it was closed, or has failed.
         """
-        check_room([(job.request.number, job.rows, job.most_tokens)], self._options.max_batch_tokens)
+        check_room([(job.request.number, job.width, job.most_tokens)], self._options.max_batch_tokens)
         feed = Feed(job, self._on_cancel)
         with self._lock:
             if self._full():

@@ -1,7 +1,8 @@
 """Requests as a batch takes them: with how far each has come, and what has become of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from gen.loop.results.taker import Taker
 from gen.loop.results.texts import Completion, Text
@@ -26,6 +27,7 @@ class Job:
         alone: whether its prompt is read by itself, to see which one is to blame.
         error: what went wrong with its prompt.
         done: told once, when nothing more will come.
+        parts: the jobs that it was made of, where all of its texts are too many for the rows; they take its results.
     """
 
     request: Request
@@ -39,6 +41,7 @@ class Job:
     alone: bool = False
     error: Exception | None = None
     done: Callable[["Job"], object] | None = None
+    parts: Sequence["Job"] = field(default=())
 
     @property
     def rows(self) -> int:
@@ -63,7 +66,7 @@ class Job:
     @property
     def ended(self) -> bool:
         """Whether nothing more will come."""
-        return self.cancelled or self.error is not None or all(taker.ended for taker in self.takers)
+        return self.cancelled or self.error is not None or all(one.ended for one in self.parts or self.takers)
 
     @property
     def launched_all(self) -> bool:
@@ -84,11 +87,36 @@ class Job:
         """
         if self.error is not None:
             raise self.error
-        return [one for taker in self.takers for one in taker.completions()]
+        return [one for source in self.parts or self.takers for one in source.completions()]
 
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""
         return [*map(id, functions)] == [*map(id, self.request.logits_processors)]
+
+    def split(self, model: Model, rows: int) -> Sequence["Job"]:
+        """The job itself where so many rows do; else parts of it, with fewer texts each, as whose last one it ends."""
+        if self.rows <= rows or len(self.takers) == 1:
+            return [self]
+        seeds, count = self.request.seeds, -(-len(self.takers) // rows)
+        borders = [number * len(seeds) // count for number in range(count + 1)]
+        self.parts = [
+            new_job(model, replace(self.request, seeds=seeds[start:end], sample=self.request.sample + start))
+            for start, end in pairwise(borders)
+        ]
+        for part in self.parts:
+            part.done = self._end_with
+            part.cancelled = self.cancelled  # by another thread, meanwhile
+        return self.parts
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.cancelled = True
+        for part in self.parts:
+            part.cancel()
+
+    def _end_with(self, part: "Job") -> None:
+        if self.ended:
+            self.finish()
 
     def fail(self, error: Exception) -> None:
         """End with an error."""

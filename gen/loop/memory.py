@@ -4,24 +4,28 @@ Example: 8 GB are free and a token takes 0.1 MB in the cache, so that all rows t
 of 1250, or 16 of 5000.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 
 from gen.devices import Placement
 from gen.errors import ArgumentError
-from gen.models.base import NoRoom, Rows
+from gen.models.base import Model, NoRoom, Rows
 
 TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each device
 
 _MARGIN = 0.1  # of a GPU's memory is left to logits, to what layers compute, and to growing
-_SHARE = 0.5  # of the CPU's memory that is available may be taken
+_SHARE = 0.5  # of the CPU's memory that is available may be taken by many rows
+_UTMOST = 0.9  # and by those that one prompt needs; what layers compute takes some too
+_LOGIT = 8  # bytes that a step takes for each logit of a row, whatever its dtype: itself, and as float32
+_CANDIDATE = 40  # and for each continuation of a beam that may be among the best: its token, weight, parent and place
 _INFO = Path("/proc/meminfo")
-_CONTAINERS = (  # limit and use of the container's memory, as cgroups of version 2 and 1 tell them
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+_CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of version 2 and 1 tell them
+    tuple(Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat")),
+    tuple(Path("/sys/fs/cgroup/memory", f"memory.{name}") for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
 )
+_CACHED = ("inactive_file", "active_file")  # is in use, but given up when memory is wanted: files that were read
 
 
 class TooLong(NoRoom):
@@ -31,8 +35,8 @@ class TooLong(NoRoom):
         length: how many tokens a row needs room for.
     """
 
-    def __init__(self, length: int) -> None:
-        super().__init__(f"rows of {length} tokens are too many.")
+    def __init__(self, count: int, length: int, reason: str = "are too many") -> None:
+        super().__init__(f"{count} rows of {length} tokens {reason}." if count > 1 else f"{length} tokens {reason}.")
         self.length = length
 
 
@@ -44,18 +48,24 @@ def token_bytes(rows: Rows) -> TokenBytes:
     return sizes
 
 
-def tokens_that_fit(placement: Placement, known: TokenBytes, held: int = 0) -> int | None:
+def tokens_that_fit(
+    placement: Placement,
+    known: TokenBytes,
+    held: int = 0,
+    free: Callable[[torch.device], int | None] | None = None,
+) -> int | None:
     """How many tokens rows may have room for together; None where that is not known.
 
     Args:
         known: what a token takes.
         held: how many tokens there is room for now, in rows that will grow.
+        free: how many bytes of a device they may take; None for `free_bytes`.
     """
     fit = []
     for device in placement.devices:
-        if known.get(device) and (free := free_bytes(device)) is not None:
+        if known.get(device) and (room := (free or free_bytes)(device)) is not None:
             # a CPU's memory counts as available until it is written to, so that some of those would count twice
-            fit.append(max(0, int(free / known[device])) + (0 if device.type == "cpu" else held))
+            fit.append(max(0, int(room / known[device])) + (0 if device.type == "cpu" else held))
     return max(held, min(fit)) if fit else None
 
 
@@ -65,10 +75,33 @@ def free_bytes(device: torch.device) -> int | None:
         free, total = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + unused - _MARGIN * total)
-    if device.type == "cpu":
-        available = [bytes_ for bytes_ in (_available(), *_left_in_containers()) if bytes_ is not None]
-        return int(_SHARE * min(available)) if available else None
-    return None
+    return _share_of_cpu(_SHARE) if device.type == "cpu" else None
+
+
+def utmost_bytes(device: torch.device) -> int | None:
+    """How many bytes of a CPU rows may take at all: with more, the process would be killed. None for other devices."""
+    return _share_of_cpu(_UTMOST) if device.type == "cpu" else None
+
+
+def check_utmost(model: Model, known: TokenBytes, count: int, length: int, width: int) -> None:
+    """Raise a TooLong if rows and the first step of theirs would take more of a CPU than can be had.
+
+    Args:
+        known: what a token takes.
+        count, length: how many rows there are, and how many tokens each has room for.
+        width: how many rows a search has; 1 where every row is a text.
+    """
+    for device in model.placement.devices:
+        most = utmost_bytes(device)
+        if most is None:
+            continue
+        step = 0
+        if device == model.placement.logits_device:
+            candidates = min(2 * width, model.vocab_size) if width > 1 else 0
+            step = _LOGIT * model.vocab_size + _CANDIDATE * candidates
+        needed = count * (length * known.get(device, 0.0) + step)
+        if needed > most:
+            raise TooLong(count, length, f"take {needed / 1e9:.1f} GB, and {most / 1e9:.1f} GB may be taken")
 
 
 def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
@@ -87,6 +120,11 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
             )
 
 
+def _share_of_cpu(share: float) -> int | None:
+    available = [bytes_ for bytes_ in (_available(), *_left_in_containers()) if bytes_ is not None]
+    return int(share * min(available)) if available else None
+
+
 def _available() -> int | None:
     """What the system has left for new work, without swapping."""
     for line in _read(_INFO).splitlines():
@@ -97,10 +135,12 @@ def _available() -> int | None:
 
 
 def _left_in_containers() -> Iterable[int]:
-    for limit, used in _CONTAINERS:
+    for limit, used, kinds in _CONTAINERS:
         most, now = _read(limit).strip(), _read(used).strip()
         if most.isdigit() and now.isdigit():  # "max" is no limit
-            yield max(0, int(most) - int(now))
+            lines = (line.partition(" ") for line in _read(kinds).splitlines())
+            cached = sum(int(value) for name, _, value in lines if name in _CACHED)
+            yield max(0, int(most) - max(0, int(now) - cached))
 
 
 def _read(path: Path) -> str:

@@ -12,7 +12,7 @@ import torch
 from gen.errors import ModelError
 from gen.isolation import settings_of_the_process
 from gen.loop.cuda_streams import Streams
-from gen.loop.memory import TooLong, is_out_of_memory, token_bytes, tokens_that_fit
+from gen.loop.memory import TooLong, check_utmost, is_out_of_memory, token_bytes, tokens_that_fit, utmost_bytes
 from gen.loop.options import Options
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
@@ -68,6 +68,7 @@ class RowPool:
         Raises:
             ModelError: as of `fewer`.
         """
+        self._measure_if_many()
         return self._take_idle(count) or self.make(min(count, self._most_rows()))
 
     def make(self, count: int) -> RowSet:
@@ -80,6 +81,7 @@ class RowPool:
             most = self._options.max_batch_tokens
             length = self.length if most is None else min(self.length, most // count)
             try:
+                self._check_utmost(count, length)
                 with self._streams.current():
                     made = RowSet(self._model, count, length, self._kind.key, self._kind.search, _STAGES, self._streams)
             except Exception as error:
@@ -99,7 +101,8 @@ class RowPool:
         if count <= self.least:
             raise ModelError(
                 f"not even one prompt at a time fits into the memory of {self._model.placement.logits_device}: {error} "
-                "Give shorter prompts, or a smaller max_new_tokens."
+                f"Give {'fewer beams or samples, ' if self.least > 1 else ''}shorter prompts, or a smaller "
+                "max_new_tokens."
             ) from error
         rows = count // 2
         if isinstance(error, TooLong) and (room := self.room()) is not None:
@@ -133,19 +136,48 @@ class RowPool:
         held = rows.count * rows.length if rows is not None and rows.filled else 0
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held)
 
-    def measure(self, rows: RowSet) -> None:
-        """See what a token takes, where that is not known.
+    def utmost(self, rows: RowSet) -> int | None:
+        """How many tokens rows that are there may have room for if all that a CPU has left is theirs; None where that
+        is not known, and where memory that is out is told."""
+        if self._idle is None or self._idle.token_bytes is None:
+            return None
+        held = rows.count * rows.length if rows.filled else 0
+        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, utmost_bytes)
+
+    def measure(self, rows: RowSet) -> bool:
+        """See what a token takes, where that is not known; whether it was not.
 
         Raises:
             TooLong: the rows have room for more tokens than fit.
         """
         idle = self._idle
         if idle is None or idle.token_bytes is not None or not rows.filled or isinstance(rows.rows, Lent):
-            return
+            return False
         idle.token_bytes = token_bytes(rows.rows)
-        most = self.room()
-        if most is not None and rows.count > self.least and rows.count * rows.length > most:
-            raise TooLong(rows.length)
+        most = self.room() if rows.count > self.least else self.utmost(rows)
+        if most is not None and rows.count * rows.length > most:
+            raise TooLong(rows.count, rows.length)
+        return True
+
+    def _measure_if_many(self) -> None:
+        """See what a token takes before more rows are made than usual, on a CPU: there a process that takes more memory
+        than there is gets no error, but is killed."""
+        device = self._model.placement.logits_device.type
+        if device != "cpu" or max(self._options.rows or 0, self.least) <= ROWS[device]:
+            return
+        if self._idle is None or self._idle.token_bytes is not None:
+            return
+        rows = self._model.new_rows(1, self.length)
+        if isinstance(rows, Lent):
+            rows.give_back()
+            return
+        rows.fill(slice(0, 1), [[0]])
+        self._idle.token_bytes = token_bytes(rows)
+
+    def _check_utmost(self, count: int, length: int) -> None:
+        """Raise a TooLong if so many new rows are more than all that a CPU has left."""
+        if self._idle is not None and self._idle.token_bytes is not None:
+            check_utmost(self._model, self._idle.token_bytes, count, length, self._kind.width)
 
     def _most_rows(self, rows: RowSet | None = None) -> int:
         """How many rows at most, of a set that is there or a new one: a whole number of searches."""

@@ -24,7 +24,7 @@ def run_all(
         ArgumentError: one needs more room than there may be; nothing has run.
     """
     todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
-    check_room(((job.request.number, job.rows, job.most_tokens) for job in todo), options.max_batch_tokens)
+    check_room(((job.request.number, job.width, job.most_tokens) for job in todo), options.max_batch_tokens)
     groups: list[list[Job]] = []
     last: dict[Hashable, list[Job]] = {}
     for job in jobs:
@@ -33,7 +33,7 @@ def run_all(
             job.finish()
     for job in todo:
         # under a bound those of one number of rows, so that each has room where the longest has
-        kind = kind_of_search(job.request.sampler).key, job.rows if options.max_batch_tokens is not None else None
+        kind = kind_of_search(job.request.sampler).key, job.width if options.max_batch_tokens is not None else None
         group = last.get(kind)
         if group is None or not _alike(group[0], job):
             group = last[kind] = []

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Self
 
-from gen.errors import ResultError
+from gen.errors import ModelError, ResultError
 from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import is_out_of_memory
@@ -36,7 +36,7 @@ class Runner:
             model,
             self._kind,
             options,
-            least=max(job.rows for job in order),
+            least=max(job.width for job in order),
             length=max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order),
         )
         self._rows = self._pool.take(rows or sum(job.rows for job in order))
@@ -59,19 +59,23 @@ class Runner:
         return self._batch.idle
 
     def add(self, job: Job) -> None:
-        """See `Batch.add`."""
-        self._batch.add(job)
+        """See `Batch.add`; a job that has too many texts for the rows runs part by part."""
+        for part in job.split(self._model, self._rows.count):
+            self._batch.add(part)
 
     def advance(self) -> None:
         """See `Batch.advance`; after an error rows begin anew with what their texts have.
 
+        A prompt that memory has no room for, even alone, ends with a ModelError.
+
         Raises:
-            ModelError: not even one prompt fits into memory.
+            ModelError: there is no memory for new rows.
             Exception: what was raised where no request is to blame.
         """
         try:
             self._batch.advance()
-            self._pool.measure(self._rows)
+            if self._pool.measure(self._rows):
+                self._batch.bound(self._room())
         except Exception as error:
             self._recover(error)
 
@@ -88,9 +92,16 @@ class Runner:
         """Go on in new rows: half as many where memory is out, else without those who are to blame."""
         jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
         running = [job for job in jobs if job.launched]
-        self._pool.least = max((job.rows for job in jobs), default=self._kind.width)
-        short = is_out_of_memory(error)
-        rows = self._pool.fewer(count, error) if short else count
+        self._pool.least = max((job.width for job in jobs), default=self._kind.width)
+        rows, short = count, is_out_of_memory(error)
+        if short:
+            try:
+                rows = self._pool.fewer(count, error)
+            except ModelError as too_large:
+                if not jobs:
+                    raise
+                for job in running or jobs[:1]:  # the first of those that wait is the one that was to be read
+                    job.fail(too_large)
         traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
         self._drop()  # before others are made
         if not short:
@@ -157,17 +168,24 @@ class Runner:
 
     def _new_batch(self, jobs: Sequence[Job]) -> Batch:
         options, pool = self._options, self._pool
-        # a prompt that memory may have no room for has its chance, unless the caller has said how much there is
-        bounded = options.max_batch_tokens is not None or self._rows.count > pool.least
         batch = Batch(
             self._model,
             self._rows,
             width=self._kind.width,
-            tokens=pool.room(self._rows) if bounded else None,
+            tokens=self._room(),
             admit_tokens=options.admit_tokens,
             replay=options.replay and pool.replayable,
             cuda_graph=options.cuda_graph and pool.replayable,
         )
         for job in jobs:
-            batch.add(job)
+            for part in job.split(self._model, self._rows.count):
+                batch.add(part)
         return batch
+
+    def _room(self) -> int | None:
+        """How many tokens the rows may have room for together; None for no bound.
+
+        A prompt that memory may have no room for has its chance, unless the caller has said how much there is.
+        """
+        alone = self._options.max_batch_tokens is None and self._rows.count <= self._pool.least
+        return self._pool.utmost(self._rows) if alone else self._pool.room(self._rows)

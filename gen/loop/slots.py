@@ -30,16 +30,16 @@ class Slots:
 
     Args:
         width: how many rows a search has; 1 where every row is a text.
-        tokens: how many tokens all rows may have room for together; None for what memory allows.
 
     Attributes:
+        tokens: how many tokens all rows may have room for together; None for what memory allows.
         at: whose each row is; None for a free one.
         live: who goes on, in the order of their rows.
         filled: how many rows were filled together, where they cannot be filled one by one.
     """
 
     def __init__(self, rows: RowSet, width: int, tokens: int | None) -> None:
-        self._rows, self._width, self._tokens = rows, width, tokens
+        self._rows, self._width, self.tokens = rows, width, tokens
         self.at: list[Slot | None] = [None] * rows.count
         self.live: list[Slot] = []
         self.filled = 0
@@ -143,10 +143,10 @@ class Slots:
             return
         while length < longest:
             length *= 2
-        if self._tokens is not None:
-            length = min(length, self._tokens // self._rows.count)
+        if self.tokens is not None:
+            length = min(length, self.tokens // self._rows.count)
         if length < longest:
-            raise TooLong(longest)
+            raise TooLong(self._rows.count, longest)
         self._rows.grow(length)
 
     def _bucket(self, rows: int) -> int:

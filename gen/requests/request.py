@@ -31,6 +31,7 @@ class Request:
         hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
         number: which of a call's prompts it is, from 0.
+        sample: which of the prompt's texts the first one is, from 0.
     """
 
     prompt_ids: list[int]
@@ -46,6 +47,7 @@ class Request:
     hidden: Mapping[int, str] = field(default_factory=dict)
     constraint: Constraint | None = None
     number: int = 0
+    sample: int = 0
 
     @property
     def ends(self) -> tuple[int, ...]:

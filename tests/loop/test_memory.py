@@ -10,8 +10,12 @@ import torch
 
 import gen
 from gen.loop import memory
+from gen.loop.jobs import Job, new_job
+from gen.loop.options import Options
+from gen.loop.replay import steps
+from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
-from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
@@ -74,7 +78,7 @@ def test_rows_never_have_more_room_than_they_may_and_texts_are_the_same(seed: in
     arguments: Any = {"max_new_tokens": limits, "sampler": samplers}
     expected = gen.generate(model, prompts, **arguments)  # leaves rows behind
     needed = max(
-        (sampler.samples * (len(prompt) + limit) if limit else 0)
+        ((1 if isinstance(sampler, MultinomialSampler) else sampler.samples) * (len(prompt) + limit) if limit else 0)
         for sampler, prompt, limit in zip(samplers, prompts, limits, strict=True)
     )
     for most in (needed - 1, needed, needed + rng.randint(1, 9), 2 * needed + rng.randint(0, 200)):
@@ -150,6 +154,134 @@ def test_one_text_has_its_chance_where_memory_may_not_do(monkeypatch: pytest.Mon
     assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40) == expected
 
 
+def test_rows_grow_within_free_memory_in_the_first_call_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259, max_position_embeddings=512), byte_tokenizer())
+    room = planted(monkeypatch, 4096 * COLUMN)
+    gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=250, eos_token_id=[])
+    assert 24 * 128 < max(room) <= 4096
+
+
+def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tuple[int, int]]:
+    """The machine has memory for so many tokens of the small Llama; the rows that are made, and how long they are."""
+    made: list[tuple[int, int]] = []
+    make = TransformersRows.__init__
+
+    def writing_down(rows: TransformersRows, model: Any, count: int, length: int) -> None:
+        made.append((count, length))
+        make(rows, model, count, length)
+
+    monkeypatch.setattr(TransformersRows, "__init__", writing_down)
+    monkeypatch.setattr(memory, "_available", lambda: int(tokens * COLUMN))
+    monkeypatch.setattr(memory, "_CONTAINERS", ())
+    return made
+
+
+@pytest.mark.parametrize("sampler", [beam_search(5000), Custom(5000)])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_search_that_no_memory_holds_is_refused_before_it_takes_any(
+    sampler: Any, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    if known:
+        gen.generate(model, "a", sampler=greedy(), max_new_tokens=2)
+    made = left_on_the_cpu(monkeypatch, 10_000)
+    message = r"memory of cpu: 5000 rows of 32 tokens take 0\.1 GB, and 0\.0 GB may be taken\. Give fewer beams"
+    with pytest.raises(gen.ModelError, match=message):
+        gen.generate(model, "a", sampler=sampler, max_new_tokens=20)
+    assert all(count == 1 for count, _ in made)
+    assert len(gen.generate(model, "a", sampler=beam_search(3), num_return_sequences=3, max_new_tokens=5)) == 3
+
+
+def test_a_search_that_memory_holds_runs_with_all_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    made = left_on_the_cpu(monkeypatch, 1_000_000)
+    gen.generate(model, "a", sampler=beam_search(200), max_new_tokens=4)
+    assert [count for count, _ in made] == [1, 200]  # the first one tells what a token takes
+
+
+@pytest.mark.parametrize("tokens", [1e9, 3000, 400])
+def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
+    tokens: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    made = left_on_the_cpu(monkeypatch, tokens)
+    ended: list[Job] = []
+    arguments: Any = {"seed": [3, 4], "max_new_tokens": 12, "details": True}
+    found = gen.generate(model, ["once upon", "a"], sampler=multinomial(150), **arguments)
+    assert max(count for count, _ in made) <= 64
+    for prompt, completions in zip(["once upon", "a"], found, strict=True):
+        assert len({one.seed for one in completions}) == 150
+        seeds = [one.seed for one in completions]
+        assert gen.generate(model, [prompt] * 150, seed=seeds, max_new_tokens=12, sampler=multinomial()) == [
+            one.text for one in completions
+        ]
+    jobs = [new_job(model, job_of(model, multinomial(150))) for _ in range(2)]
+    run_all(model, jobs, Options(), ended.append)
+    assert ended == jobs  # each told once
+
+
+def job_of(model: Any, sampler: Sampler) -> Any:
+    from gen.calls import read_call
+    from gen.requests.settings import Settings
+
+    [request] = read_call(model, "ab", None, Settings(sampler=sampler, max_new_tokens=3, seed=1)).requests
+    return request
+
+
+def test_a_sample_that_fails_in_a_later_part_bears_its_own_number() -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    [seed] = [one.seed for one in gen.generate(model, "ab", sampler=multinomial(100), seed=1, details=True)][70:71]
+
+    request = job_of(model, multinomial(100))
+    assert request.seeds[70] == seed
+    parts = new_job(model, request).split(model, 64)
+    assert [len(part.takers) for part in parts] == [50, 50]
+    text = parts[1].takers[20].texts[0]
+    text.push(5, float("-inf"))
+    with pytest.raises(gen.SamplingError, match="prompt 0, sample 70"):
+        text.completion()
+
+
+def test_a_task_that_is_cancelled_cancels_all_parts_of_its_prompts() -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    job = new_job(model, job_of(model, multinomial(100)))
+    early = job.split(model, 10)
+    job.cancel()
+    late = early[0].split(model, 3)
+    assert all(part.ended for part in (*early, *late)) and job.ended
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_text_that_outgrows_memory_fails_alone(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama = tiny_model(vocab_size=259, max_position_embeddings=512)
+    model: Any = gen.from_transformers(llama, byte_tokenizer())
+    arguments: Any = {"sampler": greedy(), "eos_token_id": []}
+    expected = gen.generate(model, ["ab", "cd"], max_new_tokens=100, **arguments)
+    if not known:
+        model = gen.from_transformers(llama, byte_tokenizer())
+    model.release()
+    left_on_the_cpu(monkeypatch, 230)
+    with pytest.raises(gen.BatchError) as caught:
+        gen.generate(model, ["ab", "xyz", "cd"], max_new_tokens=[100, 500, 100], **arguments)
+    assert [caught.value.results[place] for place in (0, 2)] == expected
+    assert isinstance(caught.value.results[1], gen.ModelError)
+    with gen.Engine(model, rows=2) as engine:
+        long = engine.submit("xyz", max_new_tokens=500, **arguments)
+        with pytest.raises(gen.ModelError, match=r"tokens are too many\. Give shorter prompts, or a smaller"):
+            long.completion()
+        assert engine.submit("ab", max_new_tokens=100, **arguments).completion().text == expected[0]
+
+
+def test_steps_are_not_recorded_where_memory_does_not_hold_what_they_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+    for free, recorded in ((10**9, True), (10**4, False)):
+        monkeypatch.setattr(steps, "free_bytes", lambda device, free=free: free)
+        model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+        texts.append(gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=40, eos_token_id=[]))
+        assert bool(model.idle.take().recordings) is recorded
+    assert texts[0] == texts[1]
+
+
 def test_what_a_token_takes_is_seen_from_rows_that_were_filled() -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     gen.generate(model, "abc", sampler=greedy(), max_new_tokens=3)
@@ -161,9 +293,9 @@ def test_what_a_token_takes_is_seen_from_rows_that_were_filled() -> None:
 def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info, limit, used = tmp_path / "meminfo", tmp_path / "max", tmp_path / "current"
+    info, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
     monkeypatch.setattr(memory, "_INFO", info)
-    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, used)])
+    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, used, kinds)])
     cpu = torch.device("cpu")
     assert memory.free_bytes(cpu) is None
     info.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
@@ -173,6 +305,8 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     assert memory.free_bytes(cpu) == 2000 * 1024
     limit.write_text("2000000\n")
     assert memory.free_bytes(cpu) == 1995000 // 2
+    kinds.write_text("anon 2000\nfile 2900\ninactive_file 1000\nactive_file 1500\nslab 7\n")
+    assert memory.free_bytes(cpu) == (1995000 + 2500) // 2  # what was read of files goes when memory is wanted
     used.write_text("3000000\n")
     assert memory.free_bytes(cpu) == 0
     info.unlink()

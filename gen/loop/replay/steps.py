@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
+from gen.loop.memory import free_bytes
 from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
@@ -20,6 +21,7 @@ logger = logging.getLogger("gen")
 
 _WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
 _WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in another one
+_HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
 _MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
 
 
@@ -47,7 +49,7 @@ class Steps:
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
-        elif keeps and self._is_worth_it(key):
+        elif keeps and self._is_worth_it(key) and self._has_room(count, view):
             self._run_and_keep(count, view, key)
         else:
             rows.step(count, view)()
@@ -61,6 +63,16 @@ class Steps:
         rows.seen[here] = rows.seen.get(here, 0) + 1
         known = rows.step_kind() in rows.checked
         return rows.seen[here] >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH[rows.device.type])
+
+    def _has_room(self, count: int, view: int) -> bool:
+        """Whether memory does for a recording, on a CPU; on CUDA memory that is out is told.
+
+        Without room little is lost: so large a step takes far longer than the calls that recording saves.
+        """
+        rows = self._rows
+        looked_at = rows.bytes() * count * view / (rows.count * rows.length)
+        free = None if self._captures else free_bytes(torch.device("cpu"))
+        return free is None or _HELD * looked_at <= free
 
     def _run_and_keep(self, count: int, view: int, key: Hashable) -> None:
         """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.

@@ -89,6 +89,7 @@ class Text:
 
     def __init__(self, request: Request, sample: int, tokenizer: Tokenizer, *, streamed: bool = False) -> None:
         self.request, self.seed = request, request.seeds[sample]
+        sample += request.sample
         self._name = f"prompt {request.number}" + (f", sample {sample}" if sample else "")
         self._vocab_size = tokenizer.vocab_size
         self.finish_reason: FinishReason | None = None if request.limit else "length"
