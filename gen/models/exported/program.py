@@ -1,5 +1,7 @@
 """Programs of torch.export: language models without Python code of their own, on the device that is asked for."""
 
+import logging
+import zipfile
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -24,6 +26,10 @@ from gen.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from transformers import PreTrainedTokenizerBase
+
+_LOGITS = (
+    2**25
+)  # how many numbers the logits of rows that are run together may have: a program gives those of all tokens
 
 
 @isolated
@@ -125,8 +131,9 @@ class ExportedModel:
             lengths: (rows,) int64; those beyond the width count as the width.
         """
         rows, width = token_ids.shape
-        batch = self._inputs.batches.nearest(rows)
-        token_ids = pad(token_ids, (0, self._inputs.widths.nearest(width) - width, 0, -rows % batch))
+        padded = self._inputs.widths.nearest(width)
+        batch = self._inputs.batches.nearest(min(rows, max(1, _LOGITS // (padded * self.vocab_size))))
+        token_ids = pad(token_ids, (0, padded - width, 0, -rows % batch))
         lengths = pad(lengths.clamp(max=width), (0, -rows % batch), value=1)
         parts = []
         for start in range(0, len(token_ids), batch):
@@ -194,10 +201,26 @@ def _read(path: Path) -> "ExportedProgram":
         raise ModelError(f"no file {show_path(path)}; save a program with torch.export.save(program, path).")
     import transformers.modeling_outputs  # noqa: F401 - a program may give one, which must be known before it is read
 
+    if not zipfile.is_zipfile(path):
+        raise ModelError(
+            f"{show_path(path)} is no file of torch.export.save, or only a part of one: it is no whole zip archive."
+        )
+    reasons: list[str] = []
+    log = logging.getLogger("torch.export")  # where torch tells the reason, with its stack, and raises without it
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            reasons.append(str(record.exc_info[1]))
+        return not record.exc_info
+
+    log.addFilter(keep)
     try:
         return torch.export.load(path)
     except Exception as error:  # archives, pickles and schemas fail with errors of every kind
         raise ModelError(
-            f"cannot read {show_path(path)} as a program of torch.export.save: {error}. Weights saved from a GPU need "
-            "that GPU when they are read: export on the CPU, gen moves the program."
+            f"cannot read {show_path(path)} as a program of torch.export.save: {(reasons or [str(error)])[0]} Export "
+            f"the model again with this version of torch, {torch.__version__}, since others may write other files; and "
+            "on the CPU, since weights saved from a GPU need that GPU when they are read, and gen moves the program."
         ) from error
+    finally:
+        log.removeFilter(keep)

@@ -79,7 +79,8 @@ def read_header(path: Path) -> Header:
             if start[:4] != b"GGUF":
                 came = f"it begins with {start!r}" if start else "it is empty"
                 raise ModelError(
-                    f"{show_path(path)} is no GGUF file: {came}. For other formats give the model's folder."
+                    f"{show_path(path)} is no GGUF file: {came}. For other formats give the model's folder, and "
+                    "programs of torch.export to gen.from_exported."
                 )
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(path, data)

@@ -1,6 +1,8 @@
 """Exported programs: the transformers adapter's texts, every shape of input, and what is refused."""
 
 import copy
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,20 @@ def test_fixed_shapes_are_padded_and_larger_batches_run_in_parts(rows: int) -> N
     assert full[1].token_ids == token_ids(transformers_model(), ["y"], max_new_tokens=30)[0]
     with pytest.raises(gen.ArgumentError, match="prompt 0 has 40 tokens; the model's context of 40 leaves no room"):
         details(model, ["x" * 40])
+
+
+def test_rows_run_in_parts_where_the_logits_of_all_their_tokens_would_take_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most, rows = 100_000, []
+    model = load(exported())
+    monkeypatch.setattr("gen.models.exported.program._LOGITS", most)
+    model.module.register_forward_hook(lambda module, args, logits: rows.append(tuple(logits.shape)))
+    texts = [text for [text] in (token_ids(model, [prompt]) for prompt in PROMPTS)]
+    rows.clear()
+    assert token_ids(model, PROMPTS * 8) == texts * 8
+    assert all(count * width * vocabulary <= most for count, width, vocabulary in rows)
+    assert max(count for count, _, _ in rows) > 1
 
 
 def test_drawn_texts_samples_beams_and_streams_are_those_of_the_transformers_adapter() -> None:
@@ -249,6 +265,34 @@ def test_an_encoder_is_no_causal_language_model() -> None:
 
     with pytest.raises(gen.ModelError, match=r"no causal language model: .* depend on the tokens after.*load_encoder"):
         load(program_of(Bert(), dynamic_shapes=dynamic()))
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "model.pt2"
+    torch.export.save(exported(), path)
+    whole = path.read_bytes()
+    (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.pt2").write_text("not a program", encoding="utf-8")
+    for name in ("cut.pt2", "text.pt2"):
+        with pytest.raises(gen.ModelError, match=rf"{name}' is no file of torch\.export\.save, or only a part of one"):
+            load(tmp_path / name)
+    with zipfile.ZipFile(path) as given, zipfile.ZipFile(tmp_path / "newer.pt2", "w") as changed:
+        for entry in given.infolist():
+            content = given.read(entry)
+            if entry.filename.endswith("models/model.json"):
+                described = json.loads(content)
+                described["schema_version"]["major"] += 90
+                content = json.dumps(described).encode()
+            changed.writestr(entry.filename, content)
+    with pytest.raises(
+        gen.ModelError, match=r"SchemaVersion\(major=9\d.*Export the model again with this version"
+    ) as e:
+        load(tmp_path / "newer.pt2")
+    assert torch.__version__ in str(e.value)
+    assert not caplog.records, "torch's stack is not shown beside the error"
+    torch.export.load(path)
 
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
