@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gen.api import generate
 from gen.devices import Placement
 from gen.embedding import embed
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, show_path
 from gen.models.base import Model, ShowsWeights
 from gen.models.encoders.encoder import Encoder
 from gen.models.encoders.loading import load_encoder
@@ -131,6 +131,11 @@ def diagnose(
         raise ArgumentError("device_map is for models that gen.load loads; give device instead.")
     if sum(map(bool, (encoder, tokenizer, exllama))) > 1:
         raise ArgumentError("encoder, tokenizer and exllama are for different kinds of models; give one of them.")
+    if Path(path_or_hub_id).suffix == ".pt2" and not tokenizer:
+        raise ArgumentError(
+            f"{show_path(path_or_hub_id)} is a program of torch.export, which has no tokenizer; give one, as with "
+            "--tokenizer."
+        )
     if virtual is None:
         virtual = 0 if torch.cuda.is_available() else 2
     with ExitStack() as contexts:

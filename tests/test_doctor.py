@@ -235,6 +235,14 @@ def test_a_model_of_another_library_with_logits_elsewhere_is_a_problem() -> None
         assert "the logits (1, 259) float32 is on cpu, expected cuda:1" in examine(model).problems[0]
 
 
+def test_a_program_without_a_tokenizer_is_refused_with_what_to_give(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "model.pt2").write_bytes(b"PK")
+    assert run("doctor", str(tmp_path / "model.pt2")) == 2
+    assert "is a program of torch.export, which has no tokenizer; give one, as with --tokenizer" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_device_that_does_not_exist_is_refused(saved: Path, capsys: Capture) -> None:
     assert run("doctor", str(saved), "--device", "cuda:7", "--devices", "2") == 1
     assert "cuda:7 does not exist" in capsys.readouterr().err

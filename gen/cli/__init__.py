@@ -17,6 +17,8 @@ def main(arguments: list[str] | None = None) -> None:
     """
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if sys.stderr is None:  # it is closed, and print takes None for stdout
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process runs
     for stream in (sys.stdout, sys.stderr):  # a character that an old encoding lacks is no reason to lose a text
         getattr(stream, "reconfigure", lambda errors: None)(errors="backslashreplace")
 
@@ -31,3 +33,9 @@ def main(arguments: list[str] | None = None) -> None:
     except GenError as error:
         print(f"gen: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)
+    except OSError as error:  # as of a disk that is full
+        from gen.cli.printing import forget_output
+
+        forget_output()
+        print(f"gen: {error}", file=sys.stderr)
+        sys.exit(1)

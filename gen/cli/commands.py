@@ -18,20 +18,24 @@ from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
-from gen.cli.printing import keep_stderr_tidy, say
+from gen.cli.printing import check_output, keep_stderr_tidy, say
 from gen.errors import ArgumentError, GenError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 app = typer.Typer(
-    help="Generate text with local language models.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Generate text with local language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"gen {gen.__version__}, torch {version('torch')}, transformers {version('transformers')}")
+        say(f"gen {gen.__version__}, torch {version('torch')}, transformers {version('transformers')}", end="\n")
         raise typer.Exit
 
 
@@ -44,7 +48,7 @@ def program(
     """Generate text with local language models."""
 
 
-@app.command("generate", cls=Grouped)
+@app.command("generate", cls=Grouped, short_help="Continue each prompt.")
 def generate_command(
     prompts: options.Prompts = None,
     *,
@@ -142,7 +146,7 @@ def generate_command(
         raise typer.Exit(1)
 
 
-@app.command("stream", cls=Grouped)
+@app.command("stream", cls=Grouped, short_help="Continue one prompt, and show the text grow.")
 def stream_command(
     prompt: options.OnePrompt = None,
     *,
@@ -203,11 +207,14 @@ def stream_command(
     say("\n")
 
 
-app.command("convert")(convert_command)
-app.command("doctor")(doctor_command)
+app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
+app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
+    doctor_command
+)
 
 
 def _load(model: str, device: str | None, dtype: str | None) -> Any:
+    check_output()
     keep_stderr_tidy()
     return gen.load(model, device=device, dtype=dtype)
 

@@ -56,6 +56,8 @@ def _read(file: Path | None, name: str) -> str:
     """All of a file or of stdin, without the mark that Windows puts before UTF-8."""
     try:
         if name == "stdin":
+            if sys.stdin is None:
+                raise ArgumentError("stdin is closed; give a prompt as an argument, or with --file.")
             if sys.stdin.isatty():
                 print("gen: reading stdin; end with Ctrl-D", file=sys.stderr)
             data = sys.stdin.buffer.read()

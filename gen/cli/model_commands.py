@@ -34,7 +34,11 @@ def doctor_command(
     ] = "demo",
     *,
     device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help='As "cuda:1". If you give none: the last virtual GPU.')
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help='As "cuda:1". If you give none: the last virtual GPU, or without virtual ones as in "generate".',
+        ),
     ] = None,
     device_map: Annotated[
         str | None, typer.Option(metavar="MAP", help='"auto" spreads the model over the devices.')

@@ -82,15 +82,21 @@ BatchSize = Annotated[int, _option("Output", "Run N prompts together.", "N", min
 
 
 class Grouped(TyperCommand):
-    """A command whose help shows its options in their groups."""
+    """A command whose help shows its options in their groups, and nothing of Python."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        parameters = self.get_params(ctx)
+        grouped = any(getattr(parameter, "rich_help_panel", None) for parameter in parameters)
+        for parameter in parameters:
             record = parameter.get_help_record(ctx)
             if record is not None:
-                kind = "Arguments" if parameter.param_type_name == "argument" else "Other options"
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(record)
+                others = "Other options" if grouped else "Options"
+                kind = "Arguments" if parameter.param_type_name == "argument" else others
+                name, text = record
+                name = re.sub(r" <\S+>$", "", name)  # a Python type, as <list[str]>
+                text = text.replace(f"0<=x<={LARGEST}", "x>=0")
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append((name, text))
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)
@@ -167,9 +173,13 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
 
     if schema is not None:
         try:
-            return gen.json_schema(schema.read_text(encoding="utf-8"))
+            text = schema.read_text(encoding="utf-8-sig")  # Windows puts a mark before UTF-8
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"--schema {show_path(schema)} cannot be read: {error}") from error
+        try:
+            return gen.json_schema(text)
+        except ArgumentError as error:
+            raise ArgumentError(f"--schema {show_path(schema)}: {error}") from error
     if regex is not None:
         return gen.regex(regex)
     return gen.choice(choice) if choice else None

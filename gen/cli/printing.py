@@ -5,19 +5,38 @@ import sys
 
 import typer
 
+from gen.errors import GenError
+
 
 def say(text: str, end: str = "") -> None:
-    """Print at once; where the reader has gone, as `head` does, stop without a word."""
+    """Print at once; where the reader has gone, as `head` does, stop without a word.
+
+    Raises:
+        GenError: as of `check_output`.
+        OSError: it cannot be written, as to a disk that is full.
+    """
+    check_output()
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes there
+        forget_output()
         raise typer.Exit from None
+
+
+def check_output() -> None:
+    """Raise a GenError if there is no stdout, where texts would be lost without a word."""
+    if sys.stdout is None:
+        raise GenError("stdout is closed, and texts go there; leave it open.")
+
+
+def forget_output() -> None:
+    """What is left to flush at the end goes nowhere, which would be another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def keep_stderr_tidy() -> None:
     """Where stderr is a file or a pipe, leave out the progress bars of loading."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()

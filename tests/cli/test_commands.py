@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -325,6 +326,26 @@ def test_help_shows_options_in_groups(capsys: Capture) -> None:
     out = capsys.readouterr().out
     groups = ["Arguments:", "Prompts:", "Model:", "Length:", "Sampling:", "Search:", "Penalties:", "Output:"]
     assert [line for line in out.splitlines() if line in groups] == groups
+
+
+@pytest.mark.parametrize("command", ["generate", "stream", "convert", "doctor"])
+def test_help_speaks_of_no_types_of_python(command: str, capsys: Capture) -> None:
+    assert run(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert not re.search(r"<(str|path|list)|922337", out)
+    assert run("--help") == 0
+    [summary] = re.findall(rf"^  {command} +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert summary.endswith(".") and "..." not in summary
+
+
+def test_a_schema_may_begin_with_the_mark_of_windows_and_errors_name_its_file(tmp_path: Path, capsys: Capture) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_bytes(b'\xef\xbb\xbf{"const": 7}')
+    assert run("generate", "x", "--schema", str(schema)) == 0
+    assert capsys.readouterr().out == "7\n"
+    schema.write_text("{", encoding="utf-8")
+    assert run("generate", "x", "--schema", str(schema)) == 2
+    assert "schema.json': " in capsys.readouterr().err
 
 
 def test_loading_leaves_a_stderr_that_is_no_terminal_tidy(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

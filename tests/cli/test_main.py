@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -95,6 +97,57 @@ def test_a_reader_that_goes_away_ends_it_without_a_word() -> None:
     assert program.wait() == 0
     assert "Error" not in stderr
     assert "200/200" not in stderr
+
+
+STUBBED = """
+import gen.cli, gen
+gen.load = lambda *a, **k: None
+def stream(*a, **k):
+    yield "a text"
+gen.stream = stream
+gen.cli.main()
+"""
+
+
+def run_with(
+    arguments: list[str], prepare: Callable[[], object], stdout: int = subprocess.PIPE
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command whose model says "a text"."""
+    program = subprocess.run(
+        [sys.executable, "-c", STUBBED, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        preexec_fn=prepare,
+    )
+    return program.returncode, program.stdout or "", program.stderr
+
+
+@pytest.mark.parametrize("arguments", [["stream", "x"], ["--version"], ["--help"]])
+def test_a_full_disk_is_told_in_a_line(arguments: list[str]) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    told = run_with(arguments, lambda: None, stdout=full)
+    os.close(full)
+    assert told == (1, "", "gen: [Errno 28] No space left on device\n")
+
+
+def test_texts_are_not_lost_without_a_word_where_stdout_is_closed() -> None:
+    code, out, err = run_with(["stream", "x"], partial(os.close, 1))
+    assert (code, out, err) == (1, "", "gen: stdout is closed, and texts go there; leave it open.\n")
+
+
+def test_a_closed_stdin_has_no_prompt() -> None:
+    code, out, err = run_with(["stream"], partial(os.close, 0))
+    assert (code, out) == (2, "")
+    assert err == "gen: stdin is closed; give a prompt as an argument, or with --file.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(["stream", "x"], (0, "a text\n")), (["stream", "x", "--stop", "\\q"], (2, ""))]
+)
+def test_with_stderr_closed_messages_do_not_go_to_stdout(arguments: list[str], told: tuple[int, str]) -> None:
+    assert run_with(arguments, partial(os.close, 2))[:2] == told
 
 
 def test_what_an_encoding_lacks_is_escaped() -> None:
