@@ -27,6 +27,7 @@ from gen.stages.user_processors import UserProcessors
 logger = logging.getLogger("gen")
 
 ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
+_UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known what one takes
 _KEPT_BYTES = 2**29  # of an idle set of rows, with the graphs that were captured on it
 # what constraints forbid, nothing after them allows again
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
@@ -68,7 +69,7 @@ class RowPool:
         Raises:
             ModelError: as of `fewer`.
         """
-        self._measure_if_many()
+        self._measure_if_many(count)
         return self._take_idle(count) or self.make(min(count, self._most_rows()))
 
     def make(self, count: int) -> RowSet:
@@ -159,13 +160,16 @@ class RowPool:
             raise TooLong(rows.count, rows.length)
         return True
 
-    def _measure_if_many(self) -> None:
-        """See what a token takes before more rows are made than usual, on a CPU: there a process that takes more memory
-        than there is gets no error, but is killed."""
-        device = self._model.placement.logits_device.type
-        if device != "cpu" or max(self._options.rows or 0, self.least) <= ROWS[device]:
+    def _measure_if_many(self, count: int) -> None:
+        """See what a token takes before room for many is made, on a CPU: there a process that takes more memory than
+        there is gets no error, but is killed."""
+        if (
+            self._model.placement.logits_device.type != "cpu"
+            or self._idle is None
+            or self._idle.token_bytes is not None
+        ):
             return
-        if self._idle is None or self._idle.token_bytes is not None:
+        if max(self.least, min(count, self._options.rows or ROWS["cpu"])) * self.length <= _UNMEASURED:
             return
         rows = self._model.new_rows(1, self.length)
         if isinstance(rows, Lent):

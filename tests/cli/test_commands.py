@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 
 import gen
 from gen import cli
@@ -336,6 +337,20 @@ def test_help_speaks_of_no_types_of_python(command: str, capsys: Capture) -> Non
     assert run("--help") == 0
     [summary] = re.findall(rf"^  {command} +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
     assert summary.endswith(".") and "..." not in summary
+
+
+def test_the_page_says_which_options_stream_lacks() -> None:
+    from gen.cli.commands import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # of a group
+    generate, stream = (
+        {option for parameter in commands[name].params for option in parameter.opts if option.startswith("--")}
+        for name in ("generate", "stream")
+    )
+    page = (Path(gen.__file__).parents[1] / "docs/command_line.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(r"takes all but(.*?)\.\n", page, re.DOTALL)
+    assert set(re.findall(r"--[a-z-]+", sentence)) == generate - stream
+    assert stream < generate
 
 
 def test_a_schema_may_begin_with_the_mark_of_windows_and_errors_name_its_file(tmp_path: Path, capsys: Capture) -> None:

@@ -161,6 +161,13 @@ def test_rows_grow_within_free_memory_in_the_first_call_too(monkeypatch: pytest.
     assert 24 * 128 < max(room) <= 4096
 
 
+def test_the_first_call_of_all_makes_no_more_rows_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259, max_position_embeddings=2048), byte_tokenizer())
+    room = planted(monkeypatch, 5000 * COLUMN)
+    gen.generate(model, ["x" * 1000] * 20, sampler=greedy(), max_new_tokens=2)
+    assert 2000 < max(room) <= 5000
+
+
 def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tuple[int, int]]:
     """The machine has memory for so many tokens of the small Llama; the rows that are made, and how long they are."""
     made: list[tuple[int, int]] = []
@@ -195,8 +202,18 @@ def test_a_search_that_no_memory_holds_is_refused_before_it_takes_any(
 def test_a_search_that_memory_holds_runs_with_all_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     made = left_on_the_cpu(monkeypatch, 1_000_000)
-    gen.generate(model, "a", sampler=beam_search(200), max_new_tokens=4)
-    assert [count for count, _ in made] == [1, 200]  # the first one tells what a token takes
+    gen.generate(model, "a", sampler=beam_search(600), max_new_tokens=4)
+    assert [count for count, _ in made] == [1, 600]  # the first one tells what a token takes
+
+
+def test_an_engine_of_more_rows_than_memory_holds_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    expected = gen.generate(model, "a", sampler=greedy(), max_new_tokens=20)
+    fresh = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    made = left_on_the_cpu(monkeypatch, 10_000)
+    with gen.Engine(fresh, rows=100_000) as engine:
+        assert engine.submit("a", sampler=greedy(), max_new_tokens=20).completion().text == expected
+    assert 4000 < max(count * length for count, length in made) <= 5000
 
 
 @pytest.mark.parametrize("tokens", [1e9, 3000, 400])
@@ -210,6 +227,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
     found = gen.generate(model, ["once upon", "a"], sampler=multinomial(150), **arguments)
     assert max(count for count, _ in made) <= 64
     for prompt, completions in zip(["once upon", "a"], found, strict=True):
+        assert isinstance(completions, list)
         assert len({one.seed for one in completions}) == 150
         seeds = [one.seed for one in completions]
         assert gen.generate(model, [prompt] * 150, seed=seeds, max_new_tokens=12, sampler=multinomial()) == [
@@ -230,10 +248,11 @@ def job_of(model: Any, sampler: Sampler) -> Any:
 
 def test_a_sample_that_fails_in_a_later_part_bears_its_own_number() -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-    [seed] = [one.seed for one in gen.generate(model, "ab", sampler=multinomial(100), seed=1, details=True)][70:71]
+    completions = gen.generate(model, "ab", sampler=multinomial(100), seed=1, details=True)
+    assert isinstance(completions, list)
 
     request = job_of(model, multinomial(100))
-    assert request.seeds[70] == seed
+    assert request.seeds[70] == completions[70].seed
     parts = new_job(model, request).split(model, 64)
     assert [len(part.takers) for part in parts] == [50, 50]
     text = parts[1].takers[20].texts[0]

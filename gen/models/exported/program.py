@@ -217,8 +217,9 @@ def _read(path: Path) -> "ExportedProgram":
     try:
         return torch.export.load(path)
     except Exception as error:  # archives, pickles and schemas fail with errors of every kind
+        reason = (reasons or [str(error)])[0].rstrip(". ")
         raise ModelError(
-            f"cannot read {show_path(path)} as a program of torch.export.save: {(reasons or [str(error)])[0]} Export "
+            f"cannot read {show_path(path)} as a program of torch.export.save: {reason}. Export "
             f"the model again with this version of torch, {torch.__version__}, since others may write other files; and "
             "on the CPU, since weights saved from a GPU need that GPU when they are read, and gen moves the program."
         ) from error
