@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from transformers import PreTrainedTokenizerBase
 
-_LOGITS = (
-    2**25
-)  # how many numbers the logits of rows that are run together may have: a program gives those of all tokens
+_LOGITS = 2**25  # how many numbers the logits of rows that run together may have; a program gives those of all tokens
 
 
 @isolated
