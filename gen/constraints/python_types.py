@@ -17,6 +17,7 @@ FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "i
 """The formats whose every text pydantic reads, as `gen.constraints.schema.writing.formats` has them."""
 _ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
 _UNREAD = "x-pydantic-unread"  # marks options of which pydantic reads one from no JSON; the value names that one
+_ELSEWHERE = "x-pydantic-elsewhere"  # marks a field that pydantic does not read by its name; the value says where
 _CONVERTED = "x-pydantic-converted"  # marks what a function of the user's may make readable
 _WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large
@@ -97,6 +98,12 @@ def is_text(schema: dict[str, Any], root: dict[str, Any]) -> bool:
 
 def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
     """Raise a ConstraintError for what pydantic alone can check."""
+    if _ELSEWHERE in schema:
+        raise ConstraintError(
+            f"{show(output_type)} at {path}: pydantic looks for this field at {schema[_ELSEWHERE]} alone, which no "
+            "name of a JSON Schema says; give it a name too, as AliasChoices('name', AliasPath(...)), or "
+            "set validate_by_name=True in its model's config."
+        )
     alone = schema.get(_ALONE)
     if "contentMediaType" in schema or "contentEncoding" in schema:
         alone = "text that holds other data"
@@ -164,6 +171,22 @@ class _Schemas(GenerateJsonSchema):
     def literal_schema(self, schema: Any) -> Any:
         """As of an Enum."""
         return _options(schema, schema["expected"], super().literal_schema(schema))
+
+    def field_is_present(self, field: Any) -> bool:
+        """Whether a field is read at all: a dataclass makes some by itself."""
+        return bool(field.get("init", True)) and super().field_is_present(field)
+
+    def model_field_schema(self, schema: Any) -> Any:
+        """A field of a model, which may have other names, or only places in what has other names."""
+        return self._named(schema, super().model_field_schema(schema))
+
+    def dataclass_field_schema(self, schema: Any) -> Any:
+        """As of a model."""
+        return self._named(schema, super().dataclass_field_schema(schema))
+
+    def typed_dict_field_schema(self, schema: Any) -> Any:
+        """As of a model."""
+        return self._named(schema, super().typed_dict_field_schema(schema))
 
     def function_before_schema(self, schema: Any) -> Any:
         """What a function of the user's has read first."""
@@ -234,6 +257,15 @@ class _Schemas(GenerateJsonSchema):
         elif kind != "string":
             made[_ALONE] = f"keys of type {kind}"
         return made
+
+    def _named(self, field: Any, made: Any) -> Any:
+        """A field's JSON schema, marked if pydantic reads it by no name: all its aliases are paths."""
+        alias = field.get("validation_alias")
+        if not isinstance(alias, list) or any(isinstance(path, list) and len(path) == 1 for path in alias):
+            return made
+        if any(getattr(self._config, option, False) for option in ("validate_by_name", "populate_by_name")):
+            return made
+        return {**made, _ELSEWHERE: show(alias)}
 
     def _moment(self, schema: Any, made: Any) -> Any:
         names = [name for name in ("gt", "ge", "lt", "le", "now_op") if schema.get(name) is not None]

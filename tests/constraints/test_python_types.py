@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 import pytest
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from gen.constraints.plans import read_plan
@@ -259,6 +259,114 @@ def test_options_that_a_function_of_the_users_makes_readable_are_taken() -> None
     assert plan.table is not None and plan.table().accepts(text.encode())
     read = plan.parse(text)
     assert (read.first, read.second) == (Days.FIRST, Days.FIRST)
+
+
+PATH = AliasPath("names", 0)
+Placed = Annotated[int, Field(validation_alias=PATH)]
+BY_NAME = ConfigDict(populate_by_name=True)
+
+
+class ByPath(BaseModel):
+    x: Placed
+
+
+class ByPaths(BaseModel):
+    x: int = Field(default=3, validation_alias=AliasChoices(PATH, AliasPath("a", "b")))
+
+
+class ByShortPath(BaseModel):
+    x: int = Field(validation_alias=AliasPath("a"))
+
+
+class ByGeneratedPath(BaseModel):
+    model_config = ConfigDict(alias_generator=AliasGenerator(validation_alias=lambda name: AliasPath(name, 0)))
+    x: int
+
+
+class HasOneByPath(BaseModel):
+    model_config = BY_NAME  # which is not its field's
+    inner: ByPath
+
+
+@dataclass
+class PointByPath:
+    x: Placed
+
+
+@pydantic.dataclasses.dataclass
+class OwnPointByPath:
+    x: int = Field(validation_alias=PATH)
+
+
+class MapByPath(TypedDict):
+    x: Placed
+
+
+@pytest.mark.parametrize(
+    ("output_type", "place"),
+    [
+        (ByPath, r"#/properties/x: .* at \['names', 0\]"),
+        (ByPaths, r"#/properties/x: .* at \[\['names', 0\], \['a', 'b'\]\]"),
+        (ByShortPath, r"#/properties/x: .* at \['a'\]"),
+        (ByGeneratedPath, r"#/properties/x: .* at \['x', 0\]"),
+        (HasOneByPath, r"#/[$]defs/ByPath/properties/x: .* at \['names', 0\]"),
+        (dict[str, list[ByPath | None]], r"#/[$]defs/ByPath/properties/x: "),
+        (PointByPath, "#/properties/x: "),
+        (OwnPointByPath, "#/properties/x: "),
+        (MapByPath, "#/properties/x: "),
+    ],
+    ids=str,
+)
+def test_a_field_that_pydantic_reads_by_no_name_is_refused_with_its_place(output_type: Any, place: str) -> None:
+    with pytest.raises(ConstraintError, match=f"{place}.*give it a name too"):
+        schema_of(output_type)
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(alias_generator=AliasGenerator(alias=str.upper))
+    generated: int
+    written: int = Field(serialization_alias="other")
+    both: int = Field(validation_alias="read", serialization_alias="other")
+    chosen: int = Field(validation_alias=AliasChoices(PATH, "first", "second"))
+
+
+class ReadByName(BaseModel):
+    model_config = BY_NAME
+    placed: Placed
+    aliased: int = Field(alias="y")
+    point: PointByPath  # the dataclasses of the standard library have their model's config
+    map: MapByPath
+
+
+class AliasedMap(TypedDict):
+    __pydantic_config__ = ConfigDict(alias_generator=str.upper)  # type: ignore[misc]
+    x: int
+
+
+@pydantic.dataclasses.dataclass(config=ConfigDict(extra="forbid"))
+class HalfMade:
+    x: Annotated[int, Field(alias="y")]
+    made: int = field(init=False, default=3)
+
+
+@pytest.mark.parametrize(
+    ("output_type", "keys"),
+    [
+        (Aliased, ["GENERATED", "WRITTEN", "read", "first"]),
+        (ReadByName, ["placed", "y", "point", "map"]),
+        (AliasedMap, ["X"]),
+        (HalfMade, ["y"]),
+    ],
+)
+def test_keys_are_the_names_that_pydantic_reads(output_type: Any, keys: list[str]) -> None:
+    schema, adapter = schema_of(output_type)
+    assert [*schema["properties"]] == keys
+    inner = {"point": {"x": 5}, "map": {"x": 6}}
+    given = {key: inner.get(key, number) for number, key in enumerate(keys)}
+    read = adapter.validate_python(given)
+    found = [*(read.values() if isinstance(read, dict) else vars(read).values())]
+    expected = [{"point": PointByPath(5), "map": {"x": 6}}.get(key, number) for number, key in enumerate(keys)]
+    assert found == expected + ([3] if output_type is HalfMade else [])
 
 
 def test_a_function_is_never_called() -> None:
