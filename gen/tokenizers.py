@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gen.arguments import check_text
 from gen.errors import ArgumentError
@@ -55,12 +55,6 @@ class Tokenizer:
         """Token ids without the special tokens that the tokenizer adds."""
         return self._encode(text, add_special_tokens=False)
 
-    def encode_chat(
-        self, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None
-    ) -> list[int]:
-        """Token ids of a conversation under the chat template, ready for the assistant's turn; see `chat_text`."""
-        return self.encode_plain(self.chat_text(messages, template_kwargs))
-
     def chat_text(self, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None) -> str:
         """The text of a conversation under the chat template, with its special tokens.
 
@@ -84,7 +78,7 @@ class Tokenizer:
             "continue_final_message": goes_on,
         } | given
         try:
-            template = self._tokenizer.get_chat_template(options["chat_template"], options.get("tools"))
+            template = self.chat_template(given)
             unused = [
                 name for name in given if name not in _OF_CHATS and not re.search(rf"\b{re.escape(name)}\b", template)
             ]
@@ -94,6 +88,12 @@ class Tokenizer:
         if unused:
             raise ArgumentError(f"the chat template does not use {', '.join(unused)} of chat_template_kwargs.")
         return text
+
+    def chat_template(self, template_kwargs: Mapping[str, object] | None = None) -> str:
+        """The template that `chat_text` uses for the same arguments, as it is written."""
+        given: dict[str, Any] = {"chat_template": self._chat_template, **(template_kwargs or {})}
+        template: str = self._tokenizer.get_chat_template(given["chat_template"], given.get("tools"))
+        return template
 
     def pieces(self) -> dict[int, str]:
         """Each token as the tokenizer writes it, by id; special ones are not among them, added ones are as in texts."""

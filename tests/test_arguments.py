@@ -218,8 +218,10 @@ def test_lone_surrogates_are_refused_with_their_place(call: Any, message: str) -
 def test_a_chat_template_cannot_bring_a_lone_surrogate_to_the_tokenizer() -> None:
     hf_tokenizer = byte_tokenizer(chat=True)
     hf_tokenizer.chat_template = "{{ '\ud800' }}"
+    model = ScriptedModel("hello")
+    model.tokenizer = Tokenizer(hf_tokenizer)
     with pytest.raises(ArgumentError, match="the text has a lone surrogate"):
-        Tokenizer(hf_tokenizer).encode_chat([MESSAGE])
+        gen.generate(model, [MESSAGE])
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -65,16 +65,16 @@ def test_an_empty_text_is_the_bos_token_or_refused() -> None:
 def test_a_chat_is_rendered_by_the_template_for_the_assistants_turn() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     tokenizer = Tokenizer(byte_tokenizer(chat=True))
-    assert bytes(tokenizer.encode_chat(messages)).decode() == "[system] Be brief.\n[user] Hi\n[assistant] "
+    assert tokenizer.chat_text(messages) == "[system] Be brief.\n[user] Hi\n[assistant] "
     with pytest.raises(ArgumentError, match="no chat template; give the prompt as text"):
-        Tokenizer(byte_tokenizer()).encode_chat(messages)
+        Tokenizer(byte_tokenizer()).chat_text(messages)
 
 
 def test_a_template_that_refuses_the_messages_says_why() -> None:
     wrapped = byte_tokenizer()
     wrapped.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ArgumentError, match="the chat template refuses these messages: roles must alternate"):
-        Tokenizer(wrapped).encode_chat([{"role": "user", "content": "Hi"}])
+        Tokenizer(wrapped).chat_text([{"role": "user", "content": "Hi"}])
 
 
 def test_arguments_of_the_template_reach_it_and_those_that_it_does_not_use_are_refused() -> None:

@@ -1,7 +1,6 @@
 """Images as the user has them, read and checked: pictures of PIL, arrays or files."""
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -48,26 +47,50 @@ def read_images(
     ]
 
 
-def take_images(messages: Sequence[Message]) -> tuple[list[Message], list["Image"]]:
+def take_images(messages: Sequence[Message], *, readable: bool) -> tuple[list[Message], list["Image"]]:
     """The messages with bare places for their images, and these images in order, as `read_image` gives them.
 
     An image is part of a message's content: {"type": "image", "image": picture}, or with its "path" or "url", which is
-    a file's.
+    a file's; or as OpenAI writes it, {"type": "image_url", "image_url": {"url": url}}.
+
+    Args:
+        readable: whether the model reads images.
+    Raises:
+        ArgumentError: an image that cannot be read, or any where the model reads none.
     """
     bare: list[Message] = []
     found: list[object] = []
-    for message in messages:
+    for number, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list | tuple):
-            places = [isinstance(part, Mapping) and part.get("type") == "image" for part in content]
-            found += [part[key] for part in compress(content, places) for key in _KEYS if part.get(key) is not None]
-            parts = [
-                {key: value for key, value in part.items() if key not in _KEYS} if place else part
-                for part, place in zip(content, places, strict=True)
+            parts = [_plain_part(part) for part in content]
+            for place, part in enumerate(parts):
+                given = [part[key] for key in _KEYS if part.get(key) is not None] if _is_image(part) else []
+                if given and not readable:
+                    raise ArgumentError(
+                        f"message {number}, part {place} is an image, and this model reads no images; load a "
+                        "vision-language model, or leave images out."
+                    )
+                found += given
+            places = [
+                {key: value for key, value in part.items() if key not in _KEYS} if _is_image(part) else part
+                for part in parts
             ]
-            message = {**message, "content": parts}
+            message = {**message, "content": places}
         bare.append(message)
     return bare, [read_image(image, f"image {number} of the messages") for number, image in enumerate(found)]
+
+
+def _plain_part(part: Any) -> Any:
+    """A part of a message; an image in OpenAI's form as one in transformers'."""
+    if not isinstance(part, Mapping) or part.get("type") != "image_url":
+        return part
+    image = part.get("image_url")
+    return {"type": "image", "url": image.get("url") if isinstance(image, Mapping) else image}
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image"
 
 
 def read_image(image: object, name: str) -> "Image":

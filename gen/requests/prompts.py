@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, show
 from gen.models.base import ImageReader, Inputs, Model
+from gen.requests.chats import chat_text
 from gen.requests.images import take_images
 from gen.tokenizers import Message
 
@@ -59,7 +60,7 @@ def read_prompt(
     if isinstance(prompt, str) and chat:
         prompt = [{"role": "user", "content": prompt}]
     if messages := messages_of(prompt):
-        return tokenizer.encode_chat(messages, template_kwargs)
+        return tokenizer.encode_plain(chat_text(tokenizer, messages, template_kwargs))
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
     if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
@@ -133,7 +134,7 @@ def read_illustrated(
         content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
         prompt = [{"role": "user", "content": content}]
     if messages := messages_of(prompt):
-        return model.encode(model.tokenizer.chat_text(messages, template_kwargs), images, add_special_tokens=False)
+        return model.encode(chat_text(model.tokenizer, messages, template_kwargs), images, add_special_tokens=False)
     if isinstance(prompt, str):
         return model.encode(prompt, images)
     if images:
@@ -152,7 +153,7 @@ def read_one_prompt(
 ) -> tuple[list[int], Inputs]:
     """One prompt's token ids, and what goes with its images."""
     _check_template_kwargs(number, prompt, chat, template_kwargs)
-    prompt, images = _place_images(number, prompt, images)
+    prompt, images = _place_images(number, prompt, images, readable=isinstance(model, ImageReader))
     _check_texts(prompt)
     if isinstance(model, ImageReader):
         return read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
@@ -176,9 +177,11 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
         )
 
 
-def _place_images(number: int, prompt: Prompt, images: Sequence["Image"]) -> tuple[Prompt, Sequence["Image"]]:
+def _place_images(
+    number: int, prompt: Prompt, images: Sequence["Image"], *, readable: bool
+) -> tuple[Prompt, Sequence["Image"]]:
     """A prompt with bare places for images, and its images, which came beside it or in its messages."""
-    messages, found = take_images(messages_of(prompt))
+    messages, found = take_images(messages_of(prompt), readable=readable)
     if found and images:
         raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")
     return (messages, found) if found else (prompt, images)

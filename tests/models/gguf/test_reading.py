@@ -86,7 +86,7 @@ def test_a_converted_folder_gives_the_files_texts(architecture: str, tmp_path: P
     assert converted.placement.dtype == torch.float16
     assert converted.eos_token_ids == original.eos_token_ids == (EOS, OTHER_EOS)
     message = [{"role": "user", "content": "Hi"}]
-    assert converted.tokenizer.encode_chat(message) == original.tokenizer.encode_chat(message)
+    assert converted.tokenizer.chat_text(message) == original.tokenizer.chat_text(message)
     assert [converted.tokenizer.encode(prompt) for prompt in PROMPTS] == TOKEN_IDS
     assert texts(converted) == texts(original)
     weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()

@@ -112,6 +112,8 @@ def test_the_chat_template_puts_images_before_the_text(family: str) -> None:
     content = [{"type": "image"}, {"type": "text", "text": "what?"}]
     assert complete([{"role": "user", "content": content}], images=[picture(1)]) == expected
     assert complete("what?", chat=True) == complete("[user] what?\n[assistant] ")
+    # a template that reads parts alone finds nothing in a text
+    assert complete([{"role": "user", "content": "what?"}]) == complete("[user] what?\n[assistant] ")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,6 +138,8 @@ def test_images_may_be_in_the_messages(family: str, tmp_path: Path) -> None:
     for url in (str(tmp_path / "a picture.png"), (tmp_path / "a picture.png").as_uri()):
         inside[1]["content"][0] = {"type": "image", "url": url}
         assert gen.generate(model, inside, **options) == expected
+    inside[1]["content"][0] = {"type": "image_url", "image_url": {"url": (tmp_path / "a picture.png").as_uri()}}
+    assert gen.generate(model, inside, **options) == expected
     alone: list[Any] = [[message] for message in inside]
     assert gen.generate(model, [*alone, "no picture"], chat=True, **options) == [
         *(gen.generate(model, one, **options) for one in alone),

@@ -1,0 +1,150 @@
+"""Conversations as a chat template takes them: some templates write texts, some read lists of parts, some do both.
+
+Example: a template with `'<user>' + message['content']` takes "Hi" for [{"type": "text", "text": "Hi"}].
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gen.errors import ArgumentError, show
+from gen.tokenizers import Message, Tokenizer
+
+_TRACE = "gen.part.of.message.{}."  # a key that no template reads: it is in a text only where whole parts are printed
+_ASKERS = ("system", "developer", "user")  # templates may leave out what an assistant has thought
+_SPEAKERS = (*_ASKERS, "assistant")  # what tools return may be anything
+
+
+def chat_text(
+    tokenizer: Tokenizer, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None
+) -> str:
+    """As `Tokenizer.chat_text`; where a content is a list of parts and the template writes texts, they are joined.
+
+    A text that the template writes only if it is part of a list is given as one.
+
+    Raises:
+        ArgumentError: as of `Tokenizer.chat_text`, a message without role or content, or a part that the template does
+            not take.
+    """
+    given = [_checked(number, message) for number, message in enumerate(messages)]
+    lists = [number for number, message in enumerate(given) if _has_parts(message)]
+    try:
+        text = tokenizer.chat_text(_traced(given, lists), template_kwargs)
+    except ArgumentError:
+        if not lists:
+            raise
+        texts = [number for number in lists if all(map(_is_text, given[number]["content"]))]
+        if texts:  # without them it may take the others, such as lists with images
+            return chat_text(tokenizer, _joined(given, texts), template_kwargs)
+        tokenizer.chat_text(_joined(given, lists), template_kwargs)  # raises where lists are not the reason
+        raise _untaken(lists[0], given[lists[0]], "takes texts alone") from None
+    for number in (printed := [number for number in lists if _TRACE.format(number) in text]):
+        if not all(map(_is_text, given[number]["content"])):
+            raise _untaken(number, given[number], "takes texts alone")
+    if printed:
+        return chat_text(tokenizer, _joined(given, printed), template_kwargs)
+    _refuse_dropped(tokenizer, given, lists, text, template_kwargs)
+    return _with_lost_texts(tokenizer, given, text, template_kwargs)
+
+
+def _checked(number: int, message: Message) -> dict[str, Any]:
+    """A message with a role, and a content whose parts have types."""
+    role, content = message.get("role"), message.get("content")
+    said = isinstance(content, str) or role not in (_SPEAKERS if content is not None else _ASKERS)
+    if isinstance(role, str) and isinstance(content, list | tuple) and _has_parts(message):
+        named = [_checked_part(f"message {number}, part {place}", part) for place, part in enumerate(content)]
+        return {**message, "content": named or ""}
+    if isinstance(role, str) and said:
+        return dict(message)
+    raise ArgumentError(
+        f'message {number} must have a role and a content, as {{"role": "user", "content": "Hi"}}, got {show(message)}'
+    )
+
+
+def _has_parts(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list | tuple) and (message["role"] in _SPEAKERS or all(map(_is_text, content)))
+
+
+def _checked_part(name: str, part: object) -> Mapping[str, Any]:
+    if isinstance(part, Mapping) and "type" not in part and "text" in part:
+        part = {"type": "text", **part}
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or not isinstance(kind, str) or (kind == "text" and not _is_text(part)):
+        raise ArgumentError(f'{name} must be as {{"type": "text", "text": "Hi"}}, got {show(part)}')
+    return part
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
+
+
+def _traced(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list[Mapping[str, Any]]:
+    """Messages whose parts leave a trace where they are printed as they are."""
+    traced = list(messages)
+    for number in lists:
+        parts = [{_TRACE.format(number): 0, **part} for part in messages[number]["content"]]
+        traced[number] = {**messages[number], "content": parts}
+    return traced
+
+
+def _joined(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list[Mapping[str, Any]]:
+    """Messages with texts instead of lists of texts."""
+    joined = list(messages)
+    for number in lists:
+        texts = [part["text"] for part in messages[number]["content"] if _is_text(part)]
+        joined[number] = {**messages[number], "content": "".join(texts)}
+    return joined
+
+
+def _untaken(number: int, message: Mapping[str, Any], why: str, place: int | None = None) -> ArgumentError:
+    """The error for a part that a template does not take: the first that is no text, or this one."""
+    parts = message["content"]
+    if place is None:
+        place = next(place for place, part in enumerate(parts) if not _is_text(part))
+    return ArgumentError(
+        f"message {number}, part {place} is {show(parts[place])}; this model's chat template {why}. Leave the part "
+        "out, or load a model that takes it."
+    )
+
+
+def _refuse_dropped(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    lists: Sequence[int],
+    text: str,
+    template_kwargs: Mapping[str, object] | None,
+) -> None:
+    """Raise an ArgumentError for a part of a type that the template does not know, and leaves out without a word."""
+    template = tokenizer.chat_template(template_kwargs)
+    for number in lists:
+        parts = messages[number]["content"]
+        for place, part in enumerate(parts):
+            if _is_text(part) or re.search(rf"\b{re.escape(part['type'])}\b", template):
+                continue
+            less: list[Mapping[str, Any]] = list(messages)
+            less[number] = {**messages[number], "content": [*parts[:place], *parts[place + 1 :]]}
+            if tokenizer.chat_text(less, template_kwargs) == text:
+                raise _untaken(number, messages[number], f"knows no type {part['type']!r}", place)
+
+
+def _with_lost_texts(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    text: str,
+    template_kwargs: Mapping[str, object] | None,
+) -> str:
+    """The text; or that of the same messages with lists, where the template leaves out texts that are in none."""
+    contents = {n: message.get("content") for n, message in enumerate(messages) if message["role"] in _ASKERS}
+    lost = {n: said.strip() for n, said in contents.items() if isinstance(said, str) and said.strip() not in text}
+    if not lost:
+        return text
+    listed: list[Mapping[str, Any]] = list(messages)
+    for number in lost:
+        listed[number] = {**messages[number], "content": [{"type": "text", "text": contents[number]}]}
+    try:
+        other = tokenizer.chat_text(_traced(listed, [*lost]), template_kwargs)
+    except ArgumentError:
+        return text
+    written = all(said in other and _TRACE.format(number) not in other for number, said in lost.items())
+    return other if written else text

@@ -1,0 +1,141 @@
+"""Contents that are lists of parts: each template gets them as it takes them, and writes the same texts."""
+
+from typing import Any
+
+import pytest
+
+import gen
+from gen.requests.chats import chat_text
+from gen.tokenizers import Tokenizer
+from tests.helpers import ScriptedModel, byte_tokenizer
+
+
+def template(content: str) -> str:
+    return f"{{% for m in messages %}}[{{{{ m.role }}}}] {content}{{{{ '\\n' }}}}{{% endfor %}}[assistant] "
+
+
+PARTS = (
+    "{% for part in m.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}"
+    "{% endif %}{% endfor %}"
+)
+TEXTS = {  # each writes texts; some fail at a list, some print it
+    "added": template("{{ '' + m.content }}"),
+    "printed": template("{{ m.content }}"),
+    "trimmed": template("{{ m.content | trim }}"),
+    "as JSON": template("{{ m.content if m.content is string else m.content | tojson }}"),
+}
+LISTS = {
+    "parts": template(PARTS),
+    "both": template("{% if m.content is string %}{{ m.content }}{% else %}" + PARTS + "{% endif %}"),
+    "by role": template("{% if m.role == 'system' %}{{ m.content | trim }}{% else %}" + PARTS + "{% endif %}"),
+}
+ALL = TEXTS | LISTS
+
+
+def tokenizer_of(written: str) -> Tokenizer:
+    wrapped = byte_tokenizer()
+    wrapped.chat_template = written
+    return Tokenizer(wrapped)
+
+
+def texts(*given: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text} for text in given]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+SYSTEM, BEGUN = {"role": "system", "content": texts("Be brief.")}, {"role": "assistant", "content": texts("It is")}
+PLACE = {"type": "image"}
+
+
+@pytest.mark.parametrize("written", ALL.values(), ids=ALL)
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([user("Hi")], "[user] Hi\n[assistant] "),
+        ([user(texts("Hi ", "you"))], "[user] Hi you\n[assistant] "),
+        ([user(tuple(texts("Hi")))], "[user] Hi\n[assistant] "),
+        ([user([{"text": "Hi"}])], "[user] Hi\n[assistant] "),
+        ([user([])], "[user] \n[assistant] "),
+        ([user("Hi"), BEGUN], "[user] Hi\n[assistant] It is"),
+        ([SYSTEM, user("Hi"), BEGUN, user(texts("So"))], None),
+        ([user(texts("[{'type': 'text', 'text': 'a'}]"))], "[user] [{'type': 'text', 'text': 'a'}]\n[assistant] "),
+    ],
+)
+def test_lists_of_texts_are_their_texts_under_every_template(written: str, messages: Any, expected: str | None) -> None:
+    before = str(messages)
+    expected = expected or "[system] Be brief.\n[user] Hi\n[assistant] It is\n[user] So\n[assistant] "
+    assert chat_text(tokenizer_of(written), messages) == expected
+    assert str(messages) == before
+
+
+@pytest.mark.parametrize("written", LISTS.values(), ids=LISTS)
+def test_templates_that_take_lists_get_them_as_they_are(written: str) -> None:
+    tokenizer = tokenizer_of(written)
+    messages = [user([*texts("What is "), PLACE, *texts("?")]), {"role": "tool", "content": [*texts("4")]}]
+    expected = "[user] What is <image>?\n[tool] 4\n[assistant] "
+    assert chat_text(tokenizer, messages) == tokenizer.chat_text(messages) == expected
+    assert chat_text(tokenizer, [SYSTEM, *messages]) == "[system] Be brief.\n" + expected
+
+
+def test_what_a_tool_returns_is_the_templates_to_write() -> None:
+    for content, expected in [([1, {"a": 2}], '[1, {"a": 2}]'), ({"a": 2}, '{"a": 2}')]:
+        written = chat_text(tokenizer_of(TEXTS["as JSON"]), [user("Hi"), {"role": "tool", "content": content}])
+        assert written == f"[user] Hi\n[tool] {expected}\n[assistant] "
+
+
+@pytest.mark.parametrize("written", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("kind", ["audio", "image_url"])
+def test_a_part_that_a_template_does_not_take_is_named(written: str, kind: str) -> None:
+    messages = [SYSTEM, user([*texts("Hi"), {"type": kind, kind: "x"}])]
+    reason = "takes texts alone" if written in TEXTS.values() else f"knows no type '{kind}'"
+    with pytest.raises(gen.ArgumentError, match=f"message 1, part 1 is {{.*'{kind}'.* chat template {reason}"):
+        chat_text(tokenizer_of(written), messages)
+
+
+def test_a_templates_own_refusal_stays_the_reason() -> None:
+    refusing = "{% if messages | length == 2 %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    for written in ALL.values():
+        for content in (texts("Hi"), [PLACE, *texts("Hi")]):
+            with pytest.raises(gen.ArgumentError, match="refuses these messages: roles must alternate"):
+                chat_text(tokenizer_of(refusing + written), [user(content), user(content)])
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (user(["Hi"]), """message 0, part 0 must be as {"type": "text", "text": "Hi"}, got 'Hi'"""),
+        (user([*texts("Hi"), {"type": "text"}]), "message 0, part 1 must be as "),
+        (user([{"type": "text", "text": None}]), "message 0, part 0 must be as "),
+        (user([{"type": 3}]), "message 0, part 0 must be as "),
+        (user([{}]), "message 0, part 0 must be as "),
+        (user(b"Hi"), "message 0 must have a role and a content, .*got {'content': b'Hi', "),
+        (user(None), "message 0 must have a role and a content, "),
+        (user(texts("Hi")[0]), "message 0 must have a role and a content, "),
+        ({"role": "assistant", "content": 3}, "message 0 must have a role and a content, "),
+        ({"content": "Hi"}, "message 0 must have a role and a content, "),
+        ({"role": ["user"], "content": texts("Hi")}, "message 0 must have a role and a content, "),
+        ({"role": 3, "content": "Hi"}, "message 0 must have a role and a content, "),
+    ],
+    ids=str,
+)
+def test_messages_without_role_or_content_and_parts_without_type_are_refused(message: Any, reason: str) -> None:
+    model = ScriptedModel("hello")
+    for written in ALL.values():
+        model.tokenizer = tokenizer_of(written)
+        with pytest.raises(gen.ArgumentError, match=reason):
+            gen.generate(model, [message])
+    assert model.steps == 0
+
+
+@pytest.mark.parametrize(
+    "image", [{"type": "image", "image": 3}, {"type": "image_url", "image_url": {"url": "http:x"}}]
+)
+def test_an_image_for_a_model_that_reads_none_is_named(image: Any) -> None:
+    model = ScriptedModel("hello")
+    model.tokenizer = tokenizer_of(LISTS["both"])
+    with pytest.raises(gen.ArgumentError, match="message 1, part 1 is an image, and this model reads no images"):
+        gen.generate(model, [SYSTEM, user([*texts("Hi"), image])])
+    assert gen.generate(model, [SYSTEM, user(texts("Hi"))]) == "hello"
