@@ -20,6 +20,7 @@ from gen.requests.images import ImageLike
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.request import LogitsProcessor
 from gen.requests.settings import PromptArguments, Settings
+from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 
@@ -158,6 +159,7 @@ def generate(
     details: bool = ...,
     **arguments: Unpack[Arguments],
 ) -> Any: ...
+@explains_unknown
 def generate(
     model: Model,
     prompt: Prompt | Prompts[AnyPrompt],
@@ -270,6 +272,7 @@ def generate(
     return call.results(jobs)
 
 
+@explains_unknown
 def stream(
     model: Model,
     prompt: Prompt,

@@ -20,6 +20,10 @@ class ArgumentError(GenError, ValueError):
     """An argument that cannot be used: out of range, of the wrong type, unknown, or at odds with another one."""
 
 
+class UnknownArgumentError(ArgumentError, TypeError):
+    """An argument that a function does not have."""
+
+
 class ResultError(ArgumentError):
     """A sampler or a logits processor of the user's gives what no prompt can go on with."""
 
@@ -122,11 +126,11 @@ def show_path(path: object) -> str:
 
 
 def refuse_unknown(function: str, unknown: Iterable[str], known: Sequence[str]) -> None:
-    """Raise an ArgumentError that names the nearest known argument, if there is an unknown one."""
+    """Raise an UnknownArgumentError that names the nearest known argument, if there is an unknown one."""
     for name in unknown:
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"{function} takes {', '.join(known) or 'no arguments'}, got {show(name)}{hint}")
+        raise UnknownArgumentError(f"{function} takes {', '.join(known) or 'no arguments'}, got {show(name)}{hint}")
 
 
 def check_number(

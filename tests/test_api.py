@@ -217,15 +217,6 @@ def test_the_types_of_results_follow_the_prompt_the_sampler_and_details() -> Non
     unknown("x", greedy(), False)
 
 
-def test_unknown_arguments_are_pythons_own_error() -> None:
-    generate: Any = gen.generate
-    stream: Any = gen.stream
-    for call in (generate, stream):
-        for name in ("max_tokens", "temperature"):
-            with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
-                call(ScriptedModel("hello"), "x", **{name: 3})
-
-
 @pytest.fixture(scope="module")
 def llama() -> TransformersModel:
     return gen.from_transformers(tiny_model(), byte_tokenizer())

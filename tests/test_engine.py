@@ -224,7 +224,7 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
         for prompt, arguments, message in refused:
             with pytest.raises(gen.ArgumentError, match=message):
                 engine.submit(prompt, **arguments)
-        with pytest.raises(gen.ArgumentError, match=r"submit takes images, sampler, .*, got 'max_tokens'"):
+        with pytest.raises(gen.ArgumentError, match="submit takes no max_tokens; write max_new_tokens=1"):
             engine.submit("a", max_tokens=1)  # type: ignore[call-arg]
         assert engine.submit("x").completion().text == "hello"
     for wrong in ({"rows": 0}, {"max_waiting": -1}, {"max_batch_tokens": 0}, {"replay": 1}, {"cuda_graph": 0}):

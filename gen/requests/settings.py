@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from gen.errors import refuse_unknown
 from gen.requests.images import ImageLike
 from gen.requests.request import LogitsProcessor
+from gen.requests.unknown_arguments import refuse_unknown_arguments
 from gen.samplers import Sampler
 
 
@@ -30,9 +30,9 @@ def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
     """The settings among a function's arguments.
 
     Raises:
-        ArgumentError: a name that it does not take.
+        UnknownArgumentError: a name that it does not take.
     """
-    refuse_unknown(function, arguments.keys() - Settings.__annotations__.keys(), [*Settings.__annotations__])
+    refuse_unknown_arguments(function, arguments, [*Settings.__annotations__])
     return Settings(**arguments)
 
 
