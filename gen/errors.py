@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copyreg import __newobj__  # type: ignore[attr-defined]
 from difflib import get_close_matches
 from numbers import Integral, Rational, Real
 from reprlib import Repr
@@ -12,7 +13,14 @@ if TYPE_CHECKING:
     from gen.loop.results.texts import Completion
 
 
-class GenError(Exception):
+class _Pickled(BaseException):
+    """Comes out of a pickle, as between processes, as it was, whatever its class is made from."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __newobj__, (type(self), *self.args), vars(self)
+
+
+class GenError(_Pickled, Exception):
     """Base of all errors of this library."""
 
 
@@ -78,7 +86,7 @@ class BatchError(GenError):
         self.results = results
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(_Pickled, KeyboardInterrupt):
     """Ctrl-C while a list of prompts was being continued.
 
     Attributes:

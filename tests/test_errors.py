@@ -1,12 +1,16 @@
 """What errors quote: values of any kind and length, on one short line."""
 
+import copy
+import pickle
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
+import gen
 from gen.errors import ArgumentError, check_number, show
+from tests.helpers import ScriptedModel
 
 
 class Unprintable:
@@ -50,3 +54,17 @@ def test_what_is_no_number_in_range_is_refused_shortly(value: object) -> None:
     with pytest.raises(ArgumentError, match="temperature must be a number at least 0, got ") as caught:
         check_number("temperature", value, minimum=0)
     assert len(str(caught.value)) < 150
+
+
+def test_errors_come_out_of_a_pickle_as_they_were() -> None:
+    with pytest.raises(gen.IncompleteError) as caught:
+        gen.generate(ScriptedModel("hello"), "x", gen.grammar('start: "hello"'), max_new_tokens=2)
+    errors: list[BaseException] = [
+        caught.value,
+        gen.BatchError(2, {1: ValueError("no")}, ["text", None]),
+        gen.Interrupted(["text", None]),
+        ArgumentError("no"),
+    ]
+    for error in errors:
+        for made in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+            assert (type(made), str(made), made.args, vars(made)) == (type(error), str(error), error.args, vars(error))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
-from gen.errors import show
+from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.constraints.host_engine import Grammar
@@ -74,6 +74,20 @@ class Constraint:
         if not self.accepts(text):
             raise ValueError(f"no full match of the output type: {show(text)}")
         return self.parse(text)
+
+    def __copy__(self) -> Self:
+        """Itself: nothing changes it."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """As above."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ConstraintError(
+            "a constraint cannot be pickled: it has the tables of a model's vocabulary. Pickle its output type, and "
+            "compile it where the model is, as gen.compile(model, output_type)."
+        )
 
     def walker(self) -> Walker:
         """A walker at the start of a text."""
