@@ -1,5 +1,6 @@
 """Numbers, ids and texts as users have them: what is read, from arrays too, and what is refused before work is lost."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,8 @@ PARTS: Any = {"role": "user", "content": [{"type": "text", "text": BROKEN}]}
         (lambda m: gen.generate(m, "x", stop=BROKEN), "stop string 0 has a lone surrogate"),
         (lambda m: gen.generate(m, "x", stop=["a", BROKEN]), "stop string 1 has a lone surrogate"),
         (lambda m: gen.generate(m, "x", sampler=greedy(bad_words=["a", BROKEN])), "bad word 1 has a lone surrogate"),
+        (lambda m: gen.generate(m, "x", gen.json_schema({"const": BROKEN})), "the schema has a lone surrogate"),
+        (lambda m: gen.generate(m, "x", gen.json_schema(json.dumps({"const": BROKEN}))), "the schema has a lone surro"),
         (lambda m: gen.stream(m, BROKEN), "^the text has a lone surrogate"),
     ],
 )
@@ -248,6 +251,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"details": numpy.array([1, 2])}, "details must be True or False"),
     ({"num_return_sequences": numpy.array([1, 2])}, "num_return_sequences must be a whole number at least 1"),
     ({"num_return_sequences": 1.5}, "num_return_sequences must be a whole number at least 1"),
+    ({"sampler": multinomial(10**12)}, "the sampler makes 1000000000000 texts of a prompt, and a call at most 1000000"),
     ({"sampler": object()}, "sampler must be a sampler such as"),
 ]
 

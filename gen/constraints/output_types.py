@@ -115,8 +115,9 @@ def json_schema(
         raise ConstraintError(f"{show(schema)} is no JSON: {error}") from error
     if not isinstance(parsed, dict | bool) or not isinstance(schema, Mapping | bool | str):
         raise _no_schema(schema)
+    text = json.dumps(parsed, ensure_ascii=False)  # which has what the given text may have escaped
     check_text("the schema", text)
-    return JsonSchema(json.dumps(parsed, ensure_ascii=False), closed, whitespace)
+    return JsonSchema(text, closed, whitespace)
 
 
 def grammar(lark: str) -> Grammar:

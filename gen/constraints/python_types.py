@@ -41,7 +41,8 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         adapter: TypeAdapter[Any] = TypeAdapter(output_type)
         schema = adapter.json_schema(schema_generator=_Schemas)
     except Exception as error:  # pydantic has many, and calls methods of the user's
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        lines = str(error).splitlines() or [type(error).__name__]
+        reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
     parts = list(subschemas(schema))
     converted = any([part.pop(_CONVERTED, False) for _, part in parts])

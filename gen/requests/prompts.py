@@ -155,11 +155,16 @@ def read_one_prompt(
     _check_template_kwargs(number, prompt, chat, template_kwargs)
     prompt, images = _place_images(number, prompt, images, readable=isinstance(model, ImageReader))
     _check_texts(prompt)
+    inputs: Inputs = {}
     if isinstance(model, ImageReader):
-        return read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
-    if images:
+        token_ids, inputs = read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
+    elif images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
-    return read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs), {}
+    else:
+        token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
+    if not token_ids:
+        raise ArgumentError("the chat template writes no text for these messages; give another, or the prompt as text.")
+    return token_ids, inputs
 
 
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:

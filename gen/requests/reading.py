@@ -19,6 +19,8 @@ from gen.samplers.penalties import Penalties
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_MOST_SAMPLES = 1_000_000  # of a prompt; each takes memory before anything runs
+
 
 @isolated
 def read_requests(
@@ -64,6 +66,11 @@ def read_requests(
                 "room for a new one. Shorten the prompt."
             )
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
+        if count > _MOST_SAMPLES:
+            raise ArgumentError(
+                f"the sampler makes {count} texts of a prompt, and a call at most {_MOST_SAMPLES}; make the others in "
+                "further calls, each with a seed of its own."
+            )
         request = Request(
             prompt_ids=token_ids,
             sampler=sampler,

@@ -139,3 +139,12 @@ def test_an_image_for_a_model_that_reads_none_is_named(image: Any) -> None:
     with pytest.raises(gen.ArgumentError, match="message 1, part 1 is an image, and this model reads no images"):
         gen.generate(model, [SYSTEM, user([*texts("Hi"), image])])
     assert gen.generate(model, [SYSTEM, user(texts("Hi"))]) == "hello"
+
+
+def test_a_template_that_writes_nothing_is_refused() -> None:
+    model = ScriptedModel("hello")
+    model.tokenizer = tokenizer_of("{# nothing #}")
+    for prompt in ([user("Hi")], [user([])], ["x", [user(texts("Hi"))]]):
+        with pytest.raises(gen.ArgumentError, match="the chat template writes no text for these messages"):
+            gen.generate(model, prompt)
+    assert model.steps == 0
