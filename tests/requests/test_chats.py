@@ -144,7 +144,8 @@ def test_an_image_for_a_model_that_reads_none_is_named(image: Any) -> None:
 def test_a_template_that_writes_nothing_is_refused() -> None:
     model = ScriptedModel("hello")
     model.tokenizer = tokenizer_of("{# nothing #}")
-    for prompt in ([user("Hi")], [user([])], ["x", [user(texts("Hi"))]]):
+    prompts: list[Any] = [[user("Hi")], [user([])], ["x", [user(texts("Hi"))]]]
+    for prompt in prompts:
         with pytest.raises(gen.ArgumentError, match="the chat template writes no text for these messages"):
             gen.generate(model, prompt)
     assert model.steps == 0
