@@ -43,15 +43,17 @@ class RowPool:
 
     Args:
         kind: of the search that chooses in them.
+        largest: how many rows the largest request has, if all of its texts are made at once.
 
     Attributes:
-        least: how many rows there must be, for the largest request.
+        least: how many rows there must be, for the largest search.
         length: how many tokens each has room for at first.
     """
 
-    def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, length: int) -> None:
+    def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, largest: int, length: int) -> None:
         self._model, self._kind, self._options = model, kind, options
         self.least, self.length = least, length
+        self._cap = options.rows or max(largest, ROWS.get(model.placement.logits_device.type, ROWS["cpu"]))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         checked = model.check() if isinstance(model, Checked) else None
         self._rests_on = None if checked is None else (checked, settings_of_the_process())
@@ -169,7 +171,7 @@ class RowPool:
             or self._idle.token_bytes is not None
         ):
             return
-        if max(self.least, min(count, self._options.rows or ROWS["cpu"])) * self.length <= _UNMEASURED:
+        if max(self.least, min(count, self._cap)) * self.length <= _UNMEASURED:
             return
         rows = self._model.new_rows(1, self.length)
         if isinstance(rows, Lent):
@@ -185,7 +187,7 @@ class RowPool:
 
     def _most_rows(self, rows: RowSet | None = None) -> int:
         """How many rows at most, of a set that is there or a new one: a whole number of searches."""
-        most = self._options.rows or ROWS.get(self._model.placement.logits_device.type, ROWS["cpu"])
+        most = self._cap
         if (room := self.room(rows)) is not None:
             most = min(most, room // self.length)
         return max(most, self.least) // self._kind.width * self._kind.width

@@ -37,6 +37,7 @@ class Runner:
             self._kind,
             options,
             least=max(job.width for job in order),
+            largest=max(job.rows for job in order),
             length=max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order),
         )
         self._rows = self._pool.take(rows or sum(job.rows for job in order))
