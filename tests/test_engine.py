@@ -25,6 +25,12 @@ def demo() -> Any:
     return gen.load("demo", device="cpu")
 
 
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """The engines of earlier tests' models end once these are collected."""
+    assert all(map(ends, engine_threads()))
+
+
 def some_requests(count: int) -> list[dict[str, Any]]:
     rng = random.Random(0)
     starts = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There was a fox who " * 8]
