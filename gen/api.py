@@ -17,8 +17,8 @@ from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.models.base import Model
 from gen.requests.images import ImageLike
+from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.request import LogitsProcessor
 from gen.requests.settings import PromptArguments, Settings
 from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import GreedySampler, Sampler
@@ -220,6 +220,8 @@ def generate(
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
             token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
             int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
+            Those of transformers, and functions of two parameters (input_ids, scores), are called for each row with its
+            own tokens (1, length) and its scores (1, vocab) in float32.
         top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs

@@ -8,7 +8,8 @@ from gen.loop.results.taker import Taker
 from gen.loop.results.texts import Completion, Text
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 
 _NEAR = 16  # prompts whose lengths differ by less are read together
 

@@ -16,7 +16,8 @@ from gen.loop.results.ring import Ring, Ticket
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
 from gen.models.base import Model
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 from gen.stages.stage import Follower, Stage
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`

@@ -13,7 +13,7 @@ from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
 from gen.models.base import Lent, Model
-from gen.requests.request import LogitsProcessor
+from gen.requests.processors import LogitsProcessor
 
 _HEADROOM = 96  # new tokens that a new set of rows has room for before it grows, which drops recordings
 

@@ -9,8 +9,9 @@ from gen.errors import ArgumentError, show
 from gen.isolation import isolated
 from gen.loop.results.stop_strings import read_stops
 from gen.models.base import Checked, Model
+from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
@@ -47,7 +48,7 @@ def read_requests(
         eos_token_ids = tuple(read_token_ids("eos_token_id", settings.eos_token_id, vocabulary(model)))
     stops = read_stops(settings.stop)
     hidden = model.tokenizer.hidden_in(stops)
-    processors = _read_processors(settings.logits_processors)
+    processors = read_processors(settings.logits_processors)
     top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     requests = []
@@ -117,17 +118,6 @@ def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]
             f"max_new_tokens must be one whole number or one for each of {prompts} prompts, got {len(given)}"
         )
     return [read_whole("max_new_tokens", limit) for limit in given]
-
-
-def _read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsProcessor, ...]:
-    """The user's own processors."""
-    if given is None:
-        return ()
-    if not isinstance(given, list | tuple) or not all(map(callable, given)):
-        raise ArgumentError(
-            "logits_processors must be a list of functions (token_ids, lengths, logits) -> logits, got " + show(given)
-        )
-    return tuple(given)
 
 
 def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: int) -> int | None:

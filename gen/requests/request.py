@@ -1,15 +1,12 @@
 """What the user asked for, one prompt at a time, checked: all that the loop needs to know of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from torch import Tensor
 
 from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
+from gen.requests.processors import LogitsProcessor
 from gen.samplers.base import Sampler
-
-LogitsProcessor = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

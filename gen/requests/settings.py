@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from gen.requests.images import ImageLike
-from gen.requests.request import LogitsProcessor
+from gen.requests.processors import LogitsProcessor
 from gen.requests.unknown_arguments import refuse_unknown_arguments
 from gen.samplers import Sampler
 

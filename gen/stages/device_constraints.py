@@ -18,7 +18,8 @@ from gen.constraints.tables.arena import FIRST_CLASS, ITSELF, NEEDED, NOTHING, W
 from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 
 
 class DeviceConstraints:

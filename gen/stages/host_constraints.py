@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gen.constraints.tables.masks import allow, bias_table
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 from gen.samplers.penalties import Penalties
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token

@@ -5,7 +5,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor
+from gen.requests.request import Request
 
 
 class Stage(Protocol):

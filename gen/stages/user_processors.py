@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from gen.errors import ResultError
-from gen.requests.request import LogitsProcessor, Request
+from gen.requests.processors import LogitsProcessor, takes_one_row
+from gen.requests.request import Request
 
 _MOST_KEPT = 16
 _Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by ids of functions; (count, 1) bool
@@ -20,7 +21,11 @@ class UserProcessors:
     the prompt's among them; and logits (rows, vocab). It may change them in place, and returns logits of the same
     shape, on the same device. It must look at each row alone.
 
+    Transformers' own get input_ids (1, length) int64, the tokens of one row, and its scores (1, vocab) float32; they
+    are called for the rows of their requests alone. The host counts the lengths, so that it waits for nothing.
+
     Attributes:
+        replayable: see `gen.stages.stage.Follower`; a row's length is no number that a recorded step knows.
         failing: the functions of the list that was being run when a step failed; empty where none was.
     """
 
@@ -29,6 +34,8 @@ class UserProcessors:
         self._kept: _Lists = {}  # what recorded steps may know, beside those that rows ask for now
         self._version = 0
         self.failing: Sequence[LogitsProcessor] = ()
+        self._asked: list[tuple[int, ...]] = [()] * count  # by row
+        self._lengths = [0] * count  # of each row's tokens; where it is asked for, it is right
         self.begin()
 
     def begin(self) -> None:
@@ -46,6 +53,8 @@ class UserProcessors:
         """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         asked = [_ids(request) for request in requests]
+        self._asked[rows] = [ids for ids in asked for _ in range(each)]
+        self._lengths[rows] = [len(read) for read in tokens for _ in range(each)]
         known = set(self._lists)
         wanted_still = set(map(_ids, self._askers))
         self._lists = {ids: one for ids, one in self._lists.items() if ids in wanted_still}
@@ -77,14 +86,49 @@ class UserProcessors:
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`. Host sync: what the functions do."""
         changed = logits
-        for processors, mine in self._lists.values():
+        for ids, (processors, mine) in self._lists.items():
             # what functions change in place other rows do not see, nor the next step
             made, self.failing = logits.clone() if self._somewhere else logits, processors
             for processor in processors:
-                made = _checked(processor(history.clone(), lengths.squeeze(1).clone(), made), logits)
+                if takes_one_row(processor):
+                    made = self._row_by_row(processor, made, here, ids, history)
+                else:
+                    made = _checked(processor(history.clone(), lengths.squeeze(1).clone(), made), logits)
             self.failing = ()
             changed = torch.where(mine[here], made, changed) if self._somewhere else made
         return changed
+
+    def _row_by_row(
+        self, processor: LogitsProcessor, logits: Tensor, here: slice, ids: tuple[int, ...], history: Tensor
+    ) -> Tensor:
+        """The logits (n, vocab), changed in the rows that asked for these functions."""
+        changed = list(logits.float().unsqueeze(1))
+        for place, row in enumerate(range(self._count)[here]):
+            if self._asked[row] == ids:
+                tokens = history[place : place + 1, : self._lengths[row]].clone()
+                changed[place] = _checked(processor(tokens, changed[place]), changed[place])
+        return torch.cat(changed)
+
+    @property
+    def replayable(self) -> bool:
+        """See `gen.stages.stage.Follower`."""
+        return not any(takes_one_row(one) for processors, _ in self._lists.values() for one in processors)
+
+    def prepare(self, here: slice) -> None:
+        """See `gen.stages.stage.Follower.prepare`."""
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """See `gen.stages.stage.Follower.chosen`; rows that go on from one another have equally many tokens."""
+        for row in range(self._count)[here]:
+            self._lengths[row] += 1
+
+    def move(self, source: int, target: int) -> None:
+        """See `gen.stages.stage.Follower.move`."""
+        self._asked[target], self._lengths[target] = self._asked[source], self._lengths[source]
+
+    def memory(self) -> int:
+        """See `gen.stages.stage.Follower.memory`."""
+        return 0
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.stages.stage.Stage.tensors`."""

@@ -1,17 +1,37 @@
 """The user's own processors: what they are shown, whose logits they change, and what they may return."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import RepetitionPenaltyLogitsProcessor
+from transformers import (
+    EtaLogitsWarper,
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    InfNanRemoveLogitsProcessor,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TypicalLogitsWarper,
+)
+from transformers.generation.logits_process import TopHLogitsWarper, WatermarkLogitsProcessor
 
 import gen
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.stages.user_processors import UserProcessors
+from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
 
@@ -60,6 +80,101 @@ def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) ->
         assert [completion.token_ids for [completion] in groups] == wanted
         for prompt, text in zip(PROMPTS, wanted, strict=True):  # each text was shown as it grew
             assert all([*prompt.encode(), *text[:end]] in own.seen for end in range(40))
+
+
+class OfAnyCount(LogitsProcessor):  # type: ignore[misc]
+    """Known by its class: its signature does not tell."""
+
+    def __call__(self, *given: Tensor, **more: Any) -> Tensor:
+        input_ids, scores = given
+        assert len(input_ids) == len(scores) == 1
+        return scores.index_fill(1, input_ids[0, -2:], -9.0)
+
+
+def ban_last(input_ids: Tensor, scores: Tensor, strength: float = 3.0) -> Tensor:
+    """A function of the user's, which changes in place what it is given."""
+    assert input_ids.shape[0] == 1
+    assert scores.dtype == torch.float32
+    scores[0, input_ids[0, -1]] -= strength
+    return scores
+
+
+OF_ONE_ROW = {
+    "repetition": lambda: RepetitionPenaltyLogitsProcessor(1.7),
+    "n-grams": lambda: NoRepeatNGramLogitsProcessor(2),
+    "bad words": lambda: NoBadWordsLogitsProcessor([[97], [32, 98]], eos_token_id=[258]),
+    "bias": lambda: SequenceBiasLogitsProcessor([[[101], 4.0], [[101, 101], -30.0]]),
+    "minimum": lambda: MinLengthLogitsProcessor(30, [0]),
+    "suppressed": lambda: SuppressTokensLogitsProcessor([*range(0, 256, 3)]),
+    "suppressed first": lambda: SuppressTokensAtBeginLogitsProcessor([*range(0, 256, 2)], begin_index=19),
+    "first": lambda: ForcedBOSTokenLogitsProcessor(100),
+    "last": lambda: ForcedEOSTokenLogitsProcessor(25, 258),
+    "decay": lambda: ExponentialDecayLengthPenalty((3, 1.5), 258, 10),
+    "typical": lambda: TypicalLogitsWarper(0.3),
+    "prefix": lambda: PrefixConstrainedLogitsProcessor(lambda row, ids: [int(ids[-1]) ^ 1, int(ids[0]), 7], 1),
+    "NaN": InfNanRemoveLogitsProcessor,
+    "by class": OfAnyCount,
+    "by signature": lambda: ban_last,
+}
+
+
+@pytest.mark.parametrize("make", OF_ONE_ROW.values(), ids=OF_ONE_ROW)
+def test_processors_of_transformers_see_a_row_at_a_time_and_give_its_texts(model: Any, make: Any) -> None:
+    """The oracle is transformers' generate, of each prompt alone."""
+    settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": 14, "eos_token_id": [258], "pad_token_id": 0}
+    wanted = []
+    for prompt in PROMPTS:
+        output = model.hf_model.generate(
+            torch.tensor([[*prompt.encode()]]), logits_processor=LogitsProcessorList([make()]), **settings
+        )
+        new = output[0, len(prompt) :].tolist()
+        wanted.append(new[: new.index(258)] if 258 in new else new)
+    for rows in (2, 8):
+        groups = run_in_rows(model, PROMPTS, rows, logits_processors=[make()], eos_token_id=[258], max_new_tokens=14)
+        assert [completion.token_ids for [completion] in groups] == wanted
+
+
+def test_long_calls_show_them_each_step(model: Any) -> None:
+    seen: list[int] = []
+
+    def note(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids.shape[1])
+        return scores
+
+    plain = gen.generate(model, "abc", seed=1, max_new_tokens=40)
+    assert gen.generate(model, "abc", seed=1, max_new_tokens=40, logits_processors=[note]) == plain
+    assert seen == [*range(3, 43)]
+
+
+WAITING = {
+    "TopH": lambda: TopHLogitsWarper(0.5),
+    "Eta": lambda: EtaLogitsWarper(0.001, device="cuda:1"),
+    "PrefixConstrained": lambda: PrefixConstrainedLogitsProcessor(lambda row, ids: [7], 1),
+    "Watermark": lambda: WatermarkLogitsProcessor(2000, "cuda:1"),
+}
+
+
+def test_the_guide_names_the_processors_that_read_on_the_host() -> None:
+    """Of one text of 24 tokens each; EncoderNoRepeatNGram needs an encoder's tokens, and is seen to read them."""
+    guide = (Path(__file__).parents[2] / "docs/guides/sampler.md").read_text(encoding="utf-8")
+    free = {name: OF_ONE_ROW[name] for name in ("repetition", "n-grams", "bad words", "bias", "typical", "NaN")}
+    with virtual_gpus(2):
+        model = gen.load("demo", device="cuda:1")
+        for name, make in (free | WAITING).items():
+            with no_host_sync(count=True) as report:
+                gen.generate(model, "Once", seed=1, max_new_tokens=24, logits_processors=[make()])
+            assert (report.count > 20) == (name in WAITING), name
+            assert (f"`{name}Logits" in guide) == (name in WAITING)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_both_kinds_stand_in_one_list(model: Any, rows: int) -> None:
+    mixed = [ban_last, Strict(), RepetitionPenaltyLogitsProcessor(1.3)]
+    alone = [gen.generate(model, one, seed=3, max_new_tokens=20, logits_processors=mixed) for one in PROMPTS]
+    groups = run_in_rows(
+        model, PROMPTS, rows, sampler=multinomial(), logits_processors=mixed, seed=3, max_new_tokens=20
+    )
+    assert [completion.text for [completion] in groups] == alone
 
 
 def test_a_free_row_that_was_longer_is_shown_as_long_as_the_others(model: Any) -> None:
@@ -208,7 +323,9 @@ def test_a_processors_own_error_reaches_the_caller() -> None:
         gen.generate(ScriptedModel("hello"), ["x", "y"], logits_processors=[fails])
 
 
-@pytest.mark.parametrize("given", ["text", 3, [3], lambda *given: given[2]])
+@pytest.mark.parametrize(
+    "given", ["text", 3, [3], lambda *given: given[2], [lambda one: one], [RepetitionPenaltyLogitsProcessor]]
+)
 def test_what_is_no_list_of_functions_is_refused_before_the_model_runs(given: Any) -> None:
     model = ScriptedModel("hello")
     with pytest.raises(gen.ArgumentError, match="logits_processors must be a list of functions"):
