@@ -183,10 +183,10 @@ class RowSet:
             stage.move(source, target)
 
     def grow(self, length: int) -> None:
-        """Make room for more tokens; recordings are dropped, since memory moves."""
-        self.rows.grow(length)
+        """Make room for more tokens; recordings are dropped first, since memory moves and they hold what it was."""
         self.recordings.clear()
         self.checked.clear()
+        self.rows.grow(length)
         self._keys.grow(length)
         self._history.grow(length)
         self.length = length

@@ -37,7 +37,7 @@ class Replay(Generic[T]):
         self.source, self.constants, self.calls = source, list(constants), calls
         space: dict[str, Any] = {f"c{number}": constant for number, constant in enumerate(constants)}
         exec(_code(source), space)
-        self._function: Callable[[], T] = space["replay"]
+        self._function: Callable[[], T] = space.pop("replay")  # or its globals, and all in them, would refer to it
 
     def __call__(self) -> T:
         return self._function()

@@ -1,0 +1,106 @@
+"""Rows and what was recorded on them are freed when nothing needs them: at once, not when Python collects garbage."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+from gen.loop.row_set import RowSet
+from gen.models.transformers.layer_state import LayerState
+from gen.models.transformers.model import TransformersModel
+from tests.helpers import byte_tokenizer, tiny_model
+
+Alive = Callable[[], int]
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def model(no_garbage_collection: None) -> TransformersModel:
+    return gen.from_transformers(tiny_model(), byte_tokenizer())
+
+
+def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 25, **options: Any) -> None:
+    prompts = ["Ada", "Bob", "Cy", "Di"][:texts]
+    arguments: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": new_tokens, "eos_token_id": []}
+    gen.generate(model, prompts, **(arguments | options))
+
+
+def recorded(model: TransformersModel) -> list[ref[Tensor]]:
+    """The cache's tensors in the rows that the model keeps, on which steps have been recorded."""
+    rows: Any = model.idle.take()
+    assert isinstance(rows, RowSet) and rows.recordings
+    model.idle.put(rows)
+    return [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
+
+
+def alive(tensors: list[ref[Tensor]]) -> int:
+    return sum(one() is not None for one in tensors)
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, failed = RowSet.step, [False]
+
+    def failing(rows: RowSet, count: int, view: int) -> Callable[[], None]:
+        if not failed[0]:
+            failed[0] = True
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(rows, count, view)
+
+    monkeypatch.setattr(RowSet, "step", failing)
+
+
+def test_release_frees_the_rows(model: TransformersModel) -> None:
+    generate(model)
+    tensors = recorded(model)
+    assert alive(tensors) == len(tensors) > 0
+    model.release()
+    assert alive(tensors) == 0
+
+
+@pytest.mark.parametrize("next_call", ["more rows", "another search", "memory is out"])
+def test_rows_are_freed_before_others_are_made(
+    model: TransformersModel, next_call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(model, texts=2)
+    tensors, seen, new_rows = recorded(model), list[int](), model.new_rows
+
+    def noted(count: int, length: int) -> Any:
+        seen.append(alive(tensors))
+        return new_rows(count, length)
+
+    monkeypatch.setattr(model, "new_rows", noted)
+    if next_call == "memory is out":
+        fails_once(monkeypatch)
+        generate(model, texts=2, replay=False)
+    else:
+        other = next_call == "another search"
+        generate(model, texts=4, sampler=gen.samplers.beam_search(2) if other else gen.samplers.greedy())
+    assert seen and not any(seen)
+
+
+def test_each_layer_is_freed_before_the_next_one_grows(
+    model: TransformersModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate(model)
+    tensors, seen, grow = recorded(model), list[int](), LayerState.grow
+
+    def noted(state: LayerState, length: int) -> None:
+        seen.append(alive(tensors))
+        grow(state, length)
+
+    monkeypatch.setattr(LayerState, "grow", noted)
+    generate(model, new_tokens=60)
+    assert seen == [*range(len(tensors), 0, -2)]  # keys and values of a layer
+    assert alive(tensors) == 0
