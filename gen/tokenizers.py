@@ -3,12 +3,14 @@
 import codecs
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from inspect import signature
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from gen.arguments import check_text
+from gen.arguments import check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError
+from gen.token_spelling import spelled_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,6 +36,8 @@ class Tokenizer:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._token_bytes: list[bytes] | None = None
+        self._reading = Lock()
         self._encoding = Lock()  # fast tokenizers set their truncation at a call, and fail if another thread does too
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self.added_ids = frozenset(tokenizer.get_added_vocab().values())
@@ -95,20 +99,42 @@ class Tokenizer:
         template: str = self._tokenizer.get_chat_template(given["chat_template"], given.get("tools"))
         return template
 
-    def pieces(self) -> dict[int, str]:
-        """Each token as the tokenizer writes it, by id; special ones are not among them, added ones are as in texts."""
+    @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """The special tokens by id, as prompts write them."""
         added = self._tokenizer.added_tokens_decoder
-        special = {*self._tokenizer.all_special_ids, *(one for one, token in added.items() if token.special)}
-        written = {token_id: piece for piece, token_id in self._tokenizer.get_vocab().items()}
-        return {token_id: piece for token_id, piece in written.items() if token_id not in special}
+        marked = {token_id: token.content for token_id, token in added.items() if token.special}
+        known = zip(self._tokenizer.all_special_ids, self._tokenizer.all_special_tokens, strict=True)
+        return {**marked, **{token_id: str(text) for token_id, text in known}}
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token spells, as bytes of UTF-8: a part of a character, or several; b"" for a special token.
+
+        Raises:
+            ArgumentError: there is no such token.
+            ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not
+                know, so that the bytes of its tokens are not known.
+        """
+        [token_id] = read_token_ids("token_id", read_whole("token_id", token_id), self.vocab_size)
+        return self.all_token_bytes()[token_id]
+
+    def all_token_bytes(self) -> list[bytes]:
+        """The `token_bytes` of each token, read once. Raises ConstraintError as they do."""
+        with self._reading:
+            if self._token_bytes is None:
+                written = {token_id: piece for piece, token_id in self._tokenizer.get_vocab().items()}
+                plain = {one: piece for one, piece in written.items() if one not in self.special_tokens}
+                added = {one: plain.pop(one) for one in self.added_ids & plain.keys()}
+                spelled = spelled_tokens(plain, added, self.encode_plain)
+                self._token_bytes = [spelled.get(token_id, b"") for token_id in range(self.vocab_size)]
+            return list(self._token_bytes)
 
     def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
         """The special tokens that stop strings name, by id: decoding leaves them out of the text."""
         named = {
-            token_id: token.content
-            for token_id, token in (self._tokenizer.added_tokens_decoder.items() if stops else ())
-            if token.special or token_id in self._tokenizer.all_special_ids
-            if any(token.content in stop for stop in stops)
+            token_id: text
+            for token_id, text in (self.special_tokens.items() if stops else ())
+            if any(text in stop for stop in stops)
         }
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 

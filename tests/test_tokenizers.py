@@ -6,9 +6,10 @@ from copy import copy
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+import gen
 from gen.errors import ArgumentError
 from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
-from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, bytes_to_characters, spaced_tokenizer
+from tests.helpers import BOS, EOS, OTHER_EOS, byte_tokenizer, spaced_tokenizer
 
 ALPHABET = "aZ 9\n.éßжλ中文字に안녕🙂👩‍👩‍👧‍👦🇳🇴\u0301\u200d"
 
@@ -125,11 +126,17 @@ def test_vocab_size_counts_added_tokens() -> None:
     assert Tokenizer(byte_tokenizer()).vocab_size == 259
 
 
-def test_pieces_are_all_tokens_but_the_special_ones() -> None:
+def test_it_tells_the_bytes_of_a_token() -> None:
     wrapped = byte_tokenizer()
     wrapped.add_tokens(["<plain>"])
-    pieces = Tokenizer(wrapped).pieces()
-    assert pieces == {**dict(enumerate(bytes_to_characters())), 259: "<plain>"}
+    tokenizer = Tokenizer(wrapped)
+    told = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
+    assert told == [*(bytes([byte]) for byte in range(256)), b"", b"", b"", b"<plain>"]
+    demo = gen.load("demo").tokenizer
+    assert b"".join(demo.token_bytes(token_id) for token_id in demo.encode_plain("naïve 日本")) == "naïve 日本".encode()
+    for wrong in (260, -1, "a"):
+        with pytest.raises(ArgumentError, match="token_id"):
+            tokenizer.token_bytes(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "plain", "é日😀", "a\n é"])

@@ -3,7 +3,6 @@
 It never raises: after every call its matchers are asked whether they have failed.
 """
 
-from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -87,7 +86,9 @@ def _first_line(matcher: "LLMatcher") -> str:
 class _Bytes:
     """A vocabulary as llguidance wants one, with a token of its own for the end: what ends a row is the row's."""
 
-    def __init__(self, tokens: Sequence[bytes]) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        special = {*vocabulary.specials.values()}
+        tokens = [b"" if token in special else token for token in vocabulary.tokens]
         self._ids: dict[bytes, int] = {}
         for token_id, token in enumerate(tokens):
             if token:
@@ -121,7 +122,7 @@ def _tokenizer_of(vocabulary: Vocabulary) -> "LLTokenizer":
 
     with _making:
         if vocabulary not in _tokenizers:
-            wrapped = TokenizerWrapper(_Bytes(vocabulary.tokens))
+            wrapped = TokenizerWrapper(_Bytes(vocabulary))
             size = len(vocabulary.tokens) + 1
             _tokenizers[vocabulary] = LLTokenizer(wrapped, n_vocab=size, eos_token=[size - 1])
         made: LLTokenizer = _tokenizers[vocabulary]

@@ -35,7 +35,8 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
     if constraint is None:
         return request
     for token_id in request.eos_token_ids:
-        if spelt := constraint.vocabulary.tokens[token_id]:
+        vocabulary = constraint.vocabulary
+        if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names:
             raise ArgumentError(
                 f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
                 "give the text as stop=."

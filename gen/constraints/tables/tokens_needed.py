@@ -16,7 +16,7 @@ from gen.constraints.tables.vocabulary import Vocabulary
 Ints = npt.NDArray[np.int32]
 
 FAR = np.int32(1 << 20)
-"""Stands for the tokens that a state needs from which no text can be spelled to its end."""
+"""Stands for the tokens that a state needs from which no text can be spelled to its end, and within a special token."""
 
 
 def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
@@ -37,7 +37,7 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     ends = np.searchsorted(distance[order], np.arange(1, int(distance[order].max(initial=0)) + 1), side="right")
     start = 0
     for end in ends.tolist():  # all states that are one byte farther, whose tokens lead to nearer ones
-        needed[order[start:end]] = needed[targets[:, start:end]].min(0) + 1
+        needed[order[start:end]] = np.minimum(needed[targets[:, start:end]].min(0) + 1, FAR)
         start = end
     return table, needed
 

@@ -5,9 +5,12 @@ automaton is walked through all tokens at once, level by level: a node's state i
 which is one lookup for all nodes of a level.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from threading import Lock
+from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,14 +29,8 @@ MAX_BYTES = 32
 NO_BYTE = 256
 """Stands behind a token's last byte in `Vocabulary.bytes`."""
 
-_SAMPLES = (
-    '{"name": "Ada Lovelace", "age": 36, "tags": ["x", null], "ok": true}\n',
-    "The quick brown fox can't jump 1234567890 times.",
-    "one\n  two\n\n    three\tfour",
-    "!#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
-    "Müller, Łukasz und señor Ñandú: 12 €",
-    "日本語 русский العربية 😀",
-)
+_MARKS = range(0xF5, 0x100)
+"""Bytes that UTF-8 does not have: no text holds them, so that special tokens are told by them."""
 
 
 class Level(NamedTuple):
@@ -61,12 +58,18 @@ class PlacedVocabulary:
 class Vocabulary:
     """The bytes of each token. Tokens that spell nothing, or more than 32 bytes, are never allowed in a text.
 
+    A special token is told by bytes that no text has, all of them of one length: an automaton allows it only where
+    these are asked for, and no other token has them. Example: with two special tokens, their bytes are F5 and F6.
+
     Args:
         tokens: what each spells, b"" for nothing.
+        specials: the texts of special tokens, by id.
 
     Attributes:
         size: how many tokens there are.
         tokens: what each spells; b"" for one that is never allowed.
+        names: the texts of special tokens, by id.
+        specials: the bytes of each of them, by its text.
         end: a token that is never allowed: it stands for the end of a text where a model has none.
         levels, nodes: the trie; node 0 is the root, the others are numbered level by level.
         node_of: (size,) int32, where a token ends; `nodes` for one that is never allowed.
@@ -75,11 +78,16 @@ class Vocabulary:
         first_token: (nodes + 2,) where the tokens that end at each node begin in `by_node`, (size,).
     """
 
-    def __init__(self, tokens: Sequence[bytes]) -> None:
+    def __init__(self, tokens: Sequence[bytes], specials: Mapping[int, str] = MappingProxyType({})) -> None:
         self.size = len(tokens)
-        self.end = _least_needed(tokens)
-        self.tokens = [token if len(token) <= MAX_BYTES else b"" for token in tokens]
+        self.tokens = [b"" if len(token) > MAX_BYTES or _marks(token) else token for token in tokens]
+        self.end = _least_needed(self.tokens, specials)
         self.tokens[self.end] = b""
+        self.names = {token_id: text for token_id, text in specials.items() if token_id != self.end}
+        digits = next(count for count in range(1, 9) if len(_MARKS) ** count >= len(self.names))
+        for token_id, mark in zip(self.names, product(_MARKS, repeat=digits)):
+            self.tokens[token_id] = bytes(mark)
+        self.specials = {text: self.tokens[token_id] for token_id, text in self.names.items()}
         used = [token_id for token_id, token in enumerate(self.tokens) if token]
         if not used:
             raise ConstraintError("the tokenizer has no token that spells text; output types need one.")
@@ -136,7 +144,21 @@ class Vocabulary:
         alone = np.zeros(256, np.bool_)
         level, nodes = self.levels[0], np.arange(1, 1 + len(self.levels[0].bytes))
         alone[level.bytes] = self.is_token[nodes]
+        if self.specials:
+            alone[_MARKS] = True  # a way through one of them goes through all of them
         return alone
+
+    @cached_property
+    def texts(self) -> list[bytes]:
+        """What each token is in a text: special ones are their names."""
+        return [
+            self.names[token_id].encode() if token_id in self.names else token
+            for token_id, token in enumerate(self.tokens)
+        ]
+
+    def written(self, token_ids: Iterable[int]) -> bytes:
+        """What tokens spell, special ones as the bytes that tell them."""
+        return b"".join(self.tokens[token_id] for token_id in token_ids)
 
     def on(self, device: torch.device) -> PlacedVocabulary:
         """The vocabulary on a device, made once. Host sync: none."""
@@ -171,71 +193,27 @@ def vocabulary_of(model: Model) -> Vocabulary:
     with _making:
         known = _known.setdefault(model.tokenizer, {})
         if key not in known:
-            tokens = token_bytes(model.tokenizer)[:size]
+            tokens = model.tokenizer.all_token_bytes()[:size]
             for token_id in eos_token_ids:
                 tokens[token_id] = b""
-            known[key] = Vocabulary(tokens)
+            specials = model.tokenizer.special_tokens.items()
+            known[key] = Vocabulary(
+                tokens, {one: text for one, text in specials if one < size and one not in eos_token_ids}
+            )
         return known[key]
 
 
-def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """What each token spells, b"" for special ones.
-
-    Raises:
-        ConstraintError: as of `vocabulary_of`.
-    """
-    pieces = tokenizer.pieces()
-    added = {token_id: piece for token_id, piece in pieces.items() if token_id in tokenizer.added_ids}
-    written = {token_id: piece for token_id, piece in pieces.items() if token_id not in added}
-    for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
-        spelled = read(written) | {token_id: piece.encode() for token_id, piece in added.items()}
-        if all(_spell(tokenizer, spelled, text) in [first + text.encode() for first in may_begin] for text in _SAMPLES):
-            return [spelled.get(token_id, b"") for token_id in range(tokenizer.vocab_size)]
-    raise ConstraintError(
-        "output types need a tokenizer whose tokens spell the bytes of a text: byte-level BPE, or SentencePiece with "
-        "byte fallback. Of this one the tokens of a text do not spell that text."
-    )
+def _marks(token: bytes) -> bool:
+    """Whether it has a byte that is kept for special tokens."""
+    return not token.isascii() and max(token) in _MARKS
 
 
-def _spell(tokenizer: Tokenizer, spelled: Mapping[int, bytes], text: str) -> bytes:
-    return b"".join(spelled.get(token_id, b"") for token_id in tokenizer.encode_plain(text))
-
-
-class _Letters(dict[int, str]):
-    """How byte-level BPE writes bytes, as `str.translate` takes it; what it never writes becomes no byte."""
-
-    def __init__(self) -> None:
-        printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-        others = iter(range(0x100, 0x200))
-        super().__init__({byte if byte in printable else next(others): chr(byte) for byte in range(256)})
-
-    def __missing__(self, letter: int) -> str:
-        return "\u0100"
-
-
-def _read_byte_level(written: Mapping[int, str]) -> dict[int, bytes]:
-    letters = _Letters()
-    spelled = {}
-    for token_id, piece in written.items():
-        try:
-            spelled[token_id] = piece.translate(letters).encode("latin-1")
-        except UnicodeEncodeError:
-            spelled[token_id] = b""
-    return spelled
-
-
-def _read_sentence_pieces(written: Mapping[int, str]) -> dict[int, bytes]:
-    every_byte = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
-    return {
-        token_id: every_byte.get(piece) or piece.replace("\u2581", " ").encode() for token_id, piece in written.items()
-    }
-
-
-def _least_needed(tokens: Sequence[bytes]) -> int:
-    """A token that texts can do without: it spells nothing, or bytes that UTF-8 does not have, or it is the longest."""
-    if b"" in tokens:
-        return tokens.index(b"")
-    return max(range(len(tokens)), key=lambda token_id: (0xFF in tokens[token_id], len(tokens[token_id])))
+def _least_needed(tokens: Sequence[bytes], specials: Collection[int]) -> int:
+    """A token that texts can do without: it spells nothing, best without a name, or it is the longest."""
+    nothing = [token_id for token_id, token in enumerate(tokens) if not token]
+    if nothing:
+        return next((token_id for token_id in nothing if token_id not in specials), nothing[0])
+    return max(range(len(tokens)), key=lambda token_id: len(tokens[token_id]))
 
 
 def _matrix(tokens: Sequence[bytes]) -> npt.NDArray[np.int16]:

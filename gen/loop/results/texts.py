@@ -106,7 +106,7 @@ class Text:
         if request.constraint is None:
             self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
         else:
-            self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.tokens)
+            self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.texts)
             self._walker = request.constraint.walker()
             if self._walker.complete:
                 self.finish_reason = "eos"

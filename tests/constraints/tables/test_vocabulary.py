@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import gen
-from gen.constraints.tables.vocabulary import MAX_BYTES, NO_BYTE, Vocabulary, token_bytes, vocabulary_of
+from gen.constraints.tables.vocabulary import MAX_BYTES, NO_BYTE, Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.tokenizers import Tokenizer
 from tests.constraints.vocabularies import spelled, wordy_tokenizer
@@ -34,7 +34,7 @@ def paths_of(vocabulary: Vocabulary) -> list[bytes]:
 )
 def test_the_tokens_of_a_text_spell_it(tokenizer: Any) -> None:
     wrapped = getattr(tokenizer, "tokenizer", None) or Tokenizer(tokenizer)
-    tokens = token_bytes(wrapped)
+    tokens = wrapped.all_token_bytes()
     for text in TEXTS:
         assert b"".join(tokens[token_id] for token_id in wrapped.encode_plain(text)) == text.encode()
         assert not text or b"".join(tokens[token_id] for token_id in wrapped.encode(text)) == text.encode()
@@ -42,7 +42,7 @@ def test_the_tokens_of_a_text_spell_it(tokenizer: Any) -> None:
 
 def test_sentence_pieces_spell_a_text_with_a_space_before_it() -> None:
     wrapped = Tokenizer(spaced_tokenizer())
-    tokens = token_bytes(wrapped)
+    tokens = wrapped.all_token_bytes()
     assert tokens[:3] == [b"", b"", b""]
     assert tokens[3 : 3 + 256] == [bytes([byte]) for byte in range(256)]
     assert tokens[259:] == [b" ", b" the", b" cat", b" sat", b"s", b"."]
@@ -52,8 +52,8 @@ def test_sentence_pieces_spell_a_text_with_a_space_before_it() -> None:
 
 
 def test_added_tokens_spell_themselves_and_special_or_long_ones_nothing() -> None:
-    vocabulary = Vocabulary(token_bytes(Tokenizer(wordy_tokenizer())))
-    assert vocabulary.tokens == spelled()
+    vocabulary = Vocabulary(Tokenizer(wordy_tokenizer()).all_token_bytes())
+    assert vocabulary.tokens == [b"" if token and max(token) > 0xF4 else token for token in spelled()]
     assert not vocabulary.tokens[vocabulary.end]
 
 
@@ -72,7 +72,7 @@ def without_bytes() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("tokenizer", [encoder_tokenizer(), lowering(), without_bytes()], ids=["words", "lower", "unk"])
 def test_a_tokenizer_whose_tokens_do_not_spell_texts_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ConstraintError, match="byte-level BPE, or SentencePiece"):
-        token_bytes(Tokenizer(tokenizer))
+        Tokenizer(tokenizer).all_token_bytes()
 
 
 def test_the_trie_holds_what_tokens_spell() -> None:
@@ -89,7 +89,7 @@ def test_the_trie_holds_what_tokens_spell() -> None:
     assert {paths[node] for node in np.flatnonzero(vocabulary.is_token)} == set(vocabulary.tokens) - {b""}
     for parents, bytes_ in vocabulary.levels:  # which searches rely on
         assert (np.diff(parents.astype(np.int64) * 256 + bytes_) > 0).all()
-    assert vocabulary.spells.all()
+    assert vocabulary.spells[:0xF5].all() and not vocabulary.spells[0xF5:].any()  # those are in no text
 
 
 def test_equal_tokens_share_a_node() -> None:
@@ -104,7 +104,7 @@ def test_equal_tokens_share_a_node() -> None:
         ([b"a", b"", b"bc"], 1),
         ([b"a", b"x" * (MAX_BYTES + 1), b"bc"], 1),
         ([b"a", b"abc", b"bc"], 1),
-        ([*(bytes([byte]) for byte in range(256)), b"the"], 255),
+        ([*(bytes([byte]) for byte in range(256)), b"the"], 0xF5),
     ],
 )
 def test_the_end_is_a_token_that_no_text_needs(tokens: list[bytes], end: int) -> None:
@@ -112,6 +112,19 @@ def test_the_end_is_a_token_that_no_text_needs(tokens: list[bytes], end: int) ->
     assert vocabulary.end == end
     assert vocabulary.tokens[end] == b""
     assert vocabulary.node_of[end] == vocabulary.nodes
+
+
+def test_special_tokens_are_told_by_bytes_that_no_text_and_no_other_token_has() -> None:
+    plain = [bytes([byte]) for byte in range(256)]
+    for count in (1, 11, 12, 130):
+        names = {256 + number: f"<{number}>" for number in range(count)}
+        vocabulary = Vocabulary([*plain, *[b""] * (count + 1)], names)
+        marks = [vocabulary.tokens[token_id] for token_id in names]
+        assert len({*marks}) == count and len({*map(len, marks)}) == 1
+        assert min(b"".join(marks)) > max(b"".join(vocabulary.tokens[:256]))
+        assert vocabulary.specials == dict(zip(names.values(), marks, strict=True))
+        assert vocabulary.texts[256 : 256 + count] == [name.encode() for name in names.values()]
+        assert vocabulary.written([97, 256]) == b"a" + marks[0]
 
 
 def test_a_vocabulary_without_text_is_refused() -> None:

@@ -1,0 +1,71 @@
+"""What each token of a tokenizer spells, in bytes: told from how byte-level BPE and SentencePiece write tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gen.errors import ConstraintError
+
+_SAMPLES = (
+    '{"name": "Ada Lovelace", "age": 36, "tags": ["x", null], "ok": true}\n',
+    "The quick brown fox can't jump 1234567890 times.",
+    "one\n  two\n\n    three\tfour",
+    "!#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
+    "Müller, Łukasz und señor Ñandú: 12 €",
+    "日本語 русский العربية 😀",
+)
+
+
+def spelled_tokens(
+    pieces: Mapping[int, str], added: Mapping[int, str], encode: Callable[[str], Sequence[int]]
+) -> dict[int, bytes]:
+    """The bytes of each token.
+
+    Args:
+        pieces: tokens as the tokenizer writes them, by id, without special ones.
+        added: tokens that were added to its vocabulary, as they are in texts.
+        encode: gives a text's tokens; a few texts are encoded to see whether the bytes are right.
+    Raises:
+        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not know.
+    """
+    whole = {token_id: piece.encode() for token_id, piece in added.items()}
+    for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
+        spelled = read(pieces) | whole
+        if all(_spell(spelled, encode(text)) in [first + text.encode() for first in may_begin] for text in _SAMPLES):
+            return spelled
+    raise ConstraintError(
+        "output types need a tokenizer whose tokens spell the bytes of a text: byte-level BPE, or SentencePiece with "
+        "byte fallback. Of this one the tokens of a text do not spell that text."
+    )
+
+
+def _spell(spelled: Mapping[int, bytes], token_ids: Sequence[int]) -> bytes:
+    return b"".join(spelled.get(token_id, b"") for token_id in token_ids)
+
+
+class _Letters(dict[int, str]):
+    """How byte-level BPE writes bytes, as `str.translate` takes it; what it never writes becomes no byte."""
+
+    def __init__(self) -> None:
+        printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+        others = iter(range(0x100, 0x200))
+        super().__init__({byte if byte in printable else next(others): chr(byte) for byte in range(256)})
+
+    def __missing__(self, letter: int) -> str:
+        return "\u0100"
+
+
+def _read_byte_level(written: Mapping[int, str]) -> dict[int, bytes]:
+    letters = _Letters()
+    spelled = {}
+    for token_id, piece in written.items():
+        try:
+            spelled[token_id] = piece.translate(letters).encode("latin-1")
+        except UnicodeEncodeError:
+            spelled[token_id] = b""
+    return spelled
+
+
+def _read_sentence_pieces(written: Mapping[int, str]) -> dict[int, bytes]:
+    every_byte = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
+    return {
+        token_id: every_byte.get(piece) or piece.replace("\u2581", " ").encode() for token_id, piece in written.items()
+    }
