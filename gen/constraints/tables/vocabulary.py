@@ -85,7 +85,7 @@ class Vocabulary:
         self.tokens[self.end] = b""
         self.names = {token_id: text for token_id, text in specials.items() if token_id != self.end}
         digits = next(count for count in range(1, 9) if len(_MARKS) ** count >= len(self.names))
-        for token_id, mark in zip(self.names, product(_MARKS, repeat=digits)):
+        for token_id, mark in zip(self.names, product(_MARKS, repeat=digits), strict=False):
             self.tokens[token_id] = bytes(mark)
         self.specials = {text: self.tokens[token_id] for token_id, text in self.names.items()}
         used = [token_id for token_id, token in enumerate(self.tokens) if token]
