@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gen.models.exllama.exllamav3 import from_exllamav3
     from gen.models.exported.program import from_exported
     from gen.models.loading import from_transformers, load
+    from gen.offline.iterating import generate_iter
     from gen.streaming import Stream
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "from_transformers",
     "from_transformers_encoder",
     "generate",
+    "generate_iter",
     "grammar",
     "json_schema",
     "load",
@@ -107,6 +109,7 @@ _HOMES = {
     "models.exllama.exllamav3": ["from_exllamav3"],
     "models.exported.program": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
+    "offline.iterating": ["generate_iter"],
     "streaming": ["Stream"],
 }
 

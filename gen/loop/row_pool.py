@@ -26,7 +26,7 @@ from gen.stages.user_processors import UserProcessors
 
 logger = logging.getLogger("gen")
 
-ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
+_ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
 _UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known what one takes
 _KEPT_BYTES = 2**29  # of an idle set of rows, with the graphs that were captured on it
 # what constraints forbid, nothing after them allows again
@@ -36,6 +36,11 @@ _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
     HostConstraints,
     DeviceConstraints,
 )
+
+
+def usual_rows(model: Model) -> int:
+    """How many rows run at once on a model's device, where nobody says so and memory does."""
+    return _ROWS.get(model.placement.logits_device.type, _ROWS["cpu"])
 
 
 class RowPool:
@@ -53,7 +58,7 @@ class RowPool:
     def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, largest: int, length: int) -> None:
         self._model, self._kind, self._options = model, kind, options
         self.least, self.length = least, length
-        self._cap = options.rows or max(largest, ROWS.get(model.placement.logits_device.type, ROWS["cpu"]))
+        self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         checked = model.check() if isinstance(model, Checked) else None
         self._rests_on = None if checked is None else (checked, settings_of_the_process())

@@ -1,0 +1,172 @@
+"""`generate_iter`: prompts are read while texts grow, and texts are handed out as they end.
+
+Example, two rows: four prompts are read, A to D. B ends first and is yielded; C takes its row, and a fifth prompt is
+read.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from gen.arguments import as_lists, check_flag, read_whole
+from gen.calls import Call, read_call
+from gen.constraints.compiling import compile
+from gen.errors import ArgumentError, show
+from gen.loop.jobs import Job, new_job
+from gen.loop.memory import check_room
+from gen.loop.options import Options
+from gen.loop.row_pool import usual_rows
+from gen.loop.runner import Runner
+from gen.models.base import Model
+from gen.requests.processors import LogitsProcessor
+from gen.requests.prompts import Prompt
+from gen.requests.reading import check_model
+from gen.requests.settings import Settings
+from gen.requests.unknown_arguments import explains_unknown
+from gen.samplers import Sampler
+
+
+@explains_unknown
+def generate_iter(
+    model: Model,
+    prompts: Iterable[Prompt],
+    output_type: Any = None,
+    *,
+    rows: int | None = None,
+    sampler: Sampler | None = None,
+    max_new_tokens: int | Sequence[int] = 128,
+    stop: str | Sequence[str] | None = None,
+    seed: int | Sequence[int] | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    details: bool = False,
+    num_return_sequences: int = 1,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    top_logprobs: int | None = None,
+    max_batch_tokens: int | None = None,
+    replay: bool = True,
+    cuda_graph: bool = True,
+) -> Iterator[tuple[int, Any]]:
+    """Continue prompts that come one after the other, as from a file or a generator, in memory that does not grow.
+
+    A text is what `gen.generate` gives for the same prompt and arguments. A prompt that fails costs no other its text.
+
+    Args:
+        prompts: prompts as `gen.generate` takes them, without end if you like; images come in messages. At most
+            `2 * rows` are read before the results of earlier ones have been taken.
+        output_type: one for all prompts.
+        rows: how many run at once; None is what `gen.generate` runs at once on this device. Memory may allow fewer.
+        max_new_tokens, seed: one for all prompts, or a list with one for each.
+        others: as for `gen.generate`.
+    Yields:
+        (number, result): which prompt it is, from 0, and what `gen.generate` returns for it; or in the place of the
+        result the error that it would raise. In the order in which the texts end.
+    Raises:
+        ArgumentError, ConstraintError, ModelError: as of `gen.generate`, for what all prompts share; at the call.
+    Host sync: as `gen.generate`.
+    """
+    check_model(model)
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise ArgumentError(f"prompts must be something that gives prompts, such as a list, got {show(prompts)}")
+    for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
+        check_flag(name, flag)
+    if max_batch_tokens is not None:
+        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    rows = usual_rows(model) if rows is None else read_whole("rows", rows, minimum=1)
+    constraint = None if output_type is None else compile(model, output_type)
+    limits, seeds = as_lists(max_new_tokens), as_lists(seed)
+
+    def read(number: int, prompt: Prompt) -> Call:
+        settings = Settings(
+            sampler=sampler,
+            max_new_tokens=_of_prompt("max_new_tokens", limits, number),
+            stop=stop,
+            seed=_of_prompt("seed", seeds, number),
+            eos_token_id=eos_token_id,
+            chat=chat,
+            chat_template_kwargs=chat_template_kwargs,
+            logits_processors=logits_processors,
+            top_logprobs=top_logprobs,
+        )
+        call = read_call(
+            model, prompt, constraint, settings, details=details, num_return_sequences=num_return_sequences
+        )
+        if call.batch:
+            raise ArgumentError(f"prompt {number} is a list of prompts; give each by itself.")
+        return call
+
+    read(0, [{"role": "user", "content": "x"}] if chat or chat_template_kwargs else "x")  # what all prompts share
+    options = Options(rows=rows, max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
+    return _results(model, read, enumerate(prompts), rows, options)
+
+
+def _results(
+    model: Model,
+    read: Callable[[int, Prompt], Call],
+    prompts: Iterator[tuple[int, Prompt]],
+    rows: int,
+    options: Options,
+) -> Iterator[tuple[int, Any]]:
+    """What becomes of each prompt; nothing of what it is computed with outlives a yield."""
+    calls: dict[Job, tuple[int, Call]] = {}
+    ended: deque[Job] = deque()
+    refused: deque[tuple[int, Exception]] = deque()
+
+    def read_on() -> Iterator[Job]:
+        """The next prompts, as many as may be read ahead."""
+        for number, prompt in islice(prompts, 2 * rows - len(calls) - len(refused)):
+            try:
+                call = read(number, prompt)
+                job = new_job(model, call.requests[0])
+                check_room([(number, job.width, job.most_tokens)], options.max_batch_tokens)
+            except ArgumentError as error:
+                refused.append((number, error))
+                continue
+            calls[job], job.done = (number, call), ended.append
+            if job.ended:  # no token is wanted
+                job.finish()
+            else:
+                yield job
+
+    first = list(read_on())
+    while not first and (ended or refused):
+        yield from _handed_out(calls, ended, refused)
+        first = list(read_on())
+    if not first:
+        return
+    with Runner(model, first, options, min(rows, sum(job.rows for job in first))) as runner:
+        while calls or refused:
+            yield from _handed_out(calls, ended, refused)
+            for job in read_on():
+                runner.add(job)
+            if not runner.idle:
+                runner.advance()
+
+
+def _handed_out(
+    calls: dict[Job, tuple[int, Call]], ended: deque[Job], refused: deque[tuple[int, Exception]]
+) -> Iterator[tuple[int, Any]]:
+    """The results that are there, which count as read ahead until they are taken."""
+    while refused:
+        yield refused[0]
+        refused.popleft()
+    while ended:
+        job = ended.popleft()
+        number, call = calls[job]
+        try:
+            result = call.result(job)
+        except Exception as error:  # a processor of the user's fails with errors of every kind
+            result = error
+        yield number, result
+        del calls[job]
+
+
+def _of_prompt(name: str, given: Any, number: int) -> Any:
+    """A prompt's own of a list; else what all prompts share."""
+    if not isinstance(given, list | tuple | range):
+        return given
+    if number < len(given):
+        return given[number]
+    raise ArgumentError(f"{name} is a list of {len(given)}, one for each prompt, and there is a prompt {number}.")

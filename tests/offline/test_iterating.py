@@ -1,0 +1,96 @@
+"""`generate_iter` gives what `gen.generate` gives, as texts end, and reads no more than it says."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import gen
+from gen.samplers import beam_search, greedy, multinomial
+from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+
+
+def _tokens(result: Any) -> list[tuple[list[int], str, int]]:
+    completions = result if isinstance(result, list) else [result]
+    return [(one.token_ids, one.finish_reason, one.seed) for one in completions]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "returned"), [(None, 1), (greedy(), 1), (multinomial(3, temperature=0.8), 1), (beam_search(2), 2)]
+)
+def test_every_prompt_has_once_what_generate_gives(llama: Any, sampler: Any, returned: int) -> None:
+    prompts: list[Any] = ["ab" * (number % 7) + "c" for number in range(23)] + [[97, 98]]
+    arguments: Any = {
+        "sampler": sampler,
+        "seed": [*range(100, 124)],
+        "max_new_tokens": [number % 9 for number in range(24)],
+        "num_return_sequences": returned,
+        "details": True,
+    }
+    found = list(gen.generate_iter(llama, iter(prompts), rows=4, **arguments))
+    assert sorted(number for number, _ in found) == [*range(24)]
+    expected = gen.generate(llama, prompts, **arguments)
+    assert [_tokens(dict(found)[number]) for number in range(24)] == [_tokens(result) for result in expected]
+
+
+def test_texts_come_as_they_end_and_prompts_are_read_no_more_than_twice_the_rows_ahead() -> None:
+    read = 0
+
+    def prompts() -> Iterator[str]:
+        nonlocal read
+        while True:  # without end
+            read += 1
+            yield "x"
+
+    limits = [9, 1, *[2] * 98]
+    texts = gen.generate_iter(ScriptedModel("abcdefghi"), prompts(), rows=2, max_new_tokens=limits)
+    assert read == 0
+    given = []
+    for taken, (number, text) in zip(range(40), texts, strict=False):
+        assert read <= taken + 2 * 2
+        given.append(number)
+        assert text == "abcdefghi"[: limits[number]]
+    assert given.index(0) >= 3  # it takes longer than others, and they do not wait for it
+
+
+def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any) -> None:
+    prompts: Any = ["a", 7, "b" * 500, "c", ["two", "prompts"], {"role": "user", "content": "x"}]
+    found = dict(gen.generate_iter(llama, prompts, rows=1, max_new_tokens=3, seed=1))
+    assert [found[0], found[3]] == gen.generate(llama, ["a", "c"], max_new_tokens=3, seed=1)
+    assert all(isinstance(found[number], gen.ArgumentError) for number in (1, 2, 4, 5))
+    assert "leaves no room" in str(found[2])
+    [(_, error)] = gen.generate_iter(llama, ["a"], gen.regex("b+c"), stop="b", seed=3)
+    assert isinstance(error, gen.IncompleteError)
+    texts = dict(gen.generate_iter(llama, ["a", "b"], seed=[1], max_new_tokens=2))
+    assert isinstance(texts[0], str)
+    assert "seed is a list of 1, one for each prompt, and there is a prompt 1" in str(texts[1])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "arguments", "message"),
+    [
+        ("one text", {}, "prompts must be something that gives prompts, such as a list, got 'one text'"),
+        (7, {}, "something that gives prompts"),
+        (["a"], {"rows": 0}, "rows must be a whole number at least 1, got 0"),
+        (["a"], {"stop": [1]}, "stop"),
+        (["a"], {"chat": True}, "chat template"),
+        (["a"], {"temperature": 1}, "sampler=gen.samplers.multinomial"),
+        (["a"], {"output_type": gen.regex("a{9}"), "max_new_tokens": 8}, "has 9 tokens, max_new_tokens is 8"),
+    ],
+)
+def test_what_all_prompts_share_is_refused_at_the_call(llama: Any, prompts: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.generate_iter(llama, prompts, **arguments)
+
+
+def test_without_prompts_there_are_no_texts_and_an_early_end_leaves_the_model_whole(llama: Any) -> None:
+    assert list(gen.generate_iter(llama, [])) == []
+    texts = gen.generate_iter(llama, ["a", "b", "c"], rows=2, seed=1)
+    next(texts)
+    texts.close()  # type: ignore[attr-defined]  # it is a generator
+    assert list(gen.generate_iter(llama, ["a"], seed=1)) == [(0, gen.generate(llama, "a", seed=1))]
