@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gen.loop.replay.observing import Call, is_plain
@@ -46,6 +47,13 @@ def begin_alike(one: object, two: object) -> bool:
     if isinstance(one, Tensor) and isinstance(two, Tensor) and is_plain(one) and is_plain(two):
         return (one.data_ptr(), one.stride(), one.dtype) == (two.data_ptr(), two.stride(), two.dtype)
     return one is two or (type(one) is type(two) and not isinstance(one, Tensor) and _equal(one, two))
+
+
+def same_values(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors have the same numbers, NaN where the other one has it. Host sync: one."""
+    if one.dtype != two.dtype or one.shape != two.shape:
+        return False
+    return torch.equal(one, two) or bool(((one == two) | ((one != one) & (two != two))).all())
 
 
 def _equal(one: Any, two: Any) -> bool:

@@ -1,5 +1,6 @@
 """Sees which torch calls a step makes, and refuses what could not be done again without running its Python code."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +17,11 @@ _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for
 _QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device}
 _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+_READING |= {"__dlpack__", "storage", "_typed_storage"}  # which others may write to, too
+_ADDRESSES = {"data_ptr", "const_data_ptr", "untyped_storage"}
+_ARRAY = vars(Tensor)["__cuda_array_interface__"].__get__
+# Triton launches its kernels with addresses, which a graph captures; the others look at alignments, and who shares memory
+_MAY_ASK = {"gen", "torch", "transformers", "triton"}
 
 
 class CannotReplay(Exception):
@@ -116,7 +122,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _READING:
+        if name in _READING or func == _ARRAY or (name in _ADDRESSES and _asker() not in _MAY_ASK):
             raise CannotReplay(f"it reads on the host: {name}")
         self._dispatched.inside += 1
         try:
@@ -131,6 +137,12 @@ class _Functions(TorchFunctionMode):
             if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
                 self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
         return result
+
+
+def _asker() -> str:
+    """The package whose code has called the torch function that a mode sees."""
+    module: str = sys._getframe(2).f_globals.get("__name__", "")
+    return module.partition(".")[0]
 
 
 def lasting(calls: Sequence[Call]) -> list[Call]:

@@ -9,14 +9,16 @@ with the tensors x, w and count as constants: it reads and writes the same memor
 captured as a CUDA graph, and what may not is refused here, with its reason, on any machine.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from gen.loop.replay.comparing import begin_alike, same_calls
+from gen.loop.replay.comparing import begin_alike, same_calls, same_values
 from gen.loop.replay.observing import Call, CannotReplay, lasting, observe, tensors_in
 
 T = TypeVar("T")
@@ -49,34 +51,63 @@ class Replay(Generic[T]):
 
 
 def record(
-    step: Callable[[], T], *, again: Callable[[], None] | None = None, known: Replay[Any] | None = None
+    step: Callable[[], T],
+    *,
+    again: Callable[[], None] | None = None,
+    known: Replay[Any] | None = None,
+    changes: Sequence[Tensor] = (),
 ) -> Replay[T]:
     """Run a step, for real, and return a function that does the same.
 
     Args:
         step: takes no arguments; all that it reads and writes are tensors that stay where they are.
-        again: brings those tensors back to what they were. Then the step runs a second time, and is refused unless it
-            makes the same calls on the same tensors and numbers.
+        again: brings those tensors back to what they were. With it, the step runs once more, from where it has come to,
+            and is refused unless it makes the same calls on the same tensors and numbers. On a CPU the recording then
+            runs in its place, and must give what the step gave; elsewhere the tensors are left as they are.
         known: what such a step of another shape was recorded as, which has run twice. The second run is left out where
             the first one was like it: a number that the host counts, or a tensor that it replaces, would have differed
             there too, unless the shape decides whether it does so, and then the calls, the numbers or the places do.
+        changes: tensors whose values are compared, on a CPU, beside what the step returns: they show what calls do not,
+            such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
     Raises:
         CannotReplay: it reads on the host, copies between devices, draws random numbers of torch's (which recording
             would use up), has a shape that depends on data, calls an operation that torch functions do not show, or
-            does something else at its second run. It may have run in part.
+            does something else at its second run or in its recording. It may have run in part.
+    Host sync: none; on a CPU values are compared.
     """
     result, calls = observe(step)
     calls = lasting(calls)
     replay = _compile(result, calls)
-    if again is not None and (known is None or not replay.is_like(known)):
-        again()
+    if again is None:
+        return replay
+    given = [tensor.clone() for tensor in tensors_in(result, *changes) if tensor.device.type == "cpu"]
+    if known is None or not replay.is_like(known):
         other, others = observe(step)
         if not same_calls((result, calls), (other, lasting(others))):
             raise CannotReplay(
                 "it does something else at its next call: a number on the host changes, or a tensor is replaced "
                 "instead of written to"
             )
+    if given:
+        again()
+        with _Unwritten():
+            made = tensors_in(replay(), *changes)
+        if not all(map(same_values, given, made)):
+            raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
     return replay
+
+
+class _Unwritten(TorchFunctionMode):
+    """Memory that nothing has been written to has no value by chance."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _UNWRITTEN and isinstance(made, Tensor):
+            made.fill_(math.nan if made.is_floating_point() else 85)
+        return made
+
+
+_UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in ("", "_like", "_strided", "_permuted")}
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ look at 96 columns then the eighth is recorded.
 """
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -89,15 +89,15 @@ class Steps:
         try:
             before += [(tensor, tensor.clone()) for tensor in rows.moving()]
             if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
-                rows.recordings[key] = self._recorded(step, restore)
+                rows.recordings[key] = self._recorded(step, restore, before)
                 return
-            seen = self._recorded(rows.rehearsal(count, view), restore)
+            seen = self._recorded(rows.rehearsal(count, view), restore, before)
             restore()
             if not self._captures:
                 rows.recordings[key] = record(step)
                 return
             if not rows.recordings and (count, view) != (rows.count, rows.length):
-                self._capture_largest(restore)
+                self._capture_largest(restore, before)
             graph = capture(step, seen.constants, rows.recordings.values())
         except (CannotReplay, torch.OutOfMemoryError) as reason:
             self._keeps = False
@@ -109,20 +109,23 @@ class Steps:
             rows.recordings[key] = graph
             graph()
 
-    def _recorded(self, step: Callable[[], None], restore: Callable[[], None]) -> Replay[None]:
+    def _recorded(
+        self, step: Callable[[], None], restore: Callable[[], None], before: Sequence[tuple[Tensor, Tensor]]
+    ) -> Replay[None]:
         """A step as it was recorded, checked by a second run unless it is like one of another shape."""
         kind, checked = self._rows.step_kind(), self._rows.checked
-        recorded = record(step, again=restore, known=checked.get(kind))
+        changes = [tensor for tensor, _ in before]
+        recorded = record(step, again=restore, known=checked.get(kind), changes=changes)
         checked[kind] = recorded
         return recorded
 
-    def _capture_largest(self, restore: Callable[[], None]) -> None:
+    def _capture_largest(self, restore: Callable[[], None], before: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
         rows = self._rows
         rehearsal = rows.rehearsal(rows.count, rows.length)
         rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
         restore()
-        seen = self._recorded(rehearsal, restore)
+        seen = self._recorded(rehearsal, restore, before)
         restore()
         graph = capture(rows.step(rows.count, rows.length), seen.constants, ())
         rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph

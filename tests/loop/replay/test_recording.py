@@ -1,5 +1,6 @@
 """Recorded steps against the steps themselves; every mistake that a step can make is planted, and must be refused."""
 
+import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -23,9 +24,16 @@ class Memory:
         self.cache = torch.zeros(4, 16)
         self.host_count = 0
         self.replaced = torch.zeros(1)
+        self.filled = torch.zeros(1, dtype=torch.int64)
+        self.addresses = self.filled.data_ptr(), self.count.data_ptr()
 
     def state(self) -> tuple[Tensor, ...]:
         return self.count, self.cache
+
+    def restore(self) -> None:
+        """What `state` was at the beginning."""
+        self.count.zero_()
+        self.cache.zero_()
 
 
 @pytest.fixture
@@ -86,17 +94,11 @@ RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn
     [appends, unpacks, writes_with_operators, attends, selects_with_indices, selects_with_an_array, runs_a_module],
 )
 def test_a_recording_does_what_the_step_does(memory: Memory, step: Callable[[Memory], Tensor]) -> None:
-    start = [tensor.clone() for tensor in memory.state()]
-
-    def again() -> None:
-        for tensor, value in zip(memory.state(), start, strict=True):
-            tensor.copy_(value)
-
-    replay = record(lambda: step(memory), again=again)
-    again()
+    replay = record(lambda: step(memory), again=memory.restore)
+    memory.restore()
     expected = [step(memory).clone() for _ in range(3)]
     after = [tensor.clone() for tensor in memory.state()]
-    again()
+    memory.restore()
     assert all(torch.equal(replay(), value) for value in expected)
     assert all(torch.equal(tensor, value) for tensor, value in zip(memory.state(), after, strict=True))
     addresses = [tensor.data_ptr() for tensor in memory.state()]
@@ -169,9 +171,43 @@ def hides_an_operation(m: Memory) -> Tensor:
         return m.x * 2
 
 
+def fills_through_an_address(m: Memory) -> Tensor:
+    made = torch.empty(1, dtype=torch.int64)
+    ctypes.memset(made.data_ptr(), 1, made.nbytes)
+    return made
+
+
+def fills_through_a_storage(m: Memory) -> Tensor:
+    ctypes.memset(m.filled.untyped_storage().data_ptr(), 1, m.filled.nbytes)
+    return m.filled + m.count
+
+
+def fills_through_dlpack(m: Memory) -> Tensor:
+    made = torch.zeros(4)
+    np.from_dlpack(made)[:] = 1
+    return made + 1
+
+
+def fills_what_it_has_made(m: Memory) -> Tensor:
+    made = torch.empty(1, dtype=torch.int64)
+    with torch._C.DisableTorchFunction():  # as C++ code sees it
+        ctypes.memmove(made.data_ptr(), m.addresses[1], made.nbytes)
+    return made + m.count.add_(1)
+
+
+def fills_what_stays(m: Memory) -> Tensor:
+    ctypes.memmove(m.addresses[0], m.addresses[1], m.filled.nbytes)
+    return m.filled + m.count.add_(1)
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
+        (fills_through_an_address, "reads on the host: data_ptr"),
+        (fills_through_a_storage, "reads on the host: untyped_storage"),
+        (fills_through_dlpack, "reads on the host: __dlpack__"),
+        (fills_what_it_has_made, "its recording gives other values"),
+        (fills_what_stays, "its recording gives other values"),
         (branches, "reads on the host: __bool__"),
         (reads_an_item, "reads on the host: item"),
         (reads_a_list, "reads on the host: tolist"),
@@ -191,7 +227,7 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
     memory: Memory, step: Callable[[Memory], Tensor], reason: str
 ) -> None:
     with pytest.raises(CannotReplay, match=reason):
-        record(lambda: step(memory), again=lambda: None)
+        record(lambda: step(memory), again=memory.restore)
 
 
 def test_what_is_refused_draws_nothing(memory: Memory) -> None:
@@ -232,5 +268,8 @@ def test_steps_of_virtual_gpus_are_recorded_with_what_they_make(memory: Memory) 
             count.zero_()
 
         replay = record(step, again=again)
+        again()
+        table.zero_()
+        replay()
         replay()
         assert table.tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -33,14 +33,17 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each recording so far whether the step ran a second time."""
     seen: list[bool] = []
 
-    def logged(step: Callable[[], Any], *, again: Callable[[], None], known: Replay[Any] | None) -> Replay[Any]:
-        seen.append(False)
+    def logged(step: Callable[[], Any], **arguments: Any) -> Replay[Any]:
+        runs = 0
 
         def noted() -> None:
-            seen[-1] = True
-            again()
+            nonlocal runs
+            runs += 1
+            step()
 
-        return record(step, again=noted, known=known)
+        replay = record(noted, **arguments)
+        seen.append(runs == 2)
+        return replay
 
     monkeypatch.setattr("gen.loop.replay.steps.record", logged)
     return seen
