@@ -20,7 +20,7 @@ _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__fl
 _READING |= {"__dlpack__", "storage", "_typed_storage"}  # which others may write to, too
 _ADDRESSES = {"data_ptr", "const_data_ptr", "untyped_storage"}
 _ARRAY = vars(Tensor)["__cuda_array_interface__"].__get__
-# Triton launches its kernels with addresses, which a graph captures; the others look at alignments, and who shares memory
+# Triton launches its kernels with addresses, which a graph captures; the others look at alignments and overlaps
 _MAY_ASK = {"gen", "torch", "transformers", "triton"}
 
 
