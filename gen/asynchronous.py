@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from gen.arguments import LARGEST
 from gen.calls import Result, read_call, read_submitted
 from gen.engine import runs_in_engines, submit
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, own
 from gen.loop.engine_thread import EngineThread
+from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.results.texts import Completion
@@ -17,7 +18,7 @@ from gen.loop.run_all import run_all
 from gen.models.base import Model
 from gen.models.idle_rows import Idle
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.reading import check_model
+from gen.requests.reading import check_loaded
 from gen.requests.settings import OneArguments, PromptArguments, read_settings
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import EngineStream
@@ -150,7 +151,14 @@ async def agenerate(
     """
     settings = read_settings("agenerate", {"sampler": sampler, **arguments})
     read = partial(
-        read_call, model, prompt, output_type, settings, details=details, num_return_sequences=num_return_sequences
+        read_call,
+        model,
+        prompt,
+        output_type,
+        settings,
+        details=details,
+        num_return_sequences=num_return_sequences,
+        check=check_loaded,
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
@@ -169,12 +177,14 @@ async def agenerate(
 async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     """Run jobs in the model's engine until all have ended; what went wrong with one is in the job."""
     thread = _own_engine(model)
-    feeds = [thread.add(model, job) for job in jobs]
+    feeds: list[Feed] = []
     try:
+        for job in jobs:
+            feeds.append(thread.add(model, job))
         for feed in feeds:
             await feed.arrival(end=True)
             if isinstance(feed.failure, Exception):
-                feed.job.error = feed.failure
+                feed.job.error = own(feed.failure)
             elif feed.failure is not None:
                 raise feed.failure
     finally:
@@ -186,7 +196,7 @@ def _own_engine(model: Model) -> EngineThread:
     """The model's own engine, made at the first call, and made anew where it was closed or has failed."""
     idle: Any = getattr(model, "idle", None)
     if not isinstance(idle, Idle):
-        check_model(model)
+        check_loaded(model)
         raise ArgumentError(
             f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
             "gen.Engine of it."

@@ -15,10 +15,9 @@ from gen.models.base import Model, RecommendsSampler
 from gen.requests.constraining import constrained, read_constraints
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
-from gen.requests.reading import check_model, read_requests
+from gen.requests.reading import check_loaded, check_model, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings
-from gen.requests.stops import is_list_for_each
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 
@@ -88,14 +87,18 @@ def read_call(
     *,
     details: bool = False,
     num_return_sequences: int = 1,
+    check: Callable[[Model], object] = check_model,
 ) -> Call:
     """The arguments of `gen.generate`, which says what they are, checked.
 
+    Args:
+        check: of the model; `check_loaded` where it is checked again once the requests join a batch.
     Raises:
         ArgumentError: one of them cannot be used.
         ConstraintError: an output type cannot be held to.
         ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
     """
+    check(model)
     prompts, batch = split_prompts(prompt)
     if not batch:
         _refuse_lists(settings)
@@ -111,14 +114,23 @@ def read_call(
     return Call([constrained(model, *pair) for pair in pairs], batch, returned, details)
 
 
-def read_one(function: str, model: Model, prompt: Prompt, output_type: Any, settings: Settings) -> Request:
+def read_one(
+    function: str,
+    model: Model,
+    prompt: Prompt,
+    output_type: Any,
+    settings: Settings,
+    check: Callable[[Model], object] = check_model,
+) -> Request:
     """The arguments of a function that continues one prompt with one text, checked.
 
     Args:
         function: its name, for errors.
+        check: as of `read_call`.
     Raises:
         ArgumentError, ModelError: as of `read_call`; or the prompt is a list of prompts, or makes several texts.
     """
+    check(model)
     prompts, batch = split_prompts(prompt)
     if batch:
         raise ArgumentError(f"{function} takes one prompt; use generate for a list.")
@@ -139,9 +151,9 @@ def read_submitted(
     Returns:
         The request, and what to call in another thread for the one to run in its place; None where this is it.
     """
-    check_model(model)
+    check_loaded(model)
     constraint = None if output_type is None else compiled_before(model, output_type)
-    request = read_one(function, model, prompt, constraint, settings)
+    request = read_one(function, model, prompt, constraint, settings, check_loaded)
     if output_type is None or constraint is not None:
         return request, None
     plan = read_plan(output_type)
@@ -157,11 +169,6 @@ def _refuse_lists(settings: Settings) -> None:
                 f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
                 f"the list, or the prompt as a list of one. Got {show(given)}"
             )
-    if is_list_for_each(settings.stop):
-        raise ArgumentError(
-            "stop has lists or None in it, one for each prompt of a list, and the prompt is a single one; give stop as "
-            f"a list of strings, or the prompt as a list of one. Got {show(settings.stop)}"
-        )
 
 
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:

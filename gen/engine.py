@@ -123,12 +123,12 @@ def submit(
             f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; {what} through "
             "gen.generate, or gen.agenerate from asyncio."
         )
-    job = new_job(model, request, streamed=True)
+    job = new_job(model, request)
     if constrain is None:
         return EngineStream(thread.add(model, job), owner)
 
     def prepare() -> None:
         job.request = constrain(request)
-        job.takers = new_job(model, job.request, streamed=True).takers
+        job.takers = new_job(model, job.request).takers
 
     return EngineStream(thread.add(model, job, prepare), owner)

@@ -3,14 +3,17 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from copyreg import __newobj__  # type: ignore[attr-defined]
 from difflib import get_close_matches
 from numbers import Integral, Rational, Real
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from gen.loop.results.texts import Completion
+
+E = TypeVar("E", bound=BaseException)
 
 
 class _Pickled(BaseException):
@@ -117,6 +120,18 @@ class _Short(Repr):
         half = (self.maxother - 3) // 2
         short = text if len(text) <= self.maxother else f"{text[:half]}...{text[-half:]}"
         return short if "\n" not in text else f"<{type(x).__name__}>"
+
+
+def own(error: E) -> E:
+    """An error once more, for one more of those who get it: to raise it changes its traceback and context."""
+    try:
+        made = copy(error)
+    except Exception:  # a class of the user's, which is made from other arguments than its `args`
+        made = type(error).__new__(type(error), *error.args)
+        vars(made).update(vars(error))
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made.with_traceback(error.__traceback__)
 
 
 def show(value: object, longest: int = 80) -> str:

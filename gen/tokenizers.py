@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from inspect import signature
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gen.arguments import check_text, read_token_ids, read_whole
 from gen.errors import ArgumentError
+from gen.forking import new_lock
 from gen.token_spelling import spelled_tokens
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._token_bytes: list[bytes] | None = None
-        self._reading = Lock()
-        self._encoding = Lock()  # fast tokenizers set their truncation at a call, and fail if another thread does too
+        self._reading = new_lock()
+        self._encoding = (
+            new_lock()
+        )  # fast tokenizers set their truncation at a call, and fail if another thread does too
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self.added_ids = frozenset(tokenizer.get_added_vocab().values())
 
@@ -130,11 +132,11 @@ class Tokenizer:
             return list(self._token_bytes)
 
     def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
-        """The special tokens that stop strings or regexes name, by id: decoding leaves them out of the text."""
+        """The special tokens that stop strings name, by id: decoding leaves them out of the text."""
         named = {
             token_id: text
             for token_id, text in (self.special_tokens.items() if stops else ())
-            if any(text in stop or re.escape(text) in stop for stop in stops)
+            if any(text in stop for stop in stops)
         }
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 
@@ -153,46 +155,47 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Decodes new tokens one at a time; the pieces joined are decode(prompt + new) without the prompt's part.
+    """Decodes new tokens as they come; the pieces joined are decode(prompt + new) without the prompt's part.
 
-    A character whose bytes are spread over tokens comes out whole, with its last token. Each token is decoded with
-    those before it back to the last finished character, because some tokenizers drop a leading space otherwise.
+    A character whose bytes are spread over tokens comes out whole, with its last token. Each token is decoded with some
+    of those before it, back to a finished character, because some tokenizers drop a leading space otherwise.
     Source: the prefix and read offsets of text-generation-inference.
     """
 
     _CONTEXT = 8  # tokens of the prompt that a decoder may look back on
+    _LONGEST = 24  # tokens that are decoded at once, before the context is chosen anew
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         start = max(0, len(prompt_ids) - self._CONTEXT)
         while start and tokenizer.decode(prompt_ids[start:]).startswith(_UNFINISHED):
             start -= 1  # the cut is within a character
-        self._context = list(prompt_ids[start:])
-        self._before = tokenizer.decode(self._context)
-        self._pending: list[int] = []
+        self._window = list(prompt_ids[start:])  # what is decoded anew with each token: a context, and what follows
+        self._before = tokenizer.decode(self._window)
+        self._pending: list[int] = []  # the last tokens of the window, which have given no text yet
 
-    def push(self, token_id: int) -> str:
-        """The text that this token completes; empty while a character is unfinished."""
-        self._pending = [*self._pending, token_id]
-        text = self._tokenizer.decode(self._context + self._pending)
+    def push(self, *token_ids: int) -> str:
+        """The text that these tokens complete; empty while a character is unfinished."""
+        self._window, self._pending = [*self._window, *token_ids], [*self._pending, *token_ids]
+        text = self._tokenizer.decode(self._window)
         piece = self._new(text)
         if not piece or piece.endswith(_UNFINISHED):
             return ""
         # a prompt may end within a character; then the context has to stay until the next piece
-        self._context = self._pending if text.startswith(self._before) else self._context + self._pending
-        self._before = self._tokenizer.decode(self._context)
-        self._pending = []
+        if len(self._window) > self._LONGEST and text.startswith(self._before):
+            self._window = self._pending
+            text = self._tokenizer.decode(self._window)
+        self._before, self._pending = text, []
         return piece
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of all tokens at once, instead of `push` for each and `flush`."""
-        return self._new(self._tokenizer.decode([*self._context, *token_ids]))
+        return self._new(self._tokenizer.decode([*self._window, *token_ids]))
 
     def flush(self) -> str:
         """What is left at the end: an unfinished character shows as U+FFFD."""
-        text = self._tokenizer.decode(self._context + self._pending)
-        self._context, self._pending = self._context + self._pending, []
-        piece, self._before = self._new(text), text
+        text = self._tokenizer.decode(self._window)
+        piece, self._before, self._pending = self._new(text), text, []
         return piece
 
     def _new(self, text: str) -> str:
@@ -214,9 +217,9 @@ class ByteDetokenizer:
         self._tokens = tokens
         self._pending = b""  # of a character that is not finished
 
-    def push(self, token_id: int) -> str:
+    def push(self, *token_ids: int) -> str:
         """See `Detokenizer.push`."""
-        data = self._pending + self._tokens[token_id]
+        data = self._pending + b"".join(self._tokens[token_id] for token_id in token_ids)
         piece, used = codecs.utf_8_decode(data, "replace", False)
         self._pending = data[used:]
         return piece

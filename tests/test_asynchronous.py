@@ -2,11 +2,15 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 import gen
+from gen.loop.engine_thread import EngineThread
+from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
@@ -155,3 +159,58 @@ def test_a_cancelled_search_in_a_worker_thread_ends() -> None:
 
     asyncio.run(run())  # waits for the worker thread
     assert model.steps <= 4
+
+
+def test_an_error_while_prompts_join_leaves_none_of_them_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GatedModel()
+    joined: list[Feed] = []
+    add = EngineThread.add
+
+    def limited(self: EngineThread, *given: Any) -> Feed:
+        if len(joined) == 2:
+            raise gen.EngineClosed("closed meanwhile")
+        joined.append(add(self, *given))
+        return joined[-1]
+
+    monkeypatch.setattr(EngineThread, "add", limited)
+    with pytest.raises(gen.EngineClosed, match="closed meanwhile"):
+        asyncio.run(gen.agenerate(model, ["a", "b", "c"]))
+    assert [feed.job.cancelled for feed in joined] == [True, True]
+    model.open()
+    model.idle.clear()
+
+
+def test_a_process_that_is_forked_makes_an_engine_of_its_own_and_does_not_wait_for_the_others() -> None:
+    program = """
+import asyncio, os, threading, torch, gen
+from tests.helpers.engines import GatedModel
+torch.set_num_threads(1)
+model = GatedModel()
+engine = gen.Engine(model)
+stream = engine.submit("a")
+own = gen.astream(model, "a")
+model.begun.acquire()
+lock = model.tokenizer._encoding  # another thread is within the tokenizer
+holder = threading.Thread(target=lock.acquire); holder.start(); holder.join()
+child = os.fork()
+if child == 0:
+    model.open()
+    told = []
+    for call in (lambda: engine.submit("b"), lambda: list(stream), stream.completion, lambda: list(own)):
+        try:
+            call()
+        except gen.EngineClosed as error:
+            told.append("belongs to the process that this one was forked from; make another one." in str(error))
+    engine.close()
+    with gen.Engine(model) as other:
+        told.append("".join(other.submit("c")) == "hello")
+    told.append(asyncio.run(gen.agenerate(model, "d")) == "hello")
+    os._exit(0 if told == [True] * 6 else 1)
+lock.release()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+model.open()
+print("".join(stream), "".join(own))
+engine.close()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert run.stdout == "0\nhello hello\n", run.stderr

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.loop.results import top_tokens
 from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers.backends import choosing
+from gen.streaming import EngineStream
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
 
@@ -275,10 +278,13 @@ def test_a_loop_that_fails_tells_everybody_and_takes_no_more() -> None:
                 await reader
 
     asyncio.run(read())
-    with pytest.raises(ZeroDivisionError):
-        "".join(streams[0])
-    with pytest.raises(ZeroDivisionError):
-        streams[0].completion()
+    errors = []
+    for stream in streams:
+        for of in (list, EngineStream.completion):
+            with pytest.raises(ZeroDivisionError, match="no step") as caught:
+                of(stream)
+            errors.append(caught.value)
+    assert len(set(map(id, errors))) == 2 * len(streams)  # each reader has its own, which it may change
     with pytest.raises(gen.EngineClosed, match=r"has failed \(ZeroDivisionError: no step\); make another one"):
         engine.submit("e")
     engine.close()
@@ -370,8 +376,10 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
     assert threading.active_count() == threads
 
 
-def test_functions_of_requests_that_are_over_are_not_run_any_more() -> None:
+def test_what_only_requests_that_are_over_have_asked_for_is_not_done_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions and likeliest tokens; their streams are still there."""
     calls: list[str] = []
+    likeliest = choosing.likeliest
 
     def named(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
@@ -380,17 +388,22 @@ def test_functions_of_requests_that_are_over_are_not_run_any_more() -> None:
 
         return processor
 
+    def looked_for(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        calls.append("likeliest")
+        return likeliest(logits, count)
+
+    monkeypatch.setattr(top_tokens, "likeliest", looked_for)
     model = GatedModel("hello " * 9)
     with gen.Engine(model, rows=2) as engine:
         long = engine.submit("x", logits_processors=[named("long")])
-        for name in "abc":
-            short = engine.submit("y", max_new_tokens=2, logits_processors=[named(name)])
-            model.gate.release(5)  # the step that has begun, those before its prompt is read, and its own
-            assert short.completion().text == "he"
-            del short
-        last = engine.submit("y", max_new_tokens=3)
-        model.gate.release(5)
-        assert next(last).startswith("h")
+        short = [
+            engine.submit("y", max_new_tokens=2, logits_processors=[named("short")]),
+            engine.submit("y", max_new_tokens=2, top_logprobs=3),
+        ]
+        for stream in short:
+            model.gate.release(3)
+            assert stream.completion().text == "he"
+        assert {"long", "short", "likeliest"} == set(calls)
         calls.clear()
         model.open()
         assert long.completion().text == "hello " * 9

@@ -198,11 +198,9 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
 
 def read_stops(stops: list[str] | None) -> list[str]:
     """The stop strings, their escapes resolved."""
-    from gen.requests import stops as reading
+    from gen.loop.results import stop_strings
 
-    given = [unescape(text) for text in stops or ()]
-    reading.read_stops(given)
-    return given
+    return list(stop_strings.read_stops([unescape(text) for text in stops or ()]))
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}

@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +13,7 @@ from gen.constraints.plans import Plan, read_plan
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
+from gen.forking import new_lock
 from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.reading import check_loaded
@@ -22,7 +22,7 @@ from gen.tokenizers import Tokenizer
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
 _MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
 _kept: WeakKeyDictionary[Tokenizer, OrderedDict[Hashable, Constraint]] = WeakKeyDictionary()
-_changing = Lock()
+_changing = new_lock()
 
 
 def compile(model: Model, output_type: Any) -> Constraint:

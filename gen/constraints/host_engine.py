@@ -3,12 +3,12 @@
 It never raises: after every call its matchers are asked whether they have failed.
 """
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
 
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
+from gen.forking import new_lock
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -113,7 +113,7 @@ class _Bytes:
 
 
 _tokenizers: WeakKeyDictionary[Vocabulary, Any] = WeakKeyDictionary()
-_making = Lock()
+_making = new_lock()
 
 
 def _tokenizer_of(vocabulary: Vocabulary) -> "LLTokenizer":

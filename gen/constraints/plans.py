@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from gen.constraints import grammars
@@ -20,6 +19,7 @@ from gen.constraints.output_types import Choice, Grammar, JsonSchema, regex
 from gen.constraints.schema import schema_table, string_table
 from gen.constraints.type_keys import TypeKey
 from gen.errors import ConstraintError, show
+from gen.forking import new_lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _type_plan(output_type: Any) -> Plan:
 
 _MOST_READ = 64
 _read: OrderedDict[tuple[Hashable, ...], tuple[TypeKey, Plan]] = OrderedDict()
-_changing = Lock()
+_changing = new_lock()
 
 
 def _new_type_plan(output_type: Any) -> Plan:

@@ -100,9 +100,17 @@ class Batch:
 
     def _free(self) -> None:
         """Free the rows of what is over, and tell jobs that were cancelled."""
-        for slot in self._slots.free():
+        gone = self._slots.free()
+        for slot in gone:
             if slot.job.cancelled:
                 slot.job.finish()
+        if gone:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Do no more what only requests that are over have asked for."""
+        rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
+        self._rows.keep(rows, {slot.job.request for slot in self._live})
 
     def _admit(self) -> None:
         """Fill free rows, reading at most so many tokens, so that running rows do not wait long."""
@@ -205,6 +213,7 @@ class Batch:
         if passed_on:
             raise error
         self._rows.forget_failure()
+        self._keep()
         if len(jobs) == 1:
             jobs[0].fail(error)
             return

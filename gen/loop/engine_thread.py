@@ -2,7 +2,8 @@
 
 import atexit
 import logging
-from collections import deque
+import os
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,6 +11,7 @@ from threading import Lock, Thread, current_thread
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
+from gen.forking import new_lock
 from gen.loop.feed import Feed, wake
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
@@ -36,12 +38,13 @@ class EngineThread:
     def __init__(self, owner: object, options: Options, *, max_waiting: int) -> None:
         assert options.rows is not None  # tells mypy
         self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
-        self._lock = Lock()  # of what waits; finalisers never take it
-        self._waiting: deque[tuple[Model, Feed]] = deque()
-        self._preparing: list[Feed] = []
+        self._lock = new_lock()  # of what waits; finalisers never take it
+        self._waiting: OrderedDict[Feed, Model] = OrderedDict()
+        self._preparing: set[Feed] = set()
         self._preparers = ThreadPoolExecutor(_PREPARERS, "gen engine prepares")
         self._running: list[Feed] = []
-        self._some_cancelled = self._closed = False
+        self._cancelled: deque[Feed] = deque()  # and not yet looked at
+        self._closed = False
         self._failure = ""
         self._asleep = Lock()  # held while there is nothing to do: unlike an event, finalisers may change it
         self._asleep.acquire()
@@ -77,19 +80,26 @@ class EngineThread:
                     f"{self._rows} requests run and {self._max_waiting} wait, as many as may; ask again later."
                 )
             if prepare is None:
-                self._waiting.append((model, feed))
+                self._waiting[feed] = model
             else:
-                self._preparing.append(feed)
+                self._preparing.add(feed)
                 self._preparers.submit(self._prepare, model, feed, prepare)
         self._wake()
         return feed
 
     def close(self) -> None:
-        """Take no more, end what there is with `EngineClosed`, and wait for the thread, a step at most."""
+        """Take no more, end what there is with `EngineClosed`, and wait for the thread: a step at most, and one part
+        of a prompt."""
         self._finalizer.detach()
         self._stop()
         if current_thread() is not self._thread:
             self._thread.join()
+
+    def after_fork(self) -> None:
+        """In a process that was forked: the thread is the other process's, and so are its requests."""
+        self._failure = "belongs to the process that this one was forked from"
+        self._finalizer.detach()
+        self._end_all(EngineClosed(f"the engine {self._failure}; make another one."))
 
     def _prepare(self, model: Model, feed: Feed, prepare: Callable[[], object]) -> None:
         """Run what comes before a request can wait, in a thread of its own kind."""
@@ -103,9 +113,10 @@ class EngineThread:
                 return
             self._preparing.remove(feed)
             if not feed.job.ended:
-                self._waiting.append((model, feed))
+                self._waiting[feed] = model
         if feed.job.ended:
-            wake([feed.put()])
+            feed.job.finish()
+            wake(feed.sleepers())
         else:
             self._wake()
 
@@ -121,17 +132,17 @@ class EngineThread:
         with suppress(RuntimeError):  # it is awake
             self._asleep.release()
 
-    def _on_cancel(self) -> None:
-        self._some_cancelled = True
+    def _on_cancel(self, feed: Feed) -> None:
+        self._cancelled.append(feed)
         self._wake()
 
     def _drop_cancelled(self) -> None:
         """Those who wait and were cancelled never start; the lock is held."""
-        self._some_cancelled = False
-        gone = [feed for _, feed in self._waiting if feed.job.cancelled]
-        if gone:
-            self._waiting = deque(waiting for waiting in self._waiting if waiting[1] not in gone)
-            wake(feed.put() for feed in gone)
+        while self._cancelled:
+            feed = self._cancelled.popleft()
+            if self._waiting.pop(feed, None) is not None:
+                feed.job.finish()
+                wake(feed.sleepers())
 
     def _run(self) -> None:
         """The thread."""
@@ -144,40 +155,60 @@ class EngineThread:
             logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
             self._failure = f"has failed ({type(failure).__name__}: {failure})"
             error = failure
+        self._end_all(error)
+
+    def _end_all(self, error: BaseException) -> None:
+        """Take no more, and let what there is end with an error."""
         with self._lock:
             self._closed = True
-            left = [*self._running, *(feed for _, feed in self._waiting), *self._preparing]
-            self._running, self._preparing = [], []
+            left = [*self._running, *self._waiting, *self._preparing]
+            self._running = []
+            self._preparing.clear()
             self._waiting.clear()
         self._preparers.shutdown(wait=False, cancel_futures=True)
-        wake(feed.fail(error) for feed in left)
+        wake(sleeper for feed in left for sleeper in feed.fail(error))
 
     def _work(self) -> None:
         """Run until nothing is left to do, and give the rows back."""
         runner: Runner | None = None
         while not self._closed:
-            for model, job in self._join():
-                if runner is None:
-                    runner = Runner(model, [job], self._options, rows=self._rows)
-                else:
-                    runner.add(job)
-            if runner is None or not self._running:
+            runner = self._begin(runner, self._join())
+            if not self._running:
                 break
-            runner.advance()
-            wake(feed.put() for feed in self._running)
-            self._running = [feed for feed in self._running if not feed.over]
+            if runner is not None:
+                runner.advance()
+            self._tell()
         if runner is not None:
             runner.close()
 
+    def _begin(self, runner: Runner | None, joining: list[tuple[Model, Job]]) -> Runner | None:
+        """Let jobs join what runs; what goes wrong with that is their own error."""
+        while runner is None and joining:
+            model, job = joining.pop(0)
+            try:
+                runner = Runner(model, [job], self._options, rows=self._rows)
+            except Exception as error:
+                job.fail(error)
+        if runner is not None and joining:
+            runner.join([job for _, job in joining])
+        return runner
+
+    def _tell(self) -> None:
+        """Wake the readers of texts that have grown, and let go of those that are over."""
+        wake([sleeper for feed in self._running for sleeper in feed.sleepers()])
+        if any(feed.over for feed in self._running):
+            self._running = [feed for feed in self._running if not feed.over]
+
     def _join(self) -> list[tuple[Model, Job]]:
         """Those who have waited longest, for as many as have a row; the others may still be cancelled."""
-        taken = sum(not (feed.job.ended or feed.job.launched_all) for feed in self._running)
+        if not (self._waiting or self._cancelled):
+            return []
+        free = self._rows - sum(not (feed.job.ended or feed.job.launched_all) for feed in self._running)
         with self._lock:
-            if self._some_cancelled:
-                self._drop_cancelled()
-            joining = [self._waiting.popleft() for _ in range(min(self._rows - taken, len(self._waiting)))]
-            self._running += [feed for _, feed in joining]
-        return [(model, feed.job) for model, feed in joining]
+            self._drop_cancelled()
+            joining = [self._waiting.popitem(last=False) for _ in range(min(free, len(self._waiting)))]
+            self._running += [feed for feed, _ in joining]
+        return [(model, feed.job) for feed, model in joining]
 
 
 _threads: WeakSet[EngineThread] = WeakSet()
@@ -188,3 +219,11 @@ def _close_all() -> None:
     """No thread computes while the interpreter ends, which torch does not survive."""
     for thread in list(_threads):
         thread.close()
+
+
+def _after_fork() -> None:
+    for thread in list(_threads):
+        thread.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

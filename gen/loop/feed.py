@@ -1,14 +1,19 @@
-"""A text on its way from the engine's thread to its readers, in threads and in event loops; nobody waits for them."""
+"""A text on its way from the engine's thread to its readers, in threads and in event loops; nobody waits for them.
+
+The engine's thread looks at each turn whether a reader waits; what the text says is decoded by who reads it.
+"""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from threading import Condition
+from threading import Lock
 
+from gen.errors import own
 from gen.loop.jobs import Job
 from gen.loop.results.texts import Text
 
-Sleeper = tuple[asyncio.AbstractEventLoop, asyncio.Event]  # a reader in an event loop that waits for more
+Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
 
 
 class Feed:
@@ -18,101 +23,119 @@ class Feed:
         wake: lets the thread look again; may be called at any moment, by a finaliser too.
 
     Attributes:
+        over: whether nothing more will come.
         failure: what ended it, through no fault of the request.
     """
 
-    def __init__(self, job: Job, wake: Callable[[], object]) -> None:
+    def __init__(self, job: Job, wake: Callable[["Feed"], object]) -> None:
         self.job, self._wake = job, wake
-        self._changed = Condition()  # of what follows
-        self._unread = ""
-        self._over = False
+        job.done = self._end
+        self.over = False
         self.failure: BaseException | None = None
-        self._sleepers: list[Sleeper] = []
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will come."""
-        return self._over
+        self._reading = Lock()  # of readers alone
+        self._for_more: deque[Sleeper] = deque()
+        self._for_end: deque[Sleeper] = deque()
 
     @property
     def ended(self) -> bool:
         """Whether it is over, and not because it was cancelled."""
         job = self.job
         failed = self.failure is not None or job.error is not None
-        return self._over and (failed or all(taker.ended for taker in job.takers))
+        return self.over and (failed or all(taker.ended for taker in job.takers))
 
     def take(self) -> str | None:
-        """What has come since the last call; "" where it is over, None where nothing has come yet."""
-        with self._changed:
-            piece, self._unread = self._unread, ""
-            return piece if piece or self._over else None
+        """What has come since the last call; "" where it is over, None where nothing has come yet.
+
+        Raises:
+            Exception: of a tokenizer; the request ends with it.
+        """
+        over = self.over  # before the text is read
+        with self._reading:
+            try:
+                piece = "".join([text.read() for text in self._texts])
+            except Exception as error:
+                self.failure = error
+                self.cancel()
+                raise
+        return piece if piece or over else None
 
     def check(self) -> None:
-        """Raise what went wrong, if something did, with this request or with the engine."""
-        errors = [self.failure, self.job.error, *(text.error for text in self._texts)]
-        for error in errors:
+        """Raise what went wrong, if something did, with the request or the engine; each time an error of its own."""
+        for error in (self.failure, self.job.error, *(text.error for text in self._texts)):
             if error is not None:
-                raise error
+                raise own(error)
 
     def wait(self, *, end: bool = False) -> None:
-        """Wait for the next piece, or for the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready(end))
+        """Wait for more, or for the end."""
+        while not self._ready(end):
+            waiting = Lock()
+            waiting.acquire()
+            if self._sleeps((None, waiting.release), end):
+                waiting.acquire()
 
     async def arrival(self, *, end: bool = False) -> None:
         """As `wait`, in an event loop."""
-        while True:
-            with self._changed:
-                if self._ready(end):
-                    return
-                event = asyncio.Event()
-                self._sleepers.append((asyncio.get_running_loop(), event))
-            await event.wait()
+        while not self._ready(end):
+            event = asyncio.Event()
+            if self._sleeps((asyncio.get_running_loop(), event.set), end):
+                await event.wait()
 
     def cancel(self) -> None:
         """Nobody wants it any more: its row is free by the next step. Takes no lock, since finalisers call it."""
-        if not self._over:
+        if not self.over:
             self.job.cancelled = True
-            self._wake()
-
-    def put(self) -> list[Sleeper]:
-        """Add what its text has grown by, in the engine's thread; whom to wake."""
-        over = self.job.ended  # before the text is read
-        piece = "".join(text.read() for text in self._texts)
-        return self._put(piece, over) if piece or over else []
+            self._wake(self)
 
     def fail(self, error: BaseException) -> list[Sleeper]:
         """Nothing more will come, through no fault of the request; whom to wake."""
         self.failure = error
-        return self._put("", over=True)
+        self._end(self.job)
+        return self.sleepers()
+
+    def sleepers(self) -> list[Sleeper]:
+        """Who waits for what has come; they are told once."""
+        found: list[Sleeper] = []
+        if self._for_more and self._ready(end=False):
+            _move(self._for_more, found)
+        if self._for_end and self.over:
+            _move(self._for_end, found)
+        return found
 
     @property
     def _texts(self) -> list[Text]:
         return [text for taker in self.job.takers for text in taker.texts]
 
-    def _put(self, piece: str, over: bool) -> list[Sleeper]:
-        with self._changed:
-            self._unread += piece
-            self._over = over
-            self._changed.notify_all()
-            sleepers, self._sleepers = self._sleepers, []
-            return sleepers
+    def _end(self, job: Job) -> None:
+        self.over = True
 
     def _ready(self, end: bool) -> bool:
-        return self._over or (bool(self._unread) and not end)
+        return self.over or (not end and any(text.grown for text in self._texts))
+
+    def _sleeps(self, sleeper: Sleeper, end: bool) -> bool:
+        """Let a reader be woken; whether it is to wait, since nothing has come in the meantime."""
+        (self._for_end if end else self._for_more).append(sleeper)
+        return not self._ready(end)
 
 
-def wake(sleepers: Iterable[list[Sleeper]]) -> None:
-    """Wake readers in event loops: one call a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Event]] = {}
-    for some in sleepers:
-        for loop, event in some:
-            by_loop.setdefault(loop, []).append(event)
-    for loop, events in by_loop.items():
+def wake(sleepers: Iterable[Sleeper]) -> None:
+    """Wake readers: one call an event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
+    for loop, wakes in sleepers:
+        if loop is None:
+            wakes()
+        else:
+            by_loop.setdefault(loop, []).append(wakes)
+    for loop, some in by_loop.items():
         with suppress(RuntimeError):  # the event loop is closed, and its readers are gone
-            loop.call_soon_threadsafe(_set_all, events)
+            loop.call_soon_threadsafe(_call_all, some)
 
 
-def _set_all(events: list[asyncio.Event]) -> None:
-    for event in events:
-        event.set()
+def _call_all(functions: list[Callable[[], object]]) -> None:
+    for function in functions:
+        function()
+
+
+def _move(source: deque[Sleeper], target: list[Sleeper]) -> None:
+    """Readers may add themselves meanwhile, and are moved too."""
+    while source:
+        target.append(source.popleft())

@@ -131,14 +131,10 @@ class Job:
             done(self)
 
 
-def new_job(model: Model, request: Request, *, streamed: bool = False) -> Job:
-    """A request that has not begun.
-
-    Args:
-        streamed: whether somebody reads its text while it grows.
-    """
+def new_job(model: Model, request: Request) -> Job:
+    """A request that has not begun."""
     kind = kind_of_search(request.sampler)
-    texts = [Text(request, sample, model.tokenizer, streamed=streamed) for sample in range(len(request.seeds))]
+    texts = [Text(request, sample, model.tokenizer) for sample in range(len(request.seeds))]
     return Job(request, kind.takers(texts), width=kind.width)
 
 

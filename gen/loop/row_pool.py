@@ -5,7 +5,7 @@ memory is out meanwhile it is tried again with 20. At the end the model keeps th
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -60,10 +60,18 @@ class RowPool:
         self.least, self.length = least, length
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
-        checked = model.check() if isinstance(model, Checked) else None
-        self._rests_on = None if checked is None else (checked, settings_of_the_process())
+        self._rests_on = self.look()
         self._streams = Streams(model.placement)
         self._warned = False
+
+    def look(self) -> Hashable:
+        """What recorded steps rest on now; None where that is not known.
+
+        Raises:
+            ModelError: the model can no longer be run as it was taken.
+        """
+        checked = self._model.check() if isinstance(self._model, Checked) else None
+        return None if checked is None else (checked, settings_of_the_process())
 
     @property
     def replayable(self) -> bool:

@@ -1,6 +1,6 @@
 """The rows of a batch with all that the loop keeps of them on the device, and the step that changes it."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import chain
 
 import torch
@@ -18,7 +18,7 @@ from gen.loop.searches.search import Search
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
-from gen.stages.stage import Follower, Stage
+from gen.stages.stage import Follower, RunsFunctions, Stage
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
 
@@ -56,6 +56,7 @@ class RowSet:
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
+        self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
         self.kind, self.count, self.length = kind, count, length
         self.streams = streams
         self.rests_on: Hashable = None
@@ -133,6 +134,13 @@ class RowSet:
             logits = logits.repeat_interleave(each, 0)
         self.prepare(rows)
         self._choose(logits, rows, self.length)
+
+    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+        """These rows, of these requests, alone go on: functions that the others asked for are not run any more."""
+        self._tops.keep(requests)
+        for stage in self._run_functions:
+            stage.keep(rows, requests)
+        self._history.wanted = self._history.wanted and any(stage.key() is not None for stage in self.stages)
 
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
         """Read a part of a prompt that is not its last one; `start` tokens have been read before."""

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Self
 
-from gen.errors import ModelError, ResultError
+from gen.errors import ModelError, ResultError, own
 from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import is_out_of_memory
@@ -63,6 +63,17 @@ class Runner:
         """See `Batch.add`; a job that has too many texts for the rows runs part by part."""
         for part in job.split(self._model, self._rows.count):
             self._batch.add(part)
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        """Let jobs join what runs; they fail if the model can no longer be run as it was taken."""
+        try:
+            self._pool.look()
+        except ModelError as error:
+            for job in jobs:
+                job.fail(own(error))
+        else:
+            for job in jobs:
+                self.add(job)
 
     def advance(self) -> None:
         """See `Batch.advance`; after an error rows begin anew with what their texts have.

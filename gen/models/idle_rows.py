@@ -1,10 +1,13 @@
 """What a model keeps from call to call: one set of rows that no call uses, with what was recorded on it; an engine."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from threading import Lock
+from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
 import torch
+
+from gen.forking import new_lock
 
 T = TypeVar("T")
 
@@ -24,37 +27,46 @@ E = TypeVar("E", bound=Closable)
 class Idle(Generic[T]):
     """Holds at most one thing, and one engine; threads may take and put at any time.
 
+    Taking and putting need no lock: finalisers do it, wherever a thread is.
+
     Attributes:
         token_bytes: what a token of a row takes on each device; None until rows have been filled.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._kept: T | None = None
+        self._kept: deque[T] = deque(maxlen=1)
         self._engine: Closable | None = None
+        self._changing = new_lock(RLock)  # of the engine; nothing is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
 
     def take(self) -> T | None:
         """What is kept, which is then the caller's alone; None if there is nothing."""
-        with self._lock:
-            kept, self._kept = self._kept, None
-        return kept
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None
 
     def put(self, thing: T) -> None:
         """Keep this, instead of what was there."""
-        with self._lock:
-            self._kept = thing
+        self._kept.append(thing)
 
     def engine(self, make: Callable[[], E]) -> E:
         """The model's engine, which is made at the first call, and anew when it has closed."""
-        with self._lock:
-            if self._engine is None or self._engine.closed:
-                self._engine = make()
-            return self._engine  # type: ignore[return-value]  # engines are of one kind
+        made: E | None = None
+        while True:
+            with self._changing:
+                if made is not None and (self._engine is None or self._engine.closed):
+                    self._engine = made
+                engine = self._engine
+            if engine is not None and not engine.closed:
+                if made is not None and made is not engine:  # another thread was first
+                    made.close()
+                return engine  # type: ignore[return-value]  # engines are of one kind
+            made = make()
 
     def clear(self) -> None:
         """Keep nothing: close the engine, which gives its rows back, and drop those."""
-        with self._lock:
+        with self._changing:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

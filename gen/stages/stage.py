@@ -1,6 +1,6 @@
 """What changes logits between the model and the search: one interface for penalties, constraints, users' functions."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -38,6 +38,14 @@ class Stage(Protocol):
 
     def tensors(self) -> Iterable[Tensor]:
         """All that belongs to rows, rows first."""
+
+
+@runtime_checkable
+class RunsFunctions(Stage, Protocol):
+    """A stage that runs what requests have brought along, for as long as one of them goes on."""
+
+    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+        """These rows, of these requests, alone go on: what the others asked for is not done any more."""
 
 
 @runtime_checkable

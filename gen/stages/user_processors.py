@@ -1,7 +1,6 @@
 """The user's own logits processors, run as a stage: functions of the tokens so far and the logits."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from weakref import WeakSet
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -41,7 +40,6 @@ class UserProcessors:
     def begin(self) -> None:
         """See `gen.stages.stage.Stage.begin`."""
         self._lists: _Lists = {}
-        self._askers: WeakSet[Request] = WeakSet()  # what goes with the last of them is not run any more
         self._begun = False  # whether rows have been admitted
         self._somewhere = False  # whether some of them did not
 
@@ -56,13 +54,9 @@ class UserProcessors:
         self._asked[rows] = [ids for ids in asked for _ in range(each)]
         self._lengths[rows] = [len(read) for read in tokens for _ in range(each)]
         known = set(self._lists)
-        wanted_still = set(map(_ids, self._askers))
-        self._lists = {ids: one for ids, one in self._lists.items() if ids in wanted_still}
         for ids, request in zip(asked, requests, strict=True):
-            if ids:
-                self._askers.add(request)
-                if ids not in self._lists:
-                    self._lists[ids] = self._list(request)
+            if ids and ids not in self._lists:
+                self._lists[ids] = self._list(request)
         for number, wanted in enumerate(asked):
             own = slice(rows.start + number * each, rows.start + (number + 1) * each)
             for ids, (_, mine) in self._lists.items():
@@ -70,6 +64,13 @@ class UserProcessors:
         new = self._begun and known != set(self._lists)
         self._somewhere = self._somewhere or new or len(self._lists) > 1 or not all(asked)
         self._begun = True
+
+    def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
+        """See `gen.stages.stage.RunsFunctions.keep`."""
+        if self._lists:
+            self._asked = [ids if row in rows else () for row, ids in enumerate(self._asked)]
+            wanted = set(map(_ids, requests))
+            self._lists = {ids: one for ids, one in self._lists.items() if ids in wanted}
 
     def _list(self, request: Request) -> tuple[tuple[LogitsProcessor, ...], Tensor]:
         """A request's functions with no row of their own yet; where a recorded step may know them, as it does."""

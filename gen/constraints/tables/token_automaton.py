@@ -5,7 +5,6 @@ certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token
 """
 
 from collections.abc import Iterable
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.host_rows import HostRows
 from gen.constraints.tables.tokens_needed import FAR, closable
 from gen.constraints.tables.vocabulary import Vocabulary
+from gen.forking import new_lock
 
 MOST_BYTES = 2**28
 
@@ -54,7 +54,7 @@ class TokenAutomaton:
         self._next = np.ascontiguousarray(self.table.next).ravel().data
         self._classes = self.table.classes.tolist()
         self._complete = self.table.final & ~self.table.next.any(1)
-        self._lock = Lock()  # of what is made on first need:
+        self._lock = new_lock()  # of what is made on first need:
         self._rows: dict[int, tuple[list[npt.NDArray[np.uint8]], int]] = {}
         self._known_rows: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._host_rows: HostRows | None = None

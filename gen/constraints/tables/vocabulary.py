@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from threading import Lock
 from types import MappingProxyType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -22,6 +21,7 @@ from torch import Tensor
 from gen.constraints.automata.arrays import begins
 from gen.devices import to_device
 from gen.errors import ConstraintError
+from gen.forking import new_lock
 from gen.models.base import Model
 from gen.tokenizers import Tokenizer
 
@@ -176,7 +176,7 @@ class Vocabulary:
 
 _Key = tuple[int, tuple[int, ...]]
 _known: WeakKeyDictionary[Tokenizer, dict[_Key, Vocabulary]] = WeakKeyDictionary()
-_making = Lock()
+_making = new_lock()
 
 
 def vocabulary_of(model: Model) -> Vocabulary:

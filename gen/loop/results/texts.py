@@ -39,13 +39,13 @@ class Completion:
     """A text and how it came about.
 
     Attributes:
-        text: what was generated, without the eos that ended it, nor the stop unless include_stop.
+        text: what was generated, without the stop string or eos that ended it.
         value: what the text stands for; the text itself where no output type was asked for.
-        token_ids: the new tokens, without the eos that ended them; those of a stop are among them.
+        token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
-        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
-            or "length" (max_new_tokens, or the end of the context).
+        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string) or "length"
+            (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
@@ -74,12 +74,13 @@ def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError
 class Text:
     """One text as it grows on the host.
 
-    It is decoded once, when it has ended, unless a stop string or a reader needs it earlier. Held to a constraint, it
-    also ends where nothing can follow, and says what its tokens spell.
+    It is decoded once, when it has ended, unless it has stop strings, or a reader wants it earlier. Held to a
+    constraint, it also ends where nothing can follow, and says what its tokens spell.
+
+    One thread lets it grow; another one may read it meanwhile.
 
     Args:
         sample: which of the request's texts it is.
-        streamed: whether somebody reads it while it grows.
 
     Attributes:
         finish_reason: None while it goes on.
@@ -87,7 +88,7 @@ class Text:
         token_ids, logprobs, top_logprobs: see `Completion`.
     """
 
-    def __init__(self, request: Request, sample: int, tokenizer: Tokenizer, *, streamed: bool = False) -> None:
+    def __init__(self, request: Request, sample: int, tokenizer: Tokenizer) -> None:
         self.request, self.seed = request, request.seeds[sample]
         sample += request.sample
         self._name = f"prompt {request.number}" + (f", sample {sample}" if sample else "")
@@ -97,10 +98,10 @@ class Text:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
-        self._text = ""
-        self._unread = ""
+        self._text = ""  # of so many tokens:
+        self._decoded = 0
+        self._read = 0  # how many of its characters
         self._eos = frozenset(request.ends)
-        self._early = streamed or bool(request.stops)
         self._walker: Walker | None = None
         self._detokenizer: Detokenizer | ByteDetokenizer
         if request.constraint is None:
@@ -110,7 +111,7 @@ class Text:
             self._walker = request.constraint.walker()
             if self._walker.complete:
                 self.finish_reason = "eos"
-        self._stops = StopStrings(request.stops, include=request.include_stop)
+        self._stops = StopStrings(request.stops)
 
     @property
     def ended(self) -> bool:
@@ -166,10 +167,10 @@ class Text:
                 self.finish_reason = "eos"
             elif len(self.token_ids) >= self.request.limit:
                 self.finish_reason = "length"
-        if self._early:
-            self._decode_early(token_id)
+        if self.request.stops:
+            self._look_for_stops(token_id)
 
-    def _decode_early(self, token_id: int) -> None:
+    def _look_for_stops(self, token_id: int) -> None:
         """Decode the newest token, and look for stop strings."""
         piece = hidden = ""
         if token_id not in self._eos:
@@ -183,12 +184,30 @@ class Text:
         elif self.finish_reason:
             piece += self._stops.flush()
         self._text += piece
-        self._unread += piece
+
+    @property
+    def grown(self) -> bool:
+        """Whether there may be more to read."""
+        return self._read < len(self._text) or (not self.request.stops and self._decoded < len(self.token_ids))
 
     def read(self) -> str:
-        """The text that has become certain since the last call; for texts that are streamed."""
-        piece, self._unread = self._unread, ""
+        """The text that has become certain since the last call."""
+        self._decode()
+        text = self._text
+        piece, self._read = text[self._read :], len(text)
         return piece
+
+    def _decode(self) -> None:
+        """Decode what has not been decoded yet; of a text with stop strings that has been done."""
+        ended = self.ended  # before its tokens are looked at: they are all of them then
+        if self.request.stops:
+            return
+        new = self.token_ids[self._decoded :]
+        if new:
+            self._decoded += len(new)
+            self._text += self._detokenizer.push(*new)
+        if ended:
+            self._text += self._detokenizer.flush()
 
     def fork(self, seed: int) -> "Text":
         """Another text that has grown like this one, and goes on by itself."""
@@ -213,8 +232,10 @@ class Text:
         if self.error is not None:
             raise self.error
         assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
-        if not self._early and self.token_ids:
-            self._text = self._detokenizer.decode(self.token_ids)
+        if self._decoded or self.request.stops:
+            self._decode()
+        elif self.token_ids:
+            self._text, self._decoded = self._detokenizer.decode(self.token_ids), len(self.token_ids)
         return Completion(
             text=self._text,
             value=self._text,

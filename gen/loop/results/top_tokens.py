@@ -5,9 +5,8 @@ distribution that it was drawn from, log 0.3 in the model's own, where "cat" com
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -58,14 +57,23 @@ class TopTokens:
 
     def begin(self) -> None:
         """All rows are free."""
-        self._askers: WeakSet[Request] = WeakSet()  # with the last of them the work ends
+        self._askers: set[Request] = set()  # with the last of them the work ends
         self.width = 0
 
     def admit(self, requests: Sequence[Request]) -> None:
         """These requests join."""
-        for request in requests:
-            if request.top_logprobs is not None:
-                self._askers.add(request)
+        self._look(self._askers.union(request for request in requests if request.top_logprobs is not None))
+
+    def keep(self, requests: Collection[Request]) -> None:
+        """These alone go on."""
+        if self._askers:
+            self._look(self._askers.intersection(requests))
+
+    def _look(self, askers: set[Request]) -> None:
+        """Look for as many tokens as these ask for."""
+        if askers == self._askers:
+            return
+        self._askers = askers
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
         if self.width and self.width not in self._tables:

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from gen.devices import Placement, to_device
 from gen.errors import GenError, ModelError
+from gen.forking import new_lock
 from gen.models.encoders.sentence_folders import Recipe
 from gen.models.transformers.placement import embedding_rows
 from gen.models.transformers.probing import distance, tolerance_of, undisturbed
@@ -61,7 +61,7 @@ class Encoder:
         self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep how they truncate, and are not for threads
         if self.recipe.lower_case:
             _lower_case_(self._tokenizer)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._pad_id: int = tokenizer.pad_token_id or getattr(model.config, "pad_token_id", None) or 0
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
         self.context_length: int = min(_positions(model), longest, sys.maxsize)

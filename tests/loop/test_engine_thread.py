@@ -1,0 +1,84 @@
+"""What a request may do to an engine's thread: it fails alone, and leaves at no cost to those that wait."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+import gen
+from gen.loop.feed import Feed
+from tests.helpers.engines import GatedModel
+
+
+class CheckedModel(GatedModel):
+    """A model that may have been changed so that it cannot be run."""
+
+    changed = False
+
+    def check(self) -> Hashable:
+        if self.changed:
+            raise gen.ModelError("it is in training mode")
+        return None
+
+
+@pytest.mark.parametrize("beside_another", [False, True])
+def test_requests_that_join_while_a_model_cannot_be_run_fail_alone(beside_another: bool) -> None:
+    model = CheckedModel("hello " * 3)
+    with gen.Engine(model, rows=3) as engine:
+        running = [engine.submit("a")] if beside_another else []
+        for stream in running:
+            assert next(stream)
+        model.changed = True
+        streams = [engine.submit(name) for name in "bc"]
+        model.gate.release(2)  # the step that has begun, and the one after they have joined
+        for stream in streams:
+            with pytest.raises(gen.ModelError, match="it is in training mode"):
+                next(stream)
+        model.changed = False
+        model.open()
+        assert ["".join(stream) for stream in running] == ["ello " + "hello " * 2] * len(running)
+        assert "".join(engine.submit("d")) == "hello " * 3
+
+
+def test_rows_that_cannot_be_made_fail_the_request_that_they_are_for() -> None:
+    class Full(GatedModel):
+        failures = 1
+
+        def new_rows(self, count: int, length: int) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise gen.ModelError("no memory")
+            return super().new_rows(count, length)
+
+    model = Full()
+    model.open()
+    with gen.Engine(model) as engine:
+        with pytest.raises(gen.ModelError, match="no memory"):
+            engine.submit("a").completion()
+        assert engine.submit("b").completion().text == "hello"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_many_that_wait_and_are_cancelled_are_each_looked_at_once(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    def counted(self: Feed, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return self is other
+
+    monkeypatch.setattr(Feed, "__eq__", counted)
+    monkeypatch.setattr(Feed, "__hash__", object.__hash__)
+    model, count = GatedModel(), 300
+    with gen.Engine(model, rows=1, max_waiting=count) as engine:
+        first = engine.submit("a")
+        waiting = [engine.submit("b") for _ in range(count)]
+        for stream in waiting:
+            stream.cancel()
+            if full:
+                engine.submit("c").cancel()
+        model.open()
+        assert "".join(first) == "hello"
+        assert [list(stream) for stream in waiting] == [[]] * count
+        assert model.read == ["a"]
+    assert compared <= count
