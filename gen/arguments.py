@@ -1,16 +1,21 @@
-"""Arguments read and checked: whole numbers of any library, arrays and tensors as lists, token ids, texts, flags."""
+"""Arguments read and checked: whole numbers of any library, arrays as lists, token ids, texts, flags, unknown names."""
 
 import math
 import operator
-from collections.abc import Sequence, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from gen.errors import ArgumentError, in_words, show
+from gen.errors import ArgumentError, UnknownArgumentError, in_words, refuse_unknown, show
 
 LARGEST = 2**63 - 1  # of int64
+Advice = Callable[[Mapping[str, Any]], Iterable[str]]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Array(Protocol):
@@ -105,6 +110,38 @@ def check_flag(name: str, value: object) -> None:
     """Raise an ArgumentError unless value is True or False: "no" would count as True."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} must be True or False, got {show(value)}")
+
+
+def with_advice(advice: Advice) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Make a function refuse an argument that it does not have with what to write instead.
+
+    Args:
+        advice: what to write in the place of unknown arguments; nothing where it knows nothing better.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = [*signature(function).parameters]
+
+        @wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            refuse_with_advice(function.__name__, kwargs, known, advice)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def refuse_with_advice(function: str, given: Mapping[str, Any], known: Sequence[str], advice: Advice) -> None:
+    """Raise an UnknownArgumentError that says what to write, if an argument is not known."""
+    unknown = {name: value for name, value in given.items() if name not in known}
+    if not unknown:
+        return
+    instead = ", and ".join(advice(unknown))
+    if not instead:
+        refuse_unknown(function, unknown, known)
+    names = ", ".join(show(name, 40).strip("'") for name in unknown)
+    raise UnknownArgumentError(f"{function} takes no {names}; write {instead}.")
 
 
 def _of_whole_numbers(array: Any) -> bool:

@@ -8,7 +8,7 @@ from operator import index
 import torch
 from torch import Tensor
 
-from gen.errors import DeviceError, show
+from gen.errors import DeviceError, show, show_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,11 @@ class Placement:
         devices = ", ".join(map(str, self.devices))
         offloaded = ", some weights offloaded" if self.offloaded else ""
         return f"{devices} ({str(self.dtype).removeprefix('torch.')}{offloaded})"
+
+
+def describe(kind: str, name: object, placement: Placement) -> str:
+    """A model as it is shown, as "<LlamaForCausalLM 'path' on cuda:1 (float32)>"."""
+    return f"<{kind}{f' {show_path(name)}' if name else ''} on {placement}>"
 
 
 def available_devices() -> list[torch.device]:

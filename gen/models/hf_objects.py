@@ -36,18 +36,20 @@ def check_model(function: str, model: object, tokenizer: object, *, load: str) -
     raise ArgumentError(f"{function} takes a loaded model of transformers, got {kind_of(model)}{hint}.")
 
 
-def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False) -> None:
+def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False, model: object = None) -> None:
     """Raise an ArgumentError unless this may be a tokenizer of transformers.
 
     Args:
         processor: whether a processor may come in its place.
+        model: whose tokenizer it is to be; for a hint where there is none.
     """
     of_processor = hasattr(getattr(tokenizer, "tokenizer", None), "get_vocab")
     if hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "bos_token_id") and not isinstance(tokenizer, type):
         return
     if processor and of_processor:
         return
-    hint = "; AutoTokenizer.from_pretrained(path) loads one"
+    path = getattr(model, "name_or_path", None)
+    hint = f"; AutoTokenizer.from_pretrained({show(path) if path else 'path'}) loads one"
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":
         hint = "; wrap it: transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=...)"
     elif isinstance(tokenizer, nn.Module):

@@ -1,6 +1,6 @@
 """Loading models in Hugging Face format: which class, which device, and what is missing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from threading import RLock
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 
-from gen.arguments import check_flag
+from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.isolation import isolated
@@ -20,6 +20,7 @@ from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
 from gen.models.transformers.vision import VisionModel, reads_images
+from gen.models.unknown_arguments import loading_advice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
@@ -45,6 +46,7 @@ def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
     return alone
 
 
+@with_advice(loading_advice)
 @one_at_a_time
 @isolated
 @torch.inference_mode(False)
@@ -90,6 +92,11 @@ def load(
         raise ArgumentError("give device for one device or device_map for several, not both.")
     check_flag("trust_remote_code", trust_remote_code)
     check_flag("probe", probe)
+    if not isinstance(quantization_config, Mapping | None) and not hasattr(quantization_config, "quant_method"):
+        raise ArgumentError(
+            "quantization_config must be one of transformers', as transformers.BitsAndBytesConfig(load_in_8bit=True) or "
+            f"TorchAoConfig(...), or its dict, got {show(quantization_config)}"
+        )
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)
     if _means_file(path_or_hub_id):
@@ -175,9 +182,13 @@ def _keep_logits_(model: "PreTrainedModel") -> None:
         hook.io_same_device = False
 
 
+@with_advice(loading_advice)
 @isolated
 def from_transformers(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin", *, probe: bool = True
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin" = None,
+    *,
+    probe: bool = True,
 ) -> TransformersModel:
     """Use a model and tokenizer that are loaded already; neither is changed or moved.
 
@@ -192,7 +203,7 @@ def from_transformers(
             differs in the probe, or its tokenizer or processor does not fit.
     """
     check_model("from_transformers", model, tokenizer, load="gen.load")
-    check_tokenizer("from_transformers", tokenizer, processor=True)
+    check_tokenizer("from_transformers", tokenizer, processor=True, model=model)
     check_flag("probe", probe)
     taken = _take(model, tokenizer)
     if probe:

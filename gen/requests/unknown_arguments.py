@@ -5,11 +5,10 @@ Example: of temperature=0.7 it says to write sampler=gen.samplers.multinomial(te
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import wraps
-from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-from gen.errors import UnknownArgumentError, refuse_unknown, show
+from gen.arguments import refuse_with_advice, with_advice
+from gen.errors import show
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 
 Arguments = ParamSpec("Arguments")
@@ -60,27 +59,20 @@ _INSTEAD = {
 
 
 def explains_unknown(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function refuse an argument that it does not have with what to write instead."""
-    known = [*signature(function).parameters]
-
-    @wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        refuse_unknown_arguments(function.__name__, kwargs, known)
-        return function(*args, **kwargs)
-
-    return call
+    """Make a function that generates refuse an argument that it does not have with what to write instead."""
+    return with_advice(generating_advice)(function)
 
 
 def refuse_unknown_arguments(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise an UnknownArgumentError that says what to write, if an argument is not known."""
-    unknown = {name: value for name, value in given.items() if name not in known}
-    if not unknown:
-        return
-    advice = [*_advice(unknown), *filter(None, [", or ".join(_samplers(unknown))])]
-    if not advice:
-        refuse_unknown(function, unknown, known)
-    names = ", ".join(show(name, 40).strip("'") for name in unknown)
-    raise UnknownArgumentError(f"{function} takes no {names}; write {', and '.join(advice)}.")
+    """Raise an UnknownArgumentError that says what to write, if an argument of generating is not known."""
+    refuse_with_advice(function, given, known, generating_advice)
+
+
+def generating_advice(unknown: Mapping[str, Any]) -> Iterator[str]:
+    """What to write in the place of arguments that a function which generates does not have."""
+    yield from _advice(unknown)
+    if samplers := ", or ".join(_samplers(unknown)):
+        yield samplers
 
 
 def _advice(unknown: Mapping[str, Any]) -> Iterator[str]:

@@ -77,6 +77,25 @@ def test_what_is_no_tokenizer_is_refused(function: str, given: Any, message: str
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_tokenizer_that_is_missing_is_asked_for_by_the_models_name(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = FUNCTIONS[function][0]
+    monkeypatch.setattr(model, "name_or_path", "some/name")
+    with pytest.raises(gen.ArgumentError, match=r"got None; AutoTokenizer.from_pretrained\('some/name'\) loads one"):
+        getattr(gen, function)(model)
+
+
+def test_a_model_says_what_it_is_and_where_and_in_which_dtype() -> None:
+    assert repr(gen.from_transformers(MODEL, TOKENIZER)) == "<LlamaForCausalLM on cpu (float32)>"
+    assert repr(gen.from_transformers_encoder(ENCODER, ENCODER_TOKENIZER)) == "<BertModel on cpu (float32)>"
+    assert repr(gen.from_exported(exported(), TOKENIZER)) == "<torch.export program on cpu (float32)>"
+    demo = repr(gen.load("demo", dtype="bfloat16"))
+    assert demo.startswith("<LlamaForCausalLM '")
+    assert demo.endswith("models/demo' on cpu (bfloat16)>")
+
+
 def test_swapped_arguments_are_told() -> None:
     for function, (model, tokenizer, _) in FUNCTIONS.items():
         with pytest.raises(gen.ArgumentError, match=rf"the arguments are swapped: {function}\(model, tokenizer\)"):

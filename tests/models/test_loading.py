@@ -293,6 +293,29 @@ class Halving(HfQuantizer):  # type: ignore[misc]
         return False
 
 
+@pytest.mark.parametrize("load", [gen.load, gen.load_encoder, gen.from_transformers])
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ({"load_in_8bit": True}, r"load_in_8bit; write quantization_config=transformers.BitsAndBytesConfig\(load_in_8bit"),
+        ({"torch_dtype": "bfloat16"}, "torch_dtype; write dtype='bfloat16'"),
+        ({"max_memory": {0: "4GB"}}, r"max_memory; write nothing of the kind; load the model with transformers, then give"),
+        ({"token": "x", "n_gpu_layers": 3}, 'n_gpu_layers; write it into .* HF_TOKEN, and device="cuda:0"'),
+        ({"gguf_file": "a.gguf"}, "the path of the file as the first argument"),
+        ({"devise": 0}, "got 'devise'"),
+    ],
+)
+def test_arguments_of_other_loaders_are_refused_with_what_to_write(load: Any, arguments: Any, advice: str) -> None:
+    with pytest.raises(gen.ArgumentError, match=advice) as caught:
+        load("demo", **arguments)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(gen.ArgumentError, match=r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"):
+        gen.load("demo", quantization_config="int8") 
+
+
 def test_quantization_config_is_passed_on(saved: Path) -> None:
     register_quantization_config("halving")(HalvingConfig)
     register_quantizer("halving")(Halving)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from gen.devices import Placement, to_device
+from gen.devices import Placement, describe, to_device
 from gen.errors import GenError, ModelError
 from gen.forking import new_lock
 from gen.models.encoders.sentence_folders import Recipe
@@ -66,6 +66,10 @@ class Encoder:
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
         self.context_length: int = min(_positions(model), longest, sys.maxsize)
         self.hidden_size, self.may_pad = self._probe()
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe(type(self.hf_model).__name__, self.hf_model.name_or_path, self.placement)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[int]]:
         """Each text's token ids with the special tokens that the tokenizer adds.

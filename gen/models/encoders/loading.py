@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gen.arguments import check_flag
+from gen.arguments import check_flag, with_advice
 from gen.devices import resolve_device
 from gen.errors import ModelError, show_path
 from gen.isolation import isolated
@@ -15,11 +15,13 @@ from gen.models.encoders.sentence_folders import read_recipe
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.loading import one_at_a_time, read_dtype
 from gen.models.sources import find_source
+from gen.models.unknown_arguments import loading_advice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+@with_advice(loading_advice)
 @one_at_a_time
 @isolated
 @torch.inference_mode(False)
@@ -85,7 +87,10 @@ def load_encoder(
 
 
 @isolated
-def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> Encoder:
+def from_transformers_encoder(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase" = None,
+) -> Encoder:
     """Use an encoder model and tokenizer that are loaded already; neither is changed or moved.
 
     Raises:
@@ -93,5 +98,5 @@ def from_transformers_encoder(model: "PreTrainedModel", tokenizer: "PreTrainedTo
         ModelError: it is no encoder without a head, is in training mode, or is on several devices.
     """
     check_model("from_transformers_encoder", model, tokenizer, load="gen.load_encoder")
-    check_tokenizer("from_transformers_encoder", tokenizer)
+    check_tokenizer("from_transformers_encoder", tokenizer, model=model)
     return Encoder(model, tokenizer)

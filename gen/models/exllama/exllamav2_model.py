@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.devices import Placement
+from gen.devices import Placement, describe
 from gen.errors import ArgumentError, DeviceError
 from gen.models.exllama.checkpoint import Checkpoint
 from gen.models.exllama.exllamav2_lora import read_lora
@@ -67,6 +67,10 @@ class Exllamav2Model:
             dtype=torch.float16,
         )
         self._check_places()
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe("exllamav2", self._checkpoint.folder, self.placement)
 
     @cached_property
     def recommended_sampler(self) -> Sampler:

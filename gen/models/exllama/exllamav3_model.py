@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.devices import Placement
+from gen.devices import Placement, describe
 from gen.errors import DeviceError
 from gen.models.base import NoRoom
 from gen.models.exllama import turns
@@ -52,6 +52,10 @@ class Exllamav3Model:
         for name, tensor, device in self.weights():
             if tensor.device != device:
                 raise DeviceError(f"exllamav3 was to put {name} on {device}, it is on {tensor.device}.")
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe("exllamav3", self._checkpoint.folder, self.placement)
 
     @cached_property
     def recommended_sampler(self) -> Sampler:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gen.arguments import read_token_ids, read_whole
-from gen.devices import Placement, current, resolve_device
+from gen.devices import Placement, describe, current, resolve_device
 from gen.errors import ArgumentError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.exported.program_inputs import ProgramInputs
@@ -112,6 +112,10 @@ class ExportedModel:
         self.placement = Placement(
             input_device=device, logits_device=device, dtype=next(weights, logits.dtype), has_cache=False
         )
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe("torch.export program", "", self.placement)
 
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""

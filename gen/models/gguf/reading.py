@@ -184,6 +184,7 @@ def _weights(
 ) -> dict[str, Tensor]:
     """The dequantised tensors under the names of the transformers model."""
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
+    from transformers.utils import logging
 
     with torch.device("meta"):
         outline = _Outline(model_class(config))
@@ -191,7 +192,7 @@ def _weights(
     names: dict[str, str] = get_gguf_hf_weights_map(outline, processor)
     _check_taken(header, names)
     parsed: dict[str, dict[str, Tensor]] = {"tensors": {}}
-    for tensor in header.tensors:
+    for tensor in logging.tqdm(header.tensors, desc="Reading weights"):  # on stderr, unless transformers shows none
         result = processor.process(
             weights=dequantize(header, tensor),
             name=tensor.name,

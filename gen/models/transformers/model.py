@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gen.devices import Placement
+from gen.devices import Placement, describe
 from gen.errors import ModelError
 from gen.models.exllama import turns
 from gen.models.generation_config import recommended_sampler
@@ -59,6 +59,10 @@ class TransformersModel:
         self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
         eos = model.generation_config.eos_token_id if model.generation_config else None
         self.eos_token_ids: tuple[int, ...] = (eos,) if isinstance(eos, int) else tuple(eos or ())
+
+    def __repr__(self) -> str:
+        """What it is, where, and in which dtype."""
+        return describe(type(self._inner).__name__, self._inner.name_or_path, self.placement)
 
     @cached_property
     def recommended_sampler(self) -> Sampler:

@@ -1,6 +1,7 @@
 """GGUF files as models and as folders; the oracle is the tiny transformers model that each file was written from."""
 
 from concurrent.futures import ThreadPoolExecutor
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,15 @@ def test_threads_can_load_at_once(written: tuple[Path, PreTrainedModel]) -> None
             assert PreTrainedModel.tie_weights is tie_weights
             for model in models[::2]:
                 torch.testing.assert_close(model.hf_model(ids).logits, original(ids).logits, rtol=0, atol=1e-4)
+
+
+def test_reading_shows_progress_on_stderr(
+    written: tuple[Path, PreTrainedModel], capfd: pytest.CaptureFixture[str]
+) -> None:
+    gen.load(written[0], device="cpu")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert re.search(r"Reading weights: +100%", err)
 
 
 def test_options_of_the_hub_are_refused_for_a_file(written: tuple[Path, PreTrainedModel]) -> None:
