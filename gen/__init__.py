@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from gen.models.exported.program import from_exported
     from gen.models.loading import from_transformers, load
     from gen.offline.iterating import generate_iter
+    from gen.scoring.scorer import Score
+    from gen.scoring.scores import classify, score
     from gen.streaming import Stream
 
 __all__ = [
@@ -57,11 +59,13 @@ __all__ = [
     "ModelError",
     "Placement",
     "SamplingError",
+    "Score",
     "Stream",
     "TopLogprobs",
     "agenerate",
     "astream",
     "choice",
+    "classify",
     "compile",
     "embed",
     "from_exllamav2",
@@ -77,6 +81,7 @@ __all__ = [
     "load_encoder",
     "regex",
     "samplers",
+    "score",
     "stream",
     "testing",
 ]
@@ -110,6 +115,8 @@ _HOMES = {
     "models.exported.program": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "offline.iterating": ["generate_iter"],
+    "scoring.scorer": ["Score"],
+    "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],
 }
 

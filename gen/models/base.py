@@ -92,6 +92,33 @@ class Rows(Protocol):
         """Make room for `length` tokens a row: the only call that moves memory."""
 
 
+@runtime_checkable
+class ReadsPlaces(Protocol):
+    """Rows that go on from columns of their own, and give logits after any of the tokens that they read.
+
+    Attributes:
+        reads_places: whether they do; recurrent states stand for all tokens of a row, and cannot go on from some.
+    """
+
+    @property
+    def reads_places(self) -> bool: ...
+
+    def read(
+        self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
+    ) -> Tensor:
+        """Read tokens into rows side by side, from the row `first` on; a row's tokens from its start on are gone.
+
+        Args:
+            pieces: token ids, one piece for each row, at least one token each.
+            starts: after how many tokens of its row each piece comes; a row has room for as many more as the longest
+                piece has.
+            places: after which tokens of the pieces, counted from 0, logits are wanted; at least one, ascending.
+        Returns:
+            (n, len(places), vocab_size), floating, on the logits device; anything for places past a piece's end. Host
+            sync: none.
+        """
+
+
 class Model(Protocol):
     """A language model that knows where its parts are.
 

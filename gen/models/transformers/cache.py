@@ -21,7 +21,7 @@ from transformers.cache_utils import (
 )
 
 from gen.errors import ModelError
-from gen.models.transformers.layer_state import LayerState, Place
+from gen.models.transformers.layer_state import LayerState, Pieces, Place
 
 
 class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -69,6 +69,28 @@ class PromptLayer(_RowLayer):
 
     def get_seq_length(self) -> int:
         return self.start
+
+
+class PiecesLayer(_RowLayer):
+    """Writes tokens into rows that each go on from a column of their own; the mask says what each token sees."""
+
+    is_compileable = True  # or transformers drops the mask of pieces of one token
+
+    def __init__(self, state: LayerState, pieces: Pieces) -> None:
+        super().__init__(state)
+        self.pieces = pieces
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        keys = self.state.write_pieces("keys", self.pieces, key_states)
+        return keys, self.state.write_pieces("values", self.pieces, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.pieces.end, 0
+
+    def get_seq_length(self) -> int:
+        return self.pieces.end - self.pieces.columns.shape[1]  # only masks that are replaced look at it
 
 
 class StepLayer(_RowLayer):
@@ -181,6 +203,14 @@ def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: s
         else:
             made.append(PromptLayer(state, rows, start) if isinstance(layer, CacheLayerMixin) else layer)
     return Cache(layers=made)
+
+
+def pieces_cache(layers: Sequence[object], states: Sequence[LayerState], pieces: Sequence[Pieces]) -> Cache:
+    """The cache for reading pieces, which are told for each layer's device; no layer has recurrent states."""
+    each = zip(layers, states, pieces, strict=True)
+    return Cache(
+        layers=[PiecesLayer(state, on) if isinstance(layer, CacheLayerMixin) else layer for layer, state, on in each]
+    )
 
 
 def step_cache(layers: Sequence[object], states: Sequence[LayerState], places: Sequence[Place], count: int) -> Cache:

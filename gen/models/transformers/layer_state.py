@@ -38,6 +38,20 @@ class LayerState:
         kept[..., end:, :] = 0
         return kept[..., :end, :] if start else states
 
+    def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
+        """Put the states (n, ..., tokens, width) of pieces into their rows; the rows' columns so far."""
+        if name not in self.columns:
+            shape = (self.count, *states.shape[1:-2], self.length, states.shape[-1])
+            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
+        kept = self.columns[name][pieces.rows][..., : pieces.end, :]
+        heads = kept.dim() == 4
+        kept.masked_fill_(pieces.gone.unsqueeze(1) if heads else pieces.gone, 0)
+        if heads:
+            kept[pieces.row, :, pieces.columns] = states.transpose(1, 2)
+        else:
+            kept[pieces.row, pieces.columns] = states
+        return kept
+
     def write_summaries(self, rows: slice, layer: "LinearAttentionCacheLayerMixin") -> None:
         """Put the recurrent states of a prompt's layer into rows."""
         for kind, states in (("conv", layer.conv_states), ("recurrent", layer.recurrent_states)):
@@ -84,3 +98,22 @@ class Place:
 
     def __init__(self, row: Tensor, column: Tensor, view: int) -> None:
         self.row, self.column, self.view = row, column, view
+
+
+class Pieces:
+    """Where tokens go that come after columns of their own in each row, on one device.
+
+    Args:
+        rows: which rows.
+        columns: (n, tokens), int64, on the device: of each token.
+        end: one more than the last column.
+
+    Attributes:
+        row: (n, 1), int64: 0 to n - 1.
+        gone: (n, end, 1), bool: what the rows had from there on.
+    """
+
+    def __init__(self, rows: slice, columns: Tensor, end: int) -> None:
+        self.rows, self.columns, self.end = rows, columns, end
+        self.row = torch.arange(len(columns), device=columns.device).unsqueeze(1)
+        self.gone = (torch.arange(end, device=columns.device) >= columns[:, :1]).unsqueeze(2)

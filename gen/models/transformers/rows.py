@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.models.base import Inputs
-from gen.models.transformers.cache import check_layers, prompt_cache, step_cache
-from gen.models.transformers.layer_state import LayerState, Place
+from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
+from gen.models.transformers.layer_state import LayerState, Pieces, Place
 from gen.models.transformers.masks import Masks
 from gen.models.transformers.wrappers import innermost
 
@@ -66,6 +66,41 @@ class TransformersRows:
             for run in self._runs(prompts, inputs)
         ]
         return torch.cat(logits) if len(logits) > 1 else logits[0]
+
+    @property
+    def reads_places(self) -> bool:
+        """See `gen.models.base.ReadsPlaces`."""
+        return not self.whole_prompts
+
+    def read(
+        self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
+    ) -> Tensor:
+        """See `gen.models.base.ReadsPlaces.read`."""
+        if self._model.takes_flat_masks and len(set(starts)) > 1:  # such a mask has one line for all tokens of a row
+            each = zip(range(first, self.count), pieces, starts, strict=False)
+            return torch.cat([self.read(row, [piece], [start], places) for row, piece, start in each])
+        model, device, rows = self._model, self._position.device, slice(first, first + len(pieces))
+        token_ids, width = _side_by_side(pieces), max(map(len, pieces))
+        begin, end = torch.tensor(starts, device="cpu").unsqueeze(1), max(starts) + width
+        columns = to_device(begin + torch.arange(width, device="cpu"), device)
+        if len(set(starts)) == 1:
+            cache = prompt_cache(self._layers, self._states, rows, starts[0])
+        else:
+            placed = {on: Pieces(rows, columns.to(on, non_blocking=True), end) for on in self._column}
+            cache = pieces_cache(self._layers, self._states, [placed[on] for on in self._devices])
+        mask = self._masks.of(columns, self._all_columns[:end]) if any(starts) else None
+        positions = (model.prompt_inputs(token_ids, 0, {})[0] + begin).clamp(max=model.context_length - 1)
+        within = torch.tensor(places, device="cpu").clamp(max=width - 1)
+        keep: int | Tensor = to_device(within, device)
+        if self._spread:
+            keep, within = width - min(places[0], width - 1), within - min(places[0], width - 1)
+        logits = model.forward_all(
+            to_device(token_ids, device), to_device(positions, device), mask, cache, {}, logits_to_keep=keep
+        )
+        if self._spread or not model.takes("logits_to_keep"):
+            logits = logits.index_select(1, to_device(within, logits.device))
+        self._set_next(rows, torch.tensor([*map(len, pieces)], device="cpu") + begin.squeeze(1))
+        return logits
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
@@ -154,9 +189,7 @@ class TransformersRows:
         model, device = self._model, self._position.device
         lengths = [len(prompt) for prompt in prompts]
         width = max(lengths)
-        token_ids = torch.tensor(
-            [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts], dtype=torch.int64, device="cpu"
-        )  # padded with a token of its own: no other one's NaN gets into its row
+        token_ids = _side_by_side(prompts)
         positions, placed = model.prompt_inputs(token_ids, start, inputs)
         mask = None
         if start:
@@ -178,14 +211,17 @@ class TransformersRows:
         for layer, state in zip(cache.layers, self._states, strict=True):
             if getattr(layer, "conv_states", None) is not None:
                 state.write_summaries(rows, layer)
-        filled = torch.tensor(lengths, device="cpu") + start
-        for own in self._column.values():
-            own[rows] = to_device(filled, own.device)
-        highest = (
-            positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else filled.unsqueeze(1)
-        )
-        self._position[rows] = to_device(highest.clamp(max=model.context_length - 1), device)
+        highest = positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else None
+        self._set_next(rows, torch.tensor(lengths, device="cpu") + start, highest)
         return logits
+
+    def _set_next(self, rows: slice, columns: Tensor, positions: Tensor | None = None) -> None:
+        """Where the rows' next tokens go: columns (n,), and positions (n, 1) where these are others; on the CPU."""
+        for own in self._column.values():
+            own[rows] = to_device(columns, own.device)
+        positions = columns.unsqueeze(1) if positions is None else positions
+        highest = positions.clamp(max=self._model.context_length - 1)
+        self._position[rows] = to_device(highest, self._position.device)
 
     def _kept(self, lengths: Collection[int]) -> Sequence[int]:
         """The tokens, counted from 1, after which logits are made for prompts of these lengths.
@@ -206,3 +242,10 @@ class TransformersRows:
 
 def _slice(rows: range) -> slice:
     return slice(rows.start, rows.stop, rows.step)
+
+
+def _side_by_side(prompts: Sequence[Sequence[int]]) -> Tensor:
+    """(n, width), int64, on the CPU; padded with a token of its own: no other one's NaN gets into a prompt's row."""
+    width = max(map(len, prompts))
+    padded = [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts]
+    return torch.tensor(padded, dtype=torch.int64, device="cpu")

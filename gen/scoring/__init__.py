@@ -1,0 +1,1 @@
+"""How likely texts are to a model: `gen.score` and `gen.classify`."""

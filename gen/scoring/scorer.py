@@ -1,0 +1,345 @@
+"""Runs texts through a model and keeps what it finds each of their tokens to be worth; nothing is drawn.
+
+Example: a question of 50 tokens with four answers of 3 tokens. The question is read once; what follows it gives the
+first token of all four answers. Its columns are copied into four rows, which read the other tokens side by side.
+Questions that begin alike are read from where they differ on.
+
+Of what the model gives after each token, (vocabulary,), one number is kept, so that memory holds the logits of few
+places at a time. Rows that cannot go on from a copy (`gen.models.base.ReadsPlaces`) read each text token by token.
+"""
+
+import math
+import traceback
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from gen.devices import to_device
+from gen.errors import ArgumentError, ModelError
+from gen.loop.cuda_streams import Streams
+from gen.loop.memory import is_out_of_memory
+from gen.loop.results.texts import TopLogprobs
+from gen.models.base import Lent, Model, ReadsPlaces, Rows
+from gen.requests.prompts import vocabulary
+from gen.samplers.backends.choosing import likeliest
+from gen.scoring.pairs import Pair
+
+_LOGITS = 2**22  # how many numbers the logits of one forward may have
+_TOKENS = {"cpu": 1024, "cuda": 8192}  # that are read side by side, by type of device
+_ROOM = 16  # times as many tokens may rows have room for, those that were read before among them
+_LEAST_SHARED, _LEAST_SAVED = 32, 256  # tokens: shorter beginnings are not worth a forward of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How likely a text is to a model, token by token.
+
+    Attributes:
+        token_ids: the tokens that were scored.
+        logprobs: of each, its natural log-probability under the model's own distribution.
+        is_argmax: of each, whether no other token is likelier.
+        top_logprobs: of each, the likeliest tokens in its place; None where not asked for.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    is_argmax: list[bool]
+    top_logprobs: list[TopLogprobs] | None = None
+
+    @property
+    def sum(self) -> float:
+        """The natural log-probability of the whole text."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean of -logprob over its tokens."""
+        try:
+            return math.exp(-self.sum / len(self.logprobs))
+        except OverflowError:
+            return math.inf
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Tokens that a row reads.
+
+    Attributes:
+        start: how many tokens the row has before them.
+        first: after which of the tokens the first logits are wanted; from there on those after each.
+        wanted: numbers of pairs, and their tokens that the logits are compared with, one for each place.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    first: int
+    wanted: Sequence[tuple[int, Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A context, and the pairs that go on from it, with their numbers."""
+
+    context: tuple[int, ...]
+    pairs: list[tuple[int, Pair]] = field(default_factory=list)
+
+    @property
+    def splits(self) -> bool:
+        """Whether several texts go on from the context; each has a row of its own from there on."""
+        return len(self.pairs) > 1
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """What the row of the context reads: of a single pair all but its last token, which predicts nothing."""
+        return self.context if self.splits else self.context + self.pairs[0][1].continuation[:-1]
+
+    def piece(self, start: int) -> _Piece:
+        """What the row of the context reads after its first `start` tokens."""
+        wanted = [(number, pair.continuation[: 1 if self.splits else None]) for number, pair in self.pairs]
+        return _Piece(self.read[start:], start, len(self.context) - 1 - start, wanted)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Where logits (n, places, vocab) are looked at: rows, places, tokens, and whose they are; lists of one length."""
+
+    rows: list[int]
+    places: list[int]
+    tokens: list[int]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, pieces: Sequence[_Piece], places: Sequence[int]) -> Self:
+        """What the pieces, a row each, want of these places."""
+        found = [
+            (row, at, tokens[place - piece.first], number)
+            for row, piece in enumerate(pieces)
+            for at, place in enumerate(places)
+            if piece.first <= place < len(piece.tokens)
+            for number, tokens in piece.wanted
+        ]
+        return cls(*([one[part] for one in found] for part in range(4)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found in some places, on the logits device: whose they are; (n, 2), each token's log-probability and
+    whether none is likelier; and the likeliest tokens (n, top), where these are wanted."""
+
+    numbers: list[int]
+    values: Tensor
+    top_logprobs: Tensor | None
+    top_ids: Tensor | None
+
+
+class Scorer:
+    """Scores pairs in rows of its own.
+
+    Args:
+        top: how many of the likeliest tokens are kept for each place, at least 1; None for nothing.
+        max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
+    """
+
+    def __init__(self, model: Model, *, top: int | None = None, max_batch_tokens: int | None = None) -> None:
+        self._model, self._top, self._most = model, top, max_batch_tokens
+        self._streams = Streams(model.placement)
+        self._tokens = _TOKENS.get(model.placement.logits_device.type, _TOKENS["cpu"])
+        self._room = max_batch_tokens or _ROOM * self._tokens
+        self._places = max(1, _LOGITS // model.vocab_size)
+
+    def run(self, pairs: Sequence[Pair]) -> list[Score]:
+        """A score for each pair, in order. Host sync: one at the end.
+
+        Raises:
+            ArgumentError: max_batch_tokens is too little for one of them; nothing has run.
+            ModelError: memory has no room for one of them, or the model gives NaN.
+        """
+        for pair in pairs:
+            if self._most is not None and pair.length > self._most:
+                raise ArgumentError(
+                    f"max_batch_tokens={self._most} is too little for {pair.name}, whose {pair.length} tokens are read "
+                    "in one row; give more, or a shorter text."
+                )
+        with self._streams.current():
+            found = list(chain.from_iterable(self._run(batch) for batch in self._batches(pairs)))
+            return _scores(pairs, found)
+
+    def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[_Group]]:
+        """What is read together: like lengths, and among these what begins alike."""
+        goes_on = self._goes_on()
+        groups: dict[Hashable, _Group] = {}
+        for number, pair in enumerate(pairs):
+            groups.setdefault(pair.context if goes_on else number, _Group(pair.context)).pairs.append((number, pair))
+        batch: list[_Group] = []
+        for group in sorted(groups.values(), key=lambda one: (-(len(one.read) // 16), one.context)):
+            more = [*batch, group]
+            tokens = max(len(one.read) for one in more) - (_shared(more) if goes_on else 0)
+            if batch and (len(more) * tokens > self._tokens or len(more) * _length(more) > self._room):
+                yield batch
+                more = [group]
+            batch = more
+        yield batch
+
+    def _goes_on(self) -> bool:
+        """Whether rows can go on from copies of others."""
+        rows = self._model.new_rows(1, 1)
+        if isinstance(rows, Lent):
+            rows.give_back()
+        return isinstance(rows, ReadsPlaces) and rows.reads_places
+
+    def _run(self, batch: list[_Group]) -> list[_Found]:
+        """What is found of a batch; of its halves, one after the other, where memory is out."""
+        try:
+            return self._run_together(batch)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                [group] = batch
+                raise ModelError(
+                    f"{group.pairs[0][1].name} does not fit into the memory of {self._model.placement.logits_device}: "
+                    f"{error} Score a shorter text."
+                ) from error
+            traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
+        half = len(batch) // 2
+        return self._run(batch[:half]) + self._run(batch[half:])
+
+    def _run_together(self, batch: list[_Group]) -> list[_Found]:
+        others = [(row, *one) for row, group in enumerate(batch) if group.splits for one in group.pairs]
+        others = [one for one in others if len(one[2].continuation) > 1]
+        longest = max((len(pair.continuation) for _, _, pair in others), default=1)
+        length = _length(batch)
+        side_by_side = max(1, min(len(others), self._tokens // longest, self._room // length - len(batch)))
+        rows = self._model.new_rows(len(batch) + (side_by_side if others else 0), length)
+        try:
+            if not isinstance(rows, ReadsPlaces) or not rows.reads_places:
+                return list(self._read_by_steps(rows, batch))
+            found = list(self._read_contexts(rows, batch))
+            for start in range(0, len(others), side_by_side):
+                part = others[start : start + side_by_side]
+                for target, (source, _, pair) in enumerate(part, len(batch)):
+                    rows.copy(source, slice(target, target + 1), len(pair.context))
+                found += self._read(rows, len(batch), [_rest(number, pair) for _, number, pair in part])
+            return found
+        finally:
+            if isinstance(rows, Lent):
+                rows.give_back()
+
+    def _read_contexts(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
+        """Read what each group's row reads, from where the rows differ on."""
+        shared = _shared(batch)
+        if shared:
+            rows.fill(slice(0, 1), [batch[0].context[:shared]])
+            rows.copy(0, slice(1, len(batch)), shared)
+        return self._read(rows, 0, [group.piece(shared) for group in batch])
+
+    def _read(self, rows: Rows, first: int, pieces: Sequence[_Piece]) -> Iterator[_Found]:
+        """Read pieces side by side, from the row `first` on, in parts whose logits are few enough."""
+        assert isinstance(rows, ReadsPlaces)  # seen by the caller
+        done, width = 0, max(len(piece.tokens) for piece in pieces)
+        while done < width:
+            going = [row for row, piece in enumerate(pieces) if len(piece.tokens) > done]
+            low, high = going[0], going[-1] + 1
+            wanted = sorted({p for row in going for p in range(max(done, pieces[row].first), len(pieces[row].tokens))})
+            most = max(1, self._places // (high - low))
+            end = width if len(wanted) <= most else wanted[most - 1] + 1
+            # a row between others that has nothing left reads its last token again
+            begins = [min(done, len(piece.tokens) - 1) for piece in pieces[low:high]]
+            parts = [piece.tokens[begin:end] for begin, piece in zip(begins, pieces[low:high], strict=True)]
+            starts = [piece.start + begin for begin, piece in zip(begins, pieces[low:high], strict=True)]
+            places = [place for place in wanted if place < end]
+            logits = rows.read(first + low, parts, starts, [place - done for place in places])
+            yield self._look(logits, _Wanted.of(pieces[low:high], places))
+            done = end
+
+    def _read_by_steps(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
+        """Read contexts as prompts, and then one token a step; each group has one pair."""
+        pairs = [group.pairs[0] for group in batch]
+        logits = rows.fill(slice(0, len(pairs)), [pair.context for _, pair in pairs])
+        device = logits.device
+        for place in range(max(len(pair.continuation) for _, pair in pairs)):
+            if place:
+                newest = [[pair.continuation[min(place, len(pair.continuation)) - 1]] for _, pair in pairs]
+                logits = rows.step(to_device(torch.tensor(newest, device="cpu"), device), rows.length)
+            going = [row for row, (_, pair) in enumerate(pairs) if place < len(pair.continuation)]
+            tokens = [pairs[row][1].continuation[place] for row in going]
+            numbers = [pairs[row][0] for row in going]
+            yield self._look(logits.unsqueeze(1), _Wanted(going, [0] * len(going), tokens, numbers))
+
+    def _look(self, logits: Tensor, wanted: _Wanted) -> _Found:
+        """What is kept of logits (n, places, vocab_size): a few numbers for each wanted token."""
+        logits = logits[..., : vocabulary(self._model)]
+        rows, places, tokens = (
+            to_device(torch.tensor(one, device="cpu"), logits.device)
+            for one in (wanted.rows, wanted.places, wanted.tokens)
+        )
+        logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+        tops = (None, None) if self._top is None else likeliest(logits.flatten(0, 1), self._top)
+        at = rows * logits.shape[1] + places
+        # relative to the best, so that what is nearly certain keeps its digits
+        relative = logits - logits.amax(-1, keepdim=True)
+        own = relative[rows, places, tokens]
+        total = relative.exp_().sum(-1).log_()[rows, places]
+        values = torch.stack((own - total, (own == 0).to(own.dtype)), 1)
+        logprobs, token_ids = (one if one is None else one.index_select(0, at) for one in tops)
+        return _Found(wanted.numbers, values, logprobs, token_ids)
+
+
+def _rest(number: int, pair: Pair) -> _Piece:
+    """What a row reads of a continuation whose context, which has predicted its first token, has been read."""
+    return _Piece(pair.continuation[:-1], len(pair.context), 0, [(number, pair.continuation[1:])])
+
+
+def _length(batch: Sequence[_Group]) -> int:
+    """For how many tokens rows need room: pieces are padded to the longest one, and a step looks at one more."""
+    longest = max(len(pair.continuation) for group in batch for _, pair in group.pairs)
+    return max(len(group.context) for group in batch) + longest
+
+
+def _shared(batch: Sequence[_Group]) -> int:
+    """With how many tokens all contexts of a batch begin, where it is worth while to read them once.
+
+    Contexts are in order, so that what the first and the last one share is shared by all of like length; the last token
+    of a context is read by each row itself, since logits are wanted after it.
+    """
+    first, *others = (group.context for group in batch)
+    shared = min((_common(first, other) for other in others), default=0)
+    shared = min(shared, *(len(group.context) - 1 for group in batch)) if shared else 0
+    return shared if shared >= _LEAST_SHARED and shared * len(others) >= _LEAST_SAVED else 0
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _scores(pairs: Sequence[Pair], found: Sequence[_Found]) -> list[Score]:
+    """Bring everything to the host, at once, and give each pair what is its own."""
+    numbers = [number for one in found for number in one.numbers]
+    values = torch.cat([one.values for one in found]).tolist()
+    tops: list[Any] = [None] * len(numbers)
+    if found[0].top_ids is not None:
+        logprobs = torch.cat([one.top_logprobs for one in found if one.top_logprobs is not None]).tolist()
+        ids = torch.cat([one.top_ids for one in found if one.top_ids is not None]).tolist()
+        tops = list(zip(ids, logprobs, strict=True))
+    of: list[list[tuple[float, float, Any]]] = [[] for _ in pairs]
+    for number, (logprob, hit), top in zip(numbers, values, tops, strict=True):
+        of[number].append((logprob, hit, top))
+    return [_score(pair, rows) for pair, rows in zip(pairs, of, strict=True)]
+
+
+def _score(pair: Pair, rows: Sequence[tuple[float, float, Any]]) -> Score:
+    if any(math.isnan(logprob) for logprob, _, _ in rows):
+        raise ModelError(f"{pair.name}: the model gives NaN or infinity; see whether it overflows in this dtype.")
+    tops = [TopLogprobs(logprob=own, token_ids=top[0], logprobs=top[1]) for own, _, top in rows if top is not None]
+    return Score(
+        token_ids=list(pair.continuation),
+        logprobs=[logprob for logprob, _, _ in rows],
+        is_argmax=[bool(hit) for _, hit, _ in rows],
+        top_logprobs=tops or None,
+    )

@@ -1,0 +1,208 @@
+"""`score` and `classify`: how likely a model finds texts that are there."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Literal, overload
+
+import torch
+
+from gen.arguments import as_lists, check_flag, is_whole, read_whole
+from gen.errors import ArgumentError, show
+from gen.isolation import isolated
+from gen.models.base import Model
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts, vocabulary
+from gen.requests.reading import check_model
+from gen.scoring.pairs import Pair, read_pairs, refuse_equal
+from gen.scoring.scorer import Score, Scorer
+
+
+@overload
+def score(
+    model: Model,
+    prompts: Prompt,
+    continuations: str | list[int] | tuple[int, ...] | None = ...,
+    *,
+    top_logprobs: int | None = ...,
+    chat: bool = ...,
+    max_batch_tokens: int | None = ...,
+) -> Score: ...
+@overload
+def score(
+    model: Model,
+    prompts: Prompt,
+    continuations: list[str] | list[list[int]],
+    *,
+    top_logprobs: int | None = ...,
+    chat: bool = ...,
+    max_batch_tokens: int | None = ...,
+) -> list[Score]: ...
+@overload
+def score(
+    model: Model,
+    prompts: Prompts[AnyPrompt],
+    continuations: list[str] | list[list[int]] | None = ...,
+    *,
+    top_logprobs: int | None = ...,
+    chat: bool = ...,
+    max_batch_tokens: int | None = ...,
+) -> list[Score]: ...
+@overload
+def score(
+    model: Model,
+    prompts: Prompts[AnyPrompt],
+    continuations: list[list[str]] | list[list[list[int]]],
+    *,
+    top_logprobs: int | None = ...,
+    chat: bool = ...,
+    max_batch_tokens: int | None = ...,
+) -> list[list[Score]]: ...
+@isolated
+def score(
+    model: Model,
+    prompts: Prompt | Prompts[AnyPrompt],
+    continuations: Any = None,
+    *,
+    top_logprobs: int | None = None,
+    chat: bool = False,
+    max_batch_tokens: int | None = None,
+) -> Score | list[Score] | list[list[Score]]:
+    """Say how likely texts are to a model, token by token. Nothing is drawn, and no sampler takes part.
+
+    Args:
+        model: from `gen.load` or another loader.
+        prompts: what stands before: a text, a list of token ids or of messages, or a list of prompts.
+        continuations: what is scored. For one prompt a text or a list of token ids, which gives a `Score`, or a list of
+            those, which gives a list: the prompt is read once. For a list of prompts a list of as many, each one
+            continuation or a list of them. None scores each prompt's own tokens after its first one. The tokens are
+            those of the prompt and the continuation encoded together, as lm-evaluation-harness does it.
+        top_logprobs: how many of the likeliest tokens to tell for each place.
+        chat: apply the chat template to prompts that are texts; a continuation is then the assistant's text, without
+            special tokens and without an eos. The same holds for prompts that are messages.
+        max_batch_tokens: how many tokens the rows of a batch may have room for together.
+    Returns:
+        A `Score`, or lists of them as `continuations` says. They do not depend on what else is scored, up to rounding:
+        1e-4 in float32.
+    Raises:
+        ArgumentError: an argument cannot be used, a continuation has no tokens, or a text is longer than the context;
+            nothing has run.
+        ModelError: the model cannot be run, or memory has no room for one text.
+    Host sync: one at the end, and none for each token.
+    """
+    given, batch = _read_prompts(model, prompts, chat=chat)
+    top = None
+    if top_logprobs is not None:
+        top = read_whole("top_logprobs", top_logprobs, minimum=1, maximum=vocabulary(model))
+    wanted = _read_continuations(len(given), continuations) if batch else [as_lists(continuations)]
+    lists = [several if _are_several(several) else [several] for several in wanted]
+    pairs = [
+        read_pairs(model, number, prompt, None if several == [None] else several, chat=chat)
+        for number, (prompt, several) in enumerate(zip(given, lists, strict=True))
+    ]
+    scores = iter(_run(model, list(chain.from_iterable(pairs)), top, max_batch_tokens))
+    found: list[Any] = [[next(scores) for _ in own] for own in pairs]
+    found = [own if _are_several(several) else own[0] for own, several in zip(found, wanted, strict=True)]
+    return found if batch else found[0]
+
+
+@overload
+def classify(
+    model: Model,
+    prompt: Prompt,
+    options: Sequence[str],
+    *,
+    chat: bool = ...,
+    normalise: Literal["none", "tokens"] = ...,
+    max_batch_tokens: int | None = ...,
+) -> dict[str, float]: ...
+@overload
+def classify(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    options: Sequence[str],
+    *,
+    chat: bool = ...,
+    normalise: Literal["none", "tokens"] = ...,
+    max_batch_tokens: int | None = ...,
+) -> list[dict[str, float]]: ...
+@isolated
+def classify(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    options: Sequence[str],
+    *,
+    chat: bool = False,
+    normalise: Literal["none", "tokens"] = "none",
+    max_batch_tokens: int | None = None,
+) -> dict[str, float] | list[dict[str, float]]:
+    """Say how likely each of some options is after a prompt, if it is one of them: they sum to 1.
+
+    Each option is scored as a whole, after one reading of the prompt. `gen.choice` holds a text to the options token by
+    token instead: there an option wins that begins with a likely token, however unlikely the rest of it is.
+
+    Args:
+        model: from `gen.load` or another loader.
+        prompt: as in `gen.score`; a list of prompts gives a list.
+        options: texts, at least one, no two with the same tokens. A text that goes on after a word begins with a space.
+        chat: as in `gen.score`.
+        normalise: "none" compares the options' probabilities; "tokens" the means of their tokens' log-probabilities, so
+            that a long option is not unlikely because it is long.
+        max_batch_tokens: as in `gen.score`.
+    Returns:
+        Each option and its probability, in the order of the options.
+    Raises:
+        ArgumentError, ModelError: as of `gen.score`; or two options are equal.
+    Host sync: one at the end.
+    """
+    if normalise not in ("none", "tokens"):
+        raise ArgumentError(f'normalise must be "none" or "tokens", got {show(normalise)}')
+    if isinstance(options, str) or not isinstance(options, Sequence) or not options:
+        raise ArgumentError(f"options must be a list of texts, at least one, got {show(options)}")
+    for option in options:
+        if not isinstance(option, str) or not option:
+            raise ArgumentError(f"an option must be a text that is not empty, got {show(option)}")
+    given, batch = _read_prompts(model, prompt, chat=chat)
+    pairs = []
+    for number, one in enumerate(given):
+        pairs.append(read_pairs(model, number, one, options, chat=chat, name="option"))
+        refuse_equal(pairs[-1])
+    scores = iter(_run(model, list(chain.from_iterable(pairs)), None, max_batch_tokens))
+    found = []
+    for _ in given:
+        each = [next(scores) for _ in options]
+        logits = [score.sum / (len(score.token_ids) if normalise == "tokens" else 1) for score in each]
+        found.append(dict(zip(options, torch.tensor(logits, dtype=torch.float64).softmax(0).tolist(), strict=True)))
+    return found if batch else found[0]
+
+
+def _run(model: Model, pairs: Sequence[Pair], top: int | None, max_batch_tokens: int | None) -> list[Score]:
+    if max_batch_tokens is not None:
+        max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+    return Scorer(model, top=top, max_batch_tokens=max_batch_tokens).run(pairs)
+
+
+def _read_prompts(model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: bool) -> tuple[list[Prompt], bool]:
+    """Each prompt, and whether they came as a list; the model is checked."""
+    check_model(model)
+    check_flag("chat", chat)
+    return split_prompts(prompts)
+
+
+def _read_continuations(prompts: int, given: Any) -> list[Any]:
+    """What is scored after each prompt of a list."""
+    if given is None:
+        return [None] * prompts
+    given = as_lists(given)
+    if not isinstance(given, list | tuple) or len(given) != prompts:
+        came = f"{len(given)}" if isinstance(given, list | tuple) else show(given)
+        raise ArgumentError(
+            f"continuations must be a list with one entry for each of {prompts} prompts, a continuation or a list of "
+            f"them, got {came}"
+        )
+    return [as_lists(one) for one in given]
+
+
+def _are_several(given: Any) -> bool:
+    """Whether this is a list of continuations, and not a single one: a text, token ids, or None."""
+    if given is None or isinstance(given, str) or not isinstance(given, list | tuple):
+        return False
+    return not given or not is_whole(given[0])
