@@ -31,6 +31,8 @@ class Tokenizer:
     Attributes:
         vocab_size: one more than the highest id that the tokenizer knows.
         added_ids: of tokens that were added to its vocabulary, special ones with them.
+        bos_token_id: the token that begins a text; None where there is none.
+        name: where the tokenizer is from; may be empty.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, chat_template: str | None = None) -> None:
@@ -43,6 +45,8 @@ class Tokenizer:
         )  # fast tokenizers set their truncation at a call, and fail if another thread does too
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self.added_ids = frozenset(tokenizer.get_added_vocab().values())
+        self.bos_token_id: int | None = tokenizer.bos_token_id
+        self.name = str(tokenizer.name_or_path)
 
     def encode(self, text: str) -> list[int]:
         """Token ids with the special tokens that the tokenizer adds; an empty text is the bos token alone.
@@ -53,9 +57,9 @@ class Tokenizer:
         token_ids = self._encode(text, add_special_tokens=True)
         if token_ids:
             return token_ids
-        if self._tokenizer.bos_token_id is None:
+        if self.bos_token_id is None:
             raise ArgumentError("the prompt is empty and the tokenizer has no bos token to start from; give some text.")
-        return [self._tokenizer.bos_token_id]
+        return [self.bos_token_id]
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids without the special tokens that the tokenizer adds."""

@@ -28,7 +28,7 @@ from gen.requests.prompts import vocabulary
 from gen.samplers.backends.choosing import likeliest
 from gen.scoring.pairs import Pair
 
-_LOGITS = 2**22  # how many numbers the logits of one forward may have
+_LOGITS = 2**23  # how many numbers the logits of one forward may have
 _TOKENS = {"cpu": 1024, "cuda": 8192}  # that are read side by side, by type of device
 _ROOM = 16  # times as many tokens may rows have room for, those that were read before among them
 _LEAST_SHARED, _LEAST_SAVED = 32, 256  # tokens: shorter beginnings are not worth a forward of their own

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import dispatch_model
+from accelerate import dispatch_model  # type: ignore[import-untyped]
 from torch import Tensor
 
 import gen
