@@ -1,7 +1,6 @@
 """`gen generate` and `gen stream`, and the program that has all commands. Texts go to stdout, the rest to stderr."""
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from gen.cli import options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
-from gen.cli.printing import check_output, keep_stderr_tidy, say
+from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
+from gen.cli.score_command import score_command
 from gen.errors import ArgumentError, GenError
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def stream_command(
     say("\n")
 
 
+app.command("score", cls=Grouped, short_help="Tell how likely texts are.")(score_command)
 app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
 app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
     doctor_command
@@ -237,15 +238,7 @@ def _attempt(
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:
     """A line of JSON, which has no infinite numbers: they are null."""
-    told = {name: _finite(value) for name, value in asdict(completion).items()}
+    told = asdict(completion)
     if completion.top_logprobs is None:
         del told["top_logprobs"]
-    return json.dumps({"prompt": one.text, **told})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite({"prompt": one.text, **told}))

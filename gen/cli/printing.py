@@ -1,7 +1,9 @@
 """What the commands print, and what libraries may print beside it."""
 
+import math
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -21,6 +23,15 @@ def say(text: str, end: str = "") -> None:
     except BrokenPipeError:
         forget_output()
         raise typer.Exit from None
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON, which has no infinite numbers: they are null."""
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_output() -> None:

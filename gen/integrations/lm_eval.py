@@ -36,11 +36,14 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
     Args:
         pretrained: a model of gen's, or what `gen.load` takes: a folder, a name on the Hub, a GGUF file, or "demo".
-        device, dtype, device_map: for `gen.load`.
+        device: for `gen.load`, as the next two.
+        dtype: see `gen.load`.
+        device_map: see `gen.load`.
         max_length: how many tokens a text may have; None for the model's context.
         max_gen_toks: how many tokens are generated at most where a task does not say.
         max_batch_tokens: see `gen.generate`.
-        batch_size, max_batch_size: which the harness gives to every model; gen decides by what memory holds.
+        batch_size: the harness gives one to every model; gen decides by what memory holds.
+        max_batch_size: likewise.
     Raises:
         ArgumentError, ModelError: as of `gen.load`.
     """

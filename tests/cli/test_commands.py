@@ -329,7 +329,7 @@ def test_help_shows_options_in_groups(capsys: Capture) -> None:
     assert [line for line in out.splitlines() if line in groups] == groups
 
 
-@pytest.mark.parametrize("command", ["generate", "stream", "convert", "doctor"])
+@pytest.mark.parametrize("command", ["generate", "stream", "score", "convert", "doctor"])
 def test_help_speaks_of_no_types_of_python(command: str, capsys: Capture) -> None:
     assert run(command, "--help") == 0
     out = capsys.readouterr().out

@@ -1,0 +1,91 @@
+"""`gen score`: how likely texts are to a model."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import gen
+from gen.cli import options
+from gen.cli.inputs import read_prompts
+from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
+from gen.errors import ArgumentError, show
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A prompt, and what is scored after it: nothing for the prompt itself."""
+
+    prompt: str
+    continuations: list[str]
+
+
+def score_command(
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What stands before.")] = None,
+    continuations: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CONTINUATION", help="What is scored. If you give none: the prompt itself."),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Read JSON lines with "prompt" and "continuation", a text or a list of texts; "-" is stdin.',
+        ),
+    ] = None,
+    chat: options.Chat = False,
+    model: options.ModelName = "demo",
+    device: options.Device = None,
+    dtype: options.DType = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
+    ] = False,
+) -> None:
+    """Print the natural log-probability of each text, a line each, and the text.
+
+    The tokens are those of the prompt and the continuation encoded together.
+    """
+    if (prompt is None) == (file is None):
+        raise ArgumentError("give a prompt with its continuations, or --file, and not both.")
+    lines = _read(file) if prompt is None else [_Line(prompt, continuations or [])]
+    check_output()
+    keep_stderr_tidy()
+    loaded = gen.load(model, device=device, dtype=dtype)
+    wanted: Any = [line.continuations or None for line in lines]
+    for line, found in zip(lines, gen.score(loaded, [line.prompt for line in lines], wanted, chat=chat), strict=True):
+        scores = found if isinstance(found, list) else [found]
+        for text, score in zip(line.continuations or [line.prompt], scores, strict=True):
+            say(_as_json(line.prompt, text, score) if as_json else f"{score.sum:.4f}\t{text}", end="\n")
+
+
+def _read(file: Path | None) -> list[_Line]:
+    """The lines of a file.
+
+    Raises:
+        ArgumentError: one is no JSON object with a prompt and a continuation.
+    """
+    lines = []
+    for given in read_prompts(None, file):
+        try:
+            found = json.loads(given.text)
+        except ValueError as error:
+            raise ArgumentError(f"{given.where}: no JSON: {error}") from error
+        known = isinstance(found, dict) and isinstance(found.get("prompt"), str)
+        continuation = found.get("continuation", []) if known else None
+        texts = [continuation] if isinstance(continuation, str) else continuation
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ArgumentError(
+                f'{given.where}: give {{"prompt": "...", "continuation": "..."}}, or a list of continuations, got '
+                f"{show(given.text)}"
+            )
+        lines.append(_Line(found["prompt"], texts))
+    return lines
+
+
+def _as_json(prompt: str, text: str, score: "gen.Score") -> str:
+    told = {"prompt": prompt, "text": text, "sum": score.sum, "perplexity": score.perplexity, **asdict(score)}
+    del told["top_logprobs"]
+    return json.dumps(finite(told))
