@@ -103,9 +103,7 @@ class ReadsPlaces(Protocol):
     @property
     def reads_places(self) -> bool: ...
 
-    def read(
-        self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
-    ) -> Tensor:
+    def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]) -> Tensor:
         """Read tokens into rows side by side, from the row `first` on; a row's tokens from its start on are gone.
 
         Args:

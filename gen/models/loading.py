@@ -94,8 +94,8 @@ def load(
     check_flag("probe", probe)
     if not isinstance(quantization_config, Mapping | None) and not hasattr(quantization_config, "quant_method"):
         raise ArgumentError(
-            "quantization_config must be one of transformers', as transformers.BitsAndBytesConfig(load_in_8bit=True) or "
-            f"TorchAoConfig(...), or its dict, got {show(quantization_config)}"
+            "quantization_config must be one of transformers', as transformers.BitsAndBytesConfig(load_in_8bit=True) "
+            f"or its dict, got {show(quantization_config)}"
         )
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)

@@ -24,7 +24,11 @@ _INSTEAD = {
     ("gpu_memory_utilization",): "max_batch_tokens=... in gen.generate",
     ("n_gpu_layers",): 'device="cuda:0"',
     ("quantization", "quantize"): "quantization_config=..., one of transformers'",
-    ("adapter", "lora", "peft_model_id"): "the adapter's directory as the first argument; its config names the base model",
+    (
+        "adapter",
+        "lora",
+        "peft_model_id",
+    ): "the adapter's directory as the first argument; its config names the base model",
 }
 
 

@@ -297,9 +297,15 @@ class Halving(HfQuantizer):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        ({"load_in_8bit": True}, r"load_in_8bit; write quantization_config=transformers.BitsAndBytesConfig\(load_in_8bit"),
+        (
+            {"load_in_8bit": True},
+            r"load_in_8bit; write quantization_config=transformers.BitsAndBytesConfig\(load_in_8bit",
+        ),
         ({"torch_dtype": "bfloat16"}, "torch_dtype; write dtype='bfloat16'"),
-        ({"max_memory": {0: "4GB"}}, r"max_memory; write nothing of the kind; load the model with transformers, then give"),
+        (
+            {"max_memory": {0: "4GB"}},
+            r"max_memory; write nothing of the kind; load the model with transformers, then give",
+        ),
         ({"token": "x", "n_gpu_layers": 3}, 'n_gpu_layers; write it into .* HF_TOKEN, and device="cuda:0"'),
         ({"gguf_file": "a.gguf"}, "the path of the file as the first argument"),
         ({"devise": 0}, "got 'devise'"),
@@ -313,7 +319,7 @@ def test_arguments_of_other_loaders_are_refused_with_what_to_write(load: Any, ar
 
 def test_what_is_no_quantization_config_is_refused_before_anything_is_loaded() -> None:
     with pytest.raises(gen.ArgumentError, match=r"BitsAndBytesConfig\(load_in_8bit=True\) or .*, got 'int8'"):
-        gen.load("demo", quantization_config="int8") 
+        gen.load("demo", quantization_config="int8")
 
 
 def test_quantization_config_is_passed_on(saved: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gen.arguments import read_token_ids, read_whole
-from gen.devices import Placement, describe, current, resolve_device
+from gen.devices import Placement, current, describe, resolve_device
 from gen.errors import ArgumentError, ModelError, show_path
 from gen.isolation import isolated
 from gen.models.exported.program_inputs import ProgramInputs

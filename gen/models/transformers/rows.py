@@ -72,9 +72,7 @@ class TransformersRows:
         """See `gen.models.base.ReadsPlaces`."""
         return not self.whole_prompts
 
-    def read(
-        self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
-    ) -> Tensor:
+    def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]) -> Tensor:
         """See `gen.models.base.ReadsPlaces.read`."""
         if self._model.takes_flat_masks and len(set(starts)) > 1:  # such a mask has one line for all tokens of a row
             each = zip(range(first, self.count), pieces, starts, strict=False)

@@ -1,7 +1,7 @@
 """GGUF files as models and as folders; the oracle is the tiny transformers model that each file was written from."""
 
-from concurrent.futures import ThreadPoolExecutor
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
