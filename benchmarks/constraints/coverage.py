@@ -1,8 +1,11 @@
 """Which JSON schemas each engine reaches, whether it is right, and how long compiling takes.
 
     python -m benchmarks.constraints.coverage --schemas schemas.jsonl
+    python -m benchmarks.constraints.coverage --schemas jsonschemabench/maskbench/data --each 50
 
-A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}, as in the MaskBench part of JSONSchemaBench.
+A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}. The folder is the MaskBench part of
+JSONSchemaBench (github.com/guidance-ai/jsonschemabench), of which so many schemas of each family are drawn with a fixed
+seed; a family is what stands first in the names of its files, such as BFCL, Github_easy, Kubernetes.
 Instances are given as compact texts with their keys in the schema's order. "listed only" are valid instances without
 properties that their schema does not list: what the closed reading is to accept. Compile times are CPU times of the
 process for a vocabulary of --vocab tokens, of schemas that were reached; outlines_core's are of its regular expression
@@ -11,6 +14,8 @@ alone. Peers are measured where they are installed.
 
 import argparse
 import json
+import random
+import re
 import statistics
 import sys
 import tempfile
@@ -38,7 +43,7 @@ def main() -> None:
         if arguments.model is None:
             save_random_model(Path(folder), arguments.vocab)
         model = gen.load(arguments.model or folder, device="cpu")
-    schemas = [json.loads(line) for line in arguments.schemas.read_text().splitlines() if line.strip()]
+    schemas = read_schemas(arguments.schemas, arguments.each)
     gen.compile(model, bool)  # makes the tables of the vocabulary
     results = {}
     for name, engine in engines(model).items():
@@ -59,13 +64,27 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schemas", type=Path, required=True, help="a file of JSON lines")
+    parser.add_argument("--schemas", type=Path, required=True, help="a file of JSON lines, or MaskBench's folder")
+    parser.add_argument("--each", type=int, default=50, help="how many of each family of a folder")
     parser.add_argument("--model", help="whose vocabulary; default: made-up words")
     parser.add_argument("--vocab", type=int, default=49152, help="how many of them")
     parser.add_argument("--engines", nargs="+", default=[""], help="how the names of those to measure begin")
     parser.add_argument("--refused", action="store_true", help="name the schemas that are refused, and the errors")
     parser.add_argument("--json", type=Path, help="write the report there")
     return parser.parse_args()
+
+
+def read_schemas(path: Path, each: int) -> Schemas:
+    """The schemas of a file, or so many of each family of a folder."""
+    if path.is_file():
+        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    families: dict[str, list[Path]] = {}
+    for file in sorted(path.glob("*.json")):
+        families.setdefault(re.sub(r"(---|_\w*\d+\.json$).*", "", file.name), []).append(file)
+    chance = random.Random(0)
+    drawn = [file for files in families.values() for file in chance.sample(files, min(each, len(files)))]
+    print(f"{len(drawn)} schemas of {', '.join(families)}", file=sys.stderr)
+    return [{"tests": [], **json.loads(file.read_text()), "name": file.stem} for file in drawn]
 
 
 @dataclass

@@ -15,22 +15,36 @@ from gen.errors import ConstraintError, show
 Whitespace = Literal["line", "compact", "indent"]
 
 
+MARK = "x-gen"
+"""Marks a JSON schema of pydantic's in which one of these stood in Annotated; the value names it."""
+
+
+class _Annotation:
+    """Tells pydantic's JSON Schema that it stands in Annotated, which pydantic itself does not mind."""
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        return {**handler(schema), MARK: f"gen.{_NAMES[type(self).__name__]}"}
+
+
+_NAMES = {"Regex": "regex", "Choice": "choice", "JsonSchema": "json_schema", "Grammar": "grammar"}
+
+
 @dataclass(frozen=True)
-class Regex:
+class Regex(_Annotation):
     """See `gen.regex`."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(_Annotation):
     """See `gen.choice`."""
 
     options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class JsonSchema:
+class JsonSchema(_Annotation):
     """See `gen.json_schema`; the schema is kept as a text."""
 
     schema: str
@@ -39,7 +53,7 @@ class JsonSchema:
 
 
 @dataclass(frozen=True)
-class Grammar:
+class Grammar(_Annotation):
     """See `gen.grammar`."""
 
     lark: str

@@ -89,7 +89,7 @@ def _type_plan(output_type: Any) -> Plan:
     """The plan of a Python type, kept for as long as the type is what it was: reading it takes milliseconds."""
     key = TypeKey(output_type)
     with _changing:
-        _, plan = _read.get(key.ids, (key, None))
+        _, plan = _read.get(key.ids, (key, None)) if key.known else (key, None)
     if plan is None:
         plan = _new_type_plan(output_type)
     if key.known:
@@ -146,4 +146,4 @@ def _pattern_of(output_type: Any) -> str:
     return f"(?{flags}){pattern}" if flags else pattern
 
 
-_FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+_FLAGS = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}

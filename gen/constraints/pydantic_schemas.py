@@ -1,11 +1,13 @@
 """Pydantic's JSON Schema of a type, with marks where it says less than pydantic checks."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import SchemaValidator, to_json
 
+from gen.constraints.pydantic_spelling import dates, moments, naive
 from gen.errors import show
 
 ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
@@ -18,6 +20,42 @@ _HOST_AND_PATH = (
     r"([a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}\.){1,3}[a-z]{2,12}(:[1-9][0-9]{0,3})?"
     r"(/[A-Za-z0-9._~-]{0,64}){0,9}(\?[A-Za-z0-9._~=&-]{0,128})?(#[A-Za-z0-9._~-]{0,64})?"
 )
+
+
+_BOUNDS = ("gt", "ge", "lt", "le")
+_SETS = re.compile(r"\[[^\]]*(\[|&&|--|~~)")
+_ASCII = r"^[\x00-\x7f]*$"
+_STRIPPED = r"^(\S|\S[\s\S]*\S)?$"
+_SCALARS = ["null", "boolean", "number", "string"]
+
+
+def _of_hashable(schema: Any, made: Any) -> Any:
+    """The JSON schema of a set, marked if its members may be such as no set can hold; what is any value is a scalar."""
+    members = schema.get("items_schema", {"type": "any"})
+    if members["type"] == "any":
+        return {**made, "items": {"type": _SCALARS}}
+    unhashable = _unhashable(members)
+    return {**made, ALONE: f"a set of {unhashable}"} if unhashable else made
+
+
+def _unhashable(schema: Any) -> str:
+    """What of a core schema's values cannot be hashed; "" if all can."""
+    kind = schema["type"]
+    if kind in ("any", "list", "dict", "set", "typed-dict", "deque", "counter", "ordered-dict"):
+        return "values of any type" if kind == "any" else f"{kind}s, which cannot be hashed"
+    if kind in ("model", "dataclass"):
+        return "" if getattr(schema["cls"], "__hash__", None) else f"{schema['cls'].__name__}, which cannot be hashed"
+    inner = [schema[name] for name in ("schema", "items_schema") if isinstance(schema.get(name), dict)]
+    for name in ("items_schema", "choices"):
+        found = schema.get(name, ())
+        inner += (
+            found.values()
+            if isinstance(found, dict) and "type" not in found
+            else found
+            if isinstance(found, list)
+            else ()
+        )
+    return next((what for one in inner if (what := _unhashable(one[0] if isinstance(one, tuple) else one))), "")
 
 
 def _counted(digits: int | None, places: int | None) -> str:
@@ -79,21 +117,59 @@ class PydanticSchemas(GenerateJsonSchema):
         """As above."""
         return {**super().function_wrap_schema(schema), CONVERTED: True}
 
+    def str_schema(self, schema: Any) -> Any:
+        """A string; the settings of its model hold for it too, and what pydantic strips stands at neither end."""
+        settings = {name: getattr(self._config, f"str_{name}", None) for name in ("min_length", "max_length")}
+        schema = {**{name: limit for name, limit in settings.items() if limit}, **schema}
+        made = super().str_schema(schema)
+        pattern = schema.get("pattern", "")
+        if isinstance(pattern, str) and _SETS.search(re.sub(r"\\.", "", pattern)):
+            made[ALONE] = f"the pattern {show(pattern)}, whose brackets its engine reads as sets within sets,"
+        extra = [_ASCII] if schema.get("ascii_only") else []
+        if schema.get("strip_whitespace") or getattr(self._config, "str_strip_whitespace", False):
+            extra.append(_STRIPPED)
+        return {**made, "allOf": [{"pattern": pattern} for pattern in extra]} if extra else made
+
+    def set_schema(self, schema: Any) -> Any:
+        """A set, whose members can be hashed."""
+        return _of_hashable(schema, super().set_schema(schema))
+
+    def frozenset_schema(self, schema: Any) -> Any:
+        """As of a set."""
+        return _of_hashable(schema, super().frozenset_schema(schema))
+
+    def float_schema(self, schema: Any) -> Any:
+        """A number; multiples are within what a float holds exactly."""
+        made = super().float_schema(schema)
+        if "multipleOf" in made:
+            made["minimum"] = max(made.get("minimum", -(2**53)), -(2**53))
+            made["maximum"] = min(made.get("maximum", 2**53), 2**53)
+        return made
+
     def date_schema(self, schema: Any) -> Any:
-        """A date; its bounds are pydantic's alone."""
-        return self._moment(schema, super().date_schema(schema))
+        """A date, between its bounds; today is none of them."""
+        made, bounds = self._moment(schema, super().date_schema(schema), "now_op")
+        return {**made, "pattern": dates(bounds)} if bounds else made
 
     def datetime_schema(self, schema: Any) -> Any:
-        """As of a date; and texts always name an offset from UTC."""
-        return self._moment(schema, super().datetime_schema(schema))
+        """As of a date; texts always name an offset from UTC, unless there must be none, and are in UTC if bounded."""
+        if schema.get("tz_constraint") == "naive":
+            schema = {name: said for name, said in schema.items() if name != "tz_constraint"}
+            made, bounds = self._moment(schema, {"type": "string", "pattern": naive()}, "now_op")
+            return {**made, ALONE: "a bound of a datetime without an offset from UTC"} if bounds else made
+        made, bounds = self._moment(schema, super().datetime_schema(schema), "now_op")
+        try:
+            return {**made, "pattern": moments(bounds)} if bounds else made
+        except ValueError as error:
+            return {**made, ALONE: f"a bound of a datetime, of which {error},"}
 
     def time_schema(self, schema: Any) -> Any:
         """As of a datetime."""
-        return self._moment(schema, super().time_schema(schema))
+        return self._moment(schema, super().time_schema(schema), *_BOUNDS)[0]
 
     def timedelta_schema(self, schema: Any) -> Any:
         """A duration; its bounds are pydantic's alone."""
-        return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS})
+        return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS}, *_BOUNDS)[0]
 
     def url_schema(self, schema: Any) -> Any:
         """A URL of the web, of few characters, which all parsers read alike."""
@@ -132,13 +208,24 @@ class PydanticSchemas(GenerateJsonSchema):
 
     def dict_schema(self, schema: Any) -> Any:
         """Also says what keys are that are no strings."""
-        made = super().dict_schema(schema)
+        return self._keyed(schema, super().dict_schema(schema))
+
+    def counter_schema(self, schema: Any) -> Any:
+        """As of a dict."""
+        return self._keyed(schema, super().counter_schema(schema))
+
+    def ordered_dict_schema(self, schema: Any) -> Any:
+        """As of a dict."""
+        return self._keyed(schema, super().ordered_dict_schema(schema))
+
+    def frozendict_schema(self, schema: Any) -> Any:
+        """As of a dict."""
+        return self._keyed(schema, super().frozendict_schema(schema))
+
+    def _keyed(self, schema: Any, made: Any) -> Any:
         keys = self.generate_inner(schema["keys_schema"]) if "keys_schema" in schema else {}
-        kind = keys.get("type", "string")
-        if kind == "integer":
+        if keys and keys != {"type": "string"}:
             made["propertyNames"] = keys
-        elif kind != "string":
-            made[ALONE] = f"keys of type {kind}"
         return made
 
     def _named(self, field: Any, made: Any) -> Any:
@@ -150,8 +237,10 @@ class PydanticSchemas(GenerateJsonSchema):
             return made
         return {**made, ELSEWHERE: show(alias)}
 
-    def _moment(self, schema: Any, made: Any) -> Any:
-        names = [name for name in ("gt", "ge", "lt", "le", "now_op") if schema.get(name) is not None]
+    def _moment(self, schema: Any, made: Any, *alone: str) -> tuple[Any, dict[str, Any]]:
+        """A moment's JSON schema, marked if one of some words says what pydantic alone can check; and its bounds."""
+        bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
+        names = [name for name in alone if schema.get(name) is not None]
         if schema.get("tz_constraint") not in (None, "aware"):
             names.append("tz_constraint")
-        return {**made, ALONE: f"{names[0]} of a {schema['type']}"} if names else made
+        return ({**made, ALONE: f"{names[0]} of a {schema['type']}"} if names else made), bounds

@@ -9,12 +9,15 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gen.constraints import pydantic_functions, pydantic_spelling
+from gen.constraints.output_types import MARK
 from gen.constraints.pydantic_schemas import ALONE, CONVERTED, ELSEWHERE, UNREAD, PydanticSchemas
 from gen.errors import ConstraintError, show
 
 FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
 """The formats whose every text pydantic reads, as `gen.constraints.schema.writing.formats` has them."""
-_WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+_BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
+_HUGE = 10**18
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _IN_MAPS = ("properties", "patternProperties", "$defs")
 _SINGLE = ("items", "additionalProperties", "propertyNames")
@@ -33,6 +36,8 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
+    if why := pydantic_functions.refusal(adapter.core_schema):
+        raise ConstraintError(f"{show(output_type)}: {why}.")
     parts = list(subschemas(schema))
     converted = any([part.pop(CONVERTED, False) for _, part in parts])
     for path, part in parts:
@@ -41,9 +46,10 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
                 f"{show(output_type)} at {path}: pydantic reads no JSON as {unread}; take options that are JSON "
                 "themselves, such as strings and numbers, and convert the value."
             )
-        _write_version(part)
+        if part.get("format") in pydantic_spelling.FORMATS:
+            part |= pydantic_spelling.FORMATS[part.pop("format")]
         _refuse(output_type, path, part)
-        _write_keys(part, schema)
+        _write_keys(output_type, path, part, schema)
         # a set reads what comes twice as one; only where it must have several members would that be too few
         if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
             del part["uniqueItems"]
@@ -81,13 +87,18 @@ def is_text(schema: dict[str, Any], root: dict[str, Any]) -> bool:
     if given is not None:
         return bool(given) and all(isinstance(value, str) for value in given)
     for keyword in ("anyOf", "oneOf"):
-        if keyword in schema:
+        if keyword in schema and schema.get("type") != "string":
             return all(isinstance(part, dict) and is_text(part, root) for part in schema[keyword])
     return schema.get("type") == "string"
 
 
 def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
     """Raise a ConstraintError for what pydantic alone can check."""
+    if MARK in schema:
+        raise ConstraintError(
+            f"{show(output_type)} at {path}: {schema[MARK]} cannot stand in Annotated; give it as it is, or take "
+            "Field(pattern=...) there."
+        )
     if ELSEWHERE in schema:
         raise ConstraintError(
             f"{show(output_type)} at {path}: pydantic looks for this field at {schema[ELSEWHERE]} alone, which no "
@@ -106,21 +117,31 @@ def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
         )
 
 
-def _write_version(schema: dict[str, Any]) -> None:
-    """Write pydantic's formats for versions of UUIDs, such as uuid4, as a pattern."""
-    name = schema.get("format", "")
-    if name[:-1] == "uuid":
-        schema |= {"format": "uuid", "pattern": f"^.{{14}}{name[-1]}.{{4}}[89abAB]"}
-
-
-def _write_keys(schema: dict[str, Any], root: dict[str, Any]) -> None:
+def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[str, Any]) -> None:
     """Write what keys must be as properties, where that can be."""
     names = resolved(schema.get("propertyNames", {}), root)
     values = schema.get("additionalProperties", True)
-    if names.get("type") == "integer" and not names.keys() - {"type"}:
-        schema["patternProperties"] = {_WHOLE: values}
+    bounds = names.keys() - {"type", "title", "description"}
+    if names.get("type") == "boolean":
+        schema["properties"] = {"true": values, "false": values}
+    elif names.get("type") == "number" and not bounds:
+        schema["patternProperties"] = {pydantic_spelling.NUMBER: values}
+    elif names.get("type") == "integer" and not bounds - _BOUNDS:
+        low = max(names.get("minimum", -_HUGE), names.get("exclusiveMinimum", -_HUGE) + 1)
+        high = min(names.get("maximum", _HUGE), names.get("exclusiveMaximum", _HUGE) - 1)
+        schema["patternProperties"] = {pydantic_spelling.whole_numbers(low, high): values}
     elif "enum" in names or "const" in names:
         schema["properties"] = dict.fromkeys(names.get("enum", [names.get("const")]), values)
+    elif {"type": "string"} in names.get("anyOf", ()):
+        del schema["propertyNames"]
+        return
+    elif names and not is_text(names, root):
+        what = f"of type {names['type']}" if "type" in names else "of several types"
+        what += f" with {', '.join(sorted(bounds))}" if bounds and "type" in names else ""
+        raise ConstraintError(
+            f"{show(output_type)} at {path}: keys {what} are what "
+            "pydantic alone can check; take keys of type int or str."
+        )
     else:
         return
     schema["additionalProperties"] = False

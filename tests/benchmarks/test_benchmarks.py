@@ -14,7 +14,7 @@ from benchmarks import decode, real, samplers, throughput
 from benchmarks.architectures import sweep
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
 from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
-from benchmarks.constraints import coverage, generation
+from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.random_model import random_model
 
@@ -178,6 +178,32 @@ def test_constraints_reports_what_every_engine_reaches_and_accepts(
     assert rows["gen or host, open"]["of 2 schemas"] == "2 (100.0%)"
     assert (closed["valid rejected"], closed["listed only"], open_["valid rejected"]) == ("1 of 2", "0 of 1", "0 of 2")
     assert all(row["invalid accepted"] == "0 of 1" for row in (closed, open_))
+
+
+def test_the_suite_of_json_schema_is_counted_by_keyword(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    cases = [{"data": 1.0, "valid": True}, {"data": "a", "valid": False}, {"data": {"b": 1, "a": 2}, "valid": True}]
+    schemas = [{"enum": [1, {"a": 2, "b": 1}]}, {"$ref": "other.json"}, {"type": "string"}]
+    groups = [{"description": "one", "schema": schema, "tests": cases} for schema in schemas]
+    for name in ("enum.json", "optional/enum.json", "format.json"):
+        (tmp_path / "json/tests/draft7" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "json/tests/draft7" / name).write_text(json.dumps(groups))
+    monkeypatch.setattr(sys, "argv", ["suite", str(tmp_path), "--wrong", "--json", str(report)])
+    suite.main()
+    assert "draft7/enum: one: refused: $ref 'other.json'" in capsys.readouterr().out
+    rows = {(row["draft"], row["kind"], row["keyword"]): row for row in json.loads(report.read_text())["rows"]}
+    counted = {"schemas": 3, "refused": 1, "valid": 4, "rejected": 2, "invalid": 2, "accepted": 1}
+    for key in (("draft7", "required", "enum"), ("draft7", "remarks", "all"), ("draft7", "optional", "optional/enum")):
+        assert rows[key].items() >= counted.items()
+
+
+def test_a_folder_of_schemas_is_drawn_by_family(tmp_path: Path) -> None:
+    for name in ("BFCL_a_1", "BFCL_b_20", "JME_3", "Github_easy---o1", "Github_easy---o2", "Github_hard---o3"):
+        (tmp_path / f"{name}.json").write_text('{"schema": {}}')
+    found = [one["name"] for one in coverage.read_schemas(tmp_path, 1)]
+    assert [name[:9] for name in found] == [found[0], "Github_ea", "Github_ha", "JME_3"] and found[0][:5] == "BFCL_"
 
 
 def test_instances_are_written_in_the_order_of_their_schema() -> None:

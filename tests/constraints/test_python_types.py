@@ -1,22 +1,30 @@
 """Python types: every text of a type's automaton is read by pydantic; what pydantic alone can check is refused."""
 
+import builtins
+import collections
 import functools
 import json
+import typing
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Network
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 import pytest
 from pydantic import AliasChoices, AliasGenerator, AliasPath, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.types import PaymentCardNumber
 from typing_extensions import TypedDict
 
+import gen
+from gen.constraints.automata.limits import Unsupported
 from gen.constraints.plans import read_plan
 from gen.constraints.python_types import is_text, schema_of
 from gen.errors import ConstraintError
@@ -81,6 +89,17 @@ class Owner(BaseModel):
     notes: dict[str, bool] = {}
 
 
+class Short(BaseModel):
+    model_config = ConfigDict(str_min_length=2, str_max_length=4, str_strip_whitespace=True)
+    names: list[str]
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    number: int
+
+
+NEW_YEAR = datetime(2020, 1, 1, tzinfo=UTC)
 STRINGS: list[Any] = [
     str,
     Literal["a", "b c"],
@@ -109,6 +128,17 @@ STRINGS: list[Any] = [
     Annotated[Decimal, Field(max_digits=1, decimal_places=3)],
     Annotated[Decimal, Field(decimal_places=3)],
     Annotated[Decimal, Field(max_digits=3)],
+    pydantic.SecretStr,
+    Path,
+    IPv4Interface,
+    IPv6Network,
+    pydantic.IPvAnyAddress,
+    pydantic.NaiveDatetime,
+    Annotated[date, Field(ge=date(2020, 2, 28), lt=date(2021, 3, 1))],
+    Annotated[datetime, Field(gt=NEW_YEAR)],
+    Annotated[datetime, Field(ge=NEW_YEAR, le=NEW_YEAR.replace(second=1, microsecond=500))],
+    Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1, max_length=3)],
+    Annotated[str, Field(pattern="(?i)^k+$")],
 ]
 OTHERS: list[Any] = [
     int,
@@ -146,6 +176,18 @@ OTHERS: list[Any] = [
     Any,
     list[Any],
     dict[str, Any],
+    dict[bool, int],
+    dict[float, int],
+    dict[Annotated[int, Field(ge=-3, lt=120)], int],
+    dict[int | str, int],
+    Counter[int],
+    set[Any],
+    set[Frozen],
+    set[tuple[int, str]],
+    Annotated[set[Literal["a", "b", "c"]], Field(min_length=2)],
+    Annotated[set[Annotated[int, Field(ge=1, le=49)]], Field(min_length=6, max_length=6)],
+    Annotated[float, Field(multiple_of=5)],
+    Short,
 ]
 
 
@@ -155,6 +197,35 @@ def test_pydantic_reads_every_text_of_a_type(output_type: Any) -> None:
     assert plan.table is not None
     for text in random_texts(plan.table(), 150):
         plan.parse(text)
+
+
+def test_pydantic_reads_every_text_of_every_type_that_it_and_typing_export() -> None:
+    """Each type that is not refused when it is compiled, bare and of Any."""
+    taken = []
+    for module in (pydantic, pydantic.networks, typing, collections, collections.abc, builtins):
+        for name in getattr(module, "__all__", dir(module)):
+            for output_type in _with_arguments(getattr(module, name, None)):
+                try:
+                    plan = read_plan(output_type)
+                    assert plan.table is not None
+                    table = plan.table()
+                except (ConstraintError, Unsupported):
+                    continue
+                for text in random_texts(table, 60, longest=20):
+                    plan.parse(text)
+                taken.append(name)
+    assert {"set", "Sequence", "Counter", "SecretStr", "IPvAnyNetwork", "JsonValue", "FiniteFloat"} <= set(taken)
+    assert not {"ImportString", "FilePath", "NewPath", "ByteSize", "Hashable", "PaymentCardNumber"}.intersection(taken)
+
+
+def _with_arguments(exported: Any) -> list[Any]:
+    """What a module exports, if it may be a type, and that of Any."""
+    if exported is None or isinstance(exported, ModuleType | FunctionType | BuiltinFunctionType):
+        return []
+    try:
+        return [exported, exported[Any]]
+    except (TypeError, ValueError, pydantic.PydanticUserError):  # which takes no arguments, or two
+        return [exported]
 
 
 @pytest.mark.parametrize("output_type", STRINGS + OTHERS, ids=str)
@@ -192,20 +263,32 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         pytest.param(lambda x: x, "a function, which pydantic would call", id="lambda"),
         pytest.param(functools.partial(lambda x: x, 3), "a function, which pydantic would call", id="partial"),
         (Callable[[int], int], "is no output type"),
-        (pydantic.IPvAnyAddress, "#: the format 'ipvanyaddress'"),
+        (pydantic.ImportString, "ImportString imports what a text names; take gen.choice"),
+        (list[pydantic.ImportString[Any]], "ImportString imports what a text names"),
+        (dict[str, pydantic.FilePath], "this path is looked up in the file system"),
+        (pydantic.NewPath, "this path is looked up in the file system"),
+        (pydantic.ByteSize, "ByteSize reads units; take int"),
+        (PaymentCardNumber, "PaymentCardNumber checks a sum"),
+        (typing.Hashable, "no JSON is an instance of Hashable; take str"),
+        (set[list[int]], "#: a set of lists, which cannot be hashed"),
+        (set[Cat], "a set of Cat, which cannot be hashed"),
+        (Annotated[str, Field(pattern="[a&&b]")], "the pattern '.a&&b.', whose brackets"),
+        (Annotated[str, gen.regex("a")], "#: gen.regex cannot stand in Annotated; give it as it is"),
+        (list[Annotated[int, gen.choice([1, 2])]], "#/items: gen.choice cannot stand in Annotated"),
+        (dict[str, Annotated[dict[str, int], gen.json_schema({})]], "gen.json_schema cannot stand in Annotated"),
+        (Annotated[str, gen.grammar('start: "a"')], "gen.grammar cannot stand in Annotated"),
         (list[pydantic.Base64Bytes], "#/items: the format 'base64'"),
         (bytes, "the format 'binary'"),
-        (Path, "the format 'path'"),
-        (pydantic.SecretStr, "the format 'password'"),
         (pydantic.Json[int], "text that holds other data"),
         (pydantic.PastDate, "now_op of a date"),
-        (pydantic.NaiveDatetime, "tz_constraint of a datetime"),
-        (Annotated[date, Field(ge=date(2020, 1, 1))], "ge of a date"),
+        (Annotated[pydantic.NaiveDatetime, Field(gt=datetime(2020, 1, 1))], "a bound of a datetime without an offset"),
+        (Annotated[datetime, Field(gt=datetime(2020, 1, 1))], "2020-01-01 00:00:00 has no offset from UTC"),
         (Annotated[timedelta, Field(lt=timedelta(1))], "lt of a timedelta"),
         (Annotated[Decimal, Field(max_digits=3, gt=0)], "a decimal number with bounds and counted digits"),
         (pydantic.RedisDsn, "a URL of the schemes redis"),
         (pydantic.PostgresDsn, "a URL of the schemes postgres|a URL with several hosts|the format 'multi-host-uri'"),
-        (dict[float, int], "keys of type number"),
+        (dict[Annotated[float, Field(ge=0)], int], "#: keys of type number with minimum"),
+        (dict[int | None, int], "#: keys of several types"),
         (dict[str, list[complex]], "#/additionalProperties/items: a complex number"),
         (type[int], "a class"),
         (5, "is no output type"),

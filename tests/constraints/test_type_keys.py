@@ -1,6 +1,7 @@
 """Types that are read once: the second reading makes no schema, a type that has changed is read anew."""
 
 import gc
+import typing
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ from typing_extensions import TypedDict
 from gen.constraints import plans, python_types
 from gen.constraints.plans import read_plan
 from gen.constraints.type_keys import TypeKey
+from gen.errors import ConstraintError
+
+
+def nothing() -> None:
+    """No type."""
 
 
 class Home(BaseModel):
@@ -145,3 +151,11 @@ def test_few_types_are_kept(read: list[Any], monkeypatch: pytest.MonkeyPatch) ->
     pydantic.TypeAdapter(int)
     gc.collect()
     assert gone() is None
+
+
+def test_what_is_not_known_whole_is_no_other_type_that_was_read() -> None:
+    bare = vars(typing)["List"]  # whose origin is list
+    assert TypeKey(list[nothing]).ids == TypeKey(bare).ids  # type: ignore[valid-type]
+    read_plan(bare)
+    with pytest.raises(ConstraintError):
+        read_plan(list[nothing])  # type: ignore[valid-type]

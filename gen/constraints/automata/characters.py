@@ -80,11 +80,11 @@ def dot(flags: int, ecma: bool, certain: bool) -> Ranges:
 
 
 def any_case(ranges: Ranges, flags: int) -> Ranges:
-    """With IGNORECASE all that Python's re matches for these characters, else the ranges themselves."""
-    if not flags & re.IGNORECASE:
+    """With IGNORECASE all that Python's re matches for these characters, of ASCII alone with ASCII; else they alone."""
+    if not flags & re.IGNORECASE or not ranges:
         return ranges
     members = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)
-    found = re.findall(f"[{members}]", _cased(), re.IGNORECASE) if ranges else []
+    found = re.findall(f"[{members}]", _cased(), flags & (re.IGNORECASE | re.ASCII))
     return union([*ranges, *((ord(one), ord(one)) for one in found)])
 
 

@@ -131,9 +131,9 @@ class _Reader:
         """Add an item of Python's parse tree after `state`; returns the state after it."""
         nfa = self._nfa
         if kind is op.LITERAL:
-            return nfa.reads(state, any_case(((value, value),), flags))
+            return nfa.reads(state, self._case(((value, value),), flags, self._certain))
         if kind is op.NOT_LITERAL:
-            return nfa.reads(state, complement(any_case(((value, value),), flags)))
+            return nfa.reads(state, complement(self._case(((value, value),), flags, not self._certain)))
         if kind is op.ANY:
             return nfa.reads(state, dot(flags, self._ecma, self._certain))
         if kind is op.IN:
@@ -181,8 +181,12 @@ class _Reader:
                 categories += category(_CATEGORIES[value], certain)
             else:
                 plain.append(value if kind is op.RANGE else (value, value))
-        ranges = union([*any_case(union(plain), flags), *categories])
+        ranges = union([*self._case(union(plain), flags, certain), *categories])
         return complement(ranges) if negated else ranges
+
+    def _case(self, ranges: Ranges, flags: int, certain: bool) -> Ranges:
+        """Characters in any case if case is ignored: of ASCII alone where readers of JSON Schema differ on others."""
+        return any_case(ranges, flags | re.ASCII if self._ecma and certain else flags)
 
     def _guard(self, at: Any, flags: int) -> anchors.Guard:
         if at is op.AT_BEGINNING:

@@ -141,6 +141,25 @@ def listed(texts: Iterable[str | bytes], max_states: int = MAX_STATES) -> Dfa | 
     return Dfa(np.array(edges, np.int32).reshape(-1, 4), ends)
 
 
+def few(texts: Dfa, most: int) -> list[str] | None:
+    """The texts themselves, in their order; None if they are more than `most`."""
+    if texts is ANY or _endless(texts):
+        return None
+    out: list[str] = []
+    todo = [(0, "")]
+    while todo:
+        state, text = todo.pop()
+        if texts.final[state]:
+            out.append(text)
+        for low, high, target in texts.lines[state]:
+            if high - low > most:
+                return None
+            todo += ((target, text + chr(code)) for code in range(low, high + 1))
+        if len(out) > most or len(todo) > 100 * most:
+            return None
+    return sorted(out)
+
+
 def holds(texts: Dfa | None, text: str) -> bool:
     """Whether a text is one of them."""
     return texts is not None and (texts is ANY or texts.holds(text))

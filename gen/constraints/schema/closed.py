@@ -59,7 +59,7 @@ class _Closer:
                 for name, one in node[word].items():
                     self.close(one, f"{path}/{word}/{name}")
         if "$ref" in node:
-            self.close(self._references.resolve(node["$ref"], path), path)
+            self.close(self._references.resolve(node, path), path)
 
     def _listings(self, node: Any, path: str) -> int:
         """How many schemas list properties of one object, on the way through a schema that has most; 2 for more."""
@@ -73,7 +73,7 @@ class _Closer:
         for word in _BESIDE:
             said = node.get(word)
             if word == "$ref" and word in node:
-                count += self._listings(self._references.resolve(said, path), path)
+                count += self._listings(self._references.resolve(node, path), path)
             elif isinstance(said, list):
                 each = [self._listings(one, path) for one in said]
                 count += sum(each) if word == "allOf" else max(each, default=0)
@@ -94,7 +94,7 @@ class _Closer:
         if not isinstance(node, dict):
             return False
         if "$ref" in node and isinstance(node["$ref"], str):
-            return _is_list(node) or self._lists(self._references.resolve(node["$ref"], "$ref"), seen)
+            return _is_list(node) or self._lists(self._references.resolve(node, "$ref"), seen)
         return _is_list(node) or any(self._lists(one, seen) for one in node.values())
 
 

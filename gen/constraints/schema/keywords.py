@@ -7,19 +7,28 @@ from fractions import Fraction
 from typing import Any
 
 from gen.constraints.automata.limits import Unsupported
-from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Bound, Items, Part, Properties, identity
+from gen.constraints.schema.parts import (
+    ANYTHING,
+    EVERY_TYPE,
+    Bound,
+    Contains,
+    Items,
+    Part,
+    Properties,
+    identity,
+)
 
 _REFUSED = {
-    "contains": "array",
     "unevaluatedItems": "array",
+    "contentMediaType": "string",
     "$dynamicRef": "any",
     "$recursiveRef": "any",
     "extends": "any",
     "disallow": "any",
 }
 _PLAIN = """type enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern
-    format minItems maxItems uniqueItems items prefixItems additionalItems required minProperties maxProperties
-    properties patternProperties additionalProperties propertyNames"""
+    format contentEncoding minItems maxItems contains uniqueItems items prefixItems additionalItems required
+    minProperties maxProperties properties patternProperties additionalProperties propertyNames"""
 
 SAYS_SOMETHING = frozenset(re.split(r"\s+", _PLAIN)).union(_REFUSED)
 """The keywords that say something of a value and hold no further schema of the same value."""
@@ -40,11 +49,12 @@ def own_part(schema: Mapping[str, Any], path: str) -> Part:
         min_length=read.count("minLength") or 0,
         max_length=read.count("maxLength"),
         patterns=read.text("pattern"),
-        formats=read.text("format"),
+        formats=read.text("format") + tuple(f"{name} encoding" for name in read.text("contentEncoding")),
         min_items=read.count("minItems") or 0,
         max_items=read.count("maxItems"),
         unique=schema.get("uniqueItems") is True,
         items=read.items(),
+        contains=read.contains(),
         required=read.required(),
         min_properties=read.count("minProperties") or 0,
         max_properties=read.count("maxProperties"),
@@ -60,6 +70,8 @@ class _Keywords:
 
     def says(self, word: str) -> bool:
         """Whether a keyword is there and says something."""
+        if word == "contentMediaType":  # of other media nobody checks a text
+            return self._schema.get(word) == "application/json"
         return word in self._schema and self._schema[word] is not True and self._schema[word] != {}
 
     def refuse(self, word: str, wanted: str) -> Unsupported:
@@ -138,6 +150,12 @@ class _Keywords:
         if not isinstance(first, list):
             raise self.refuse("prefixItems", "a list of schemas")
         return (Items(first=tuple(first), rest=rest),) if first or rest not in (True, {}) else ()
+
+    def contains(self) -> tuple[Contains, ...]:
+        if "contains" not in self._schema:
+            return ()
+        least, most = self.count("minContains"), self.count("maxContains")
+        return (Contains(schema=self._schema["contains"], least=1 if least is None else least, most=most),)
 
     def properties(self) -> tuple[Properties, ...]:
         words = ("properties", "patternProperties")

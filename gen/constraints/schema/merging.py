@@ -27,7 +27,7 @@ class Merger:
     def __init__(self, root: Any, deadline: float, disjoint: Callable[[Part, Part], bool]) -> None:
         self._references, self._deadline, self._disjoint = References(root), deadline, disjoint
         self._known: dict[int, tuple[Any, Parts]] = {}
-        self._open: list[str] = []
+        self._open: list[int] = []
 
     def all_of(self, schemas: Sequence[Any], path: str) -> Parts:
         """The parts of values that meet all of the schemas."""
@@ -55,13 +55,14 @@ class Merger:
         if "$ref" in schema and self._references.alone:
             beside = schema.get("properties", {})  # ignored where it says more than that there are such properties
             own = Part(properties=(Properties(named=beside, matching={}),)) if isinstance(beside, dict) else ANYTHING
-            return self._cross((own,), self._referred(schema["$ref"], path), path)
-        out: Parts = (own_part(schema, path),)
+            return self._cross((own,), self._referred(schema, path), path)
+        known = self._references.own(schema)
+        out: Parts = (own_part(known, path),)
         for word in _SAME_VALUE:
             if word in schema:
                 out = self._keyword(out, word, schema[word], schema, path)
-        if "unevaluatedProperties" in schema:
-            out = tuple(_evaluated(part, schema["unevaluatedProperties"]) for part in out)
+        if "unevaluatedProperties" in known:
+            out = tuple(_evaluated(part, known["unevaluatedProperties"]) for part in out)
         return out
 
     def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str) -> Parts:
@@ -72,7 +73,7 @@ class Merger:
         if word.startswith("depend") and not isinstance(said, dict):
             raise Unsupported(f"{word} at {path} must be an object")
         if word == "$ref":
-            return self._cross(out, self._referred(said, path), path)
+            return self._cross(out, self._referred(schema, path), path)
         if word == "allOf":
             for number, one in enumerate(said):
                 out = self._cross(out, self.parts(one, f"{here}/{number}"), path)
@@ -96,22 +97,24 @@ class Merger:
             if isinstance(names, list) and not all(isinstance(one, str) for one in names):
                 raise Unsupported(f"{word} at {path} must be an object of schemas or lists of names")
             then = (Part(required=tuple(names)),) if isinstance(names, list) else self.parts(needed, f"{here}/{name}")
+            then = self._cross((Part(required=(name,)),), then, path)
             out = self._cross(out, _any([without, then]), path)
         return out
 
-    def _referred(self, ref: Any, path: str) -> Parts:
-        schema = self._references.resolve(ref, path)
-        if ref in self._open:
-            raise Unsupported(f"$ref {ref[:80]!r} at {path} refers to itself")
-        self._open.append(ref)
+    def _referred(self, schema: dict[str, Any], path: str) -> Parts:
+        target = self._references.resolve(schema, path)
+        if id(target) in self._open:
+            raise Unsupported(f"$ref {schema['$ref'][:80]!r} at {path} refers to itself")
+        self._open.append(id(target))
         try:
-            return self.parts(schema, f"{path}/$ref")
+            return self.parts(target, f"{path}/$ref")
         finally:
             self._open.pop()
 
     def _not(self, schema: Any, path: str) -> Parts:
-        parts = negated(schema, path, self._references)
-        return _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in parts])
+        ways = negated(schema, path, self._references)
+        parts = _any([self._cross((one.part,), self.all_of(one.schemas, path), path) for one in ways])
+        return tuple(_not_holding(part) for part in parts)
 
     def _exclusive(self, out: Parts, each: list[Parts], schemas: list[Any], path: str) -> list[Parts]:
         """The alternatives of a oneOf, without what two of them share."""
@@ -144,11 +147,17 @@ def _any(each: Sequence[Parts]) -> Parts:
     return tuple(dict.fromkeys(part for parts in each for part in parts))
 
 
+def _not_holding(part: Part) -> Part:
+    """The part as one of values that do not meet a schema."""
+    return replace(part, properties=tuple(replace(one, holds=False) for one in part.properties))
+
+
 def _evaluated(part: Part, schema: Any) -> Part:
     """The part with `unevaluatedProperties`: what no schema merged into it speaks of has this schema."""
-    if any(one.additional is not None for one in part.properties):
+    held = [one for one in part.properties if one.holds]
+    if any(one.additional is not None for one in held):
         return part
-    named = {name: True for one in part.properties for name in one.named}
-    matching = {pattern: True for one in part.properties for pattern in one.matching}
+    named = {name: True for one in held for name in one.named}
+    matching = {pattern: True for one in held for pattern in one.matching}
     new = Properties(named=named, matching=matching, additional=schema)
     return replace(part, properties=(*part.properties, new))

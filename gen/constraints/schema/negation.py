@@ -10,7 +10,7 @@ from typing import Any
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.keywords import SAYS_SOMETHING, own_part
-from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Part, Properties, kind
+from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Items, Part, Properties, kind
 from gen.constraints.schema.references import References
 
 _HOLD_SCHEMAS = ("oneOf", "if", "dependencies", "dependentSchemas", "dependentRequired", "unevaluatedProperties")
@@ -35,13 +35,14 @@ def negated(schema: Any, path: str, references: References, depth: int = 0) -> l
     if not isinstance(schema, dict):
         raise Unsupported(f"the schema at {path} must be an object, true or false")
     if "$ref" in schema and references.alone:
-        return negated(references.resolve(schema["$ref"], path), path, references, depth + 1)
-    own = own_part(schema, path)
+        return negated(references.resolve(schema, path), path, references, depth + 1)
+    known = references.own(schema)
+    own = own_part(known, path)
     out: list[Negated] = []
-    for word, said in schema.items():
+    for word, said in known.items():
         here = f"{path}/{word}"
         if word == "$ref":
-            out += negated(references.resolve(said, path), here, references, depth + 1)
+            out += negated(references.resolve(schema, path), here, references, depth + 1)
         elif word == "allOf" and isinstance(said, list):
             for number, one in enumerate(said):
                 out += negated(one, f"{here}/{number}", references, depth + 1)
@@ -82,6 +83,10 @@ def _opposite(word: str, own: Part, path: str) -> list[Part]:
         return [Part(types=arrays, max_items=own.min_items - 1)] if own.min_items else []
     if word == "maxItems" and own.max_items is not None:
         return [Part(types=arrays, min_items=own.max_items + 1)]
+    if word == "contains":
+        [contains] = own.contains
+        if contains.least == 1 and contains.most is None:
+            return [Part(types=arrays, items=(Items(rest={"not": contains.schema}),))]
     if word == "minProperties":
         return [Part(types=objects, max_properties=own.min_properties - 1)] if own.min_properties else []
     if word in ("minimum", "exclusiveMinimum") and own.low is not None:

@@ -25,12 +25,15 @@ class Properties:
         matching: the schemas of properties by patterns of their names.
         additional: the schema of all others; None if none is written.
         lists: whether it counts as a list of what an object may have when objects are closed.
+        holds: whether it is of a schema that a value meets, and not of one that it must not: only such a schema
+            "evaluates" properties.
     """
 
     named: dict[str, Any]
     matching: dict[str, Any]
     additional: Any = None
     lists: bool = True
+    holds: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,6 +42,15 @@ class Items:
 
     first: tuple[Any, ...] = ()
     rest: Any = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contains:
+    """How many items of an array must meet a schema: at least, and at most (None: any number)."""
+
+    schema: Any
+    least: int
+    most: int | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,6 +82,7 @@ class Part:
     max_items: int | None = None
     unique: bool = False
     items: tuple[Items, ...] = ()
+    contains: tuple[Contains, ...] = ()
     required: tuple[str, ...] = ()
     absent: frozenset[str] = frozenset()
     min_properties: int = 0
@@ -117,7 +130,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
     **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
-    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
+    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "contains", "required"), _together),
     **dict.fromkeys(("properties", "refused"), _together),
     "names": lambda one, other: one + tuple(name for name in other if not any(name is known for known in one)),
     "absent": frozenset.union,

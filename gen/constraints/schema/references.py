@@ -1,13 +1,27 @@
-"""What `$ref` refers to within one schema, and which draft the schema is written in."""
+"""What `$ref` refers to within one schema, and which draft the schema is written in.
+
+A schema is a document of its own where it has an `$id`: references below it start from there. Example: in
+{"$id": "http://a/b", "$defs": {"c": {"$id": "c", "$ref": "#d", "$defs": {"e": {"$anchor": "d"}}}}} the `$ref` is that
+of http://a/c#d, which is the schema with the anchor.
+"""
 
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from gen.constraints.automata.limits import Unsupported
 
 _IGNORES_SIBLINGS = re.compile(r"json-schema\.org/(schema|draft-0[3-7]/)")
+_HAS_PLAIN_ID = re.compile(r"json-schema\.org/draft-0[34]/")
+_ONE = frozenset(f"{word}{about}" for word in ("additional", "unevaluated") for about in ("Items", "Properties")).union(
+    ["contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then"]
+)
+_LISTS = frozenset(["allOf", "anyOf", "oneOf", "items", "prefixItems"])
+_MAPS = frozenset(["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"])
+
+_LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # than draft 7
+_REMARKS = frozenset(["contentEncoding", "contentMediaType"])  # after draft 7
 
 
 class References:
@@ -21,21 +35,29 @@ class References:
         self._root = root
         dialect = root.get("$schema") if isinstance(root, dict) else None
         self.alone = isinstance(dialect, str) and _IGNORES_SIBLINGS.search(dialect) is not None
-        self._names: dict[str, Any] | None = None
+        self._plain_id = isinstance(dialect, str) and _HAS_PLAIN_ID.search(dialect) is not None
+        self._bases: dict[int, str] = {}
+        self._named: dict[str, Any] | None = None
 
-    def resolve(self, ref: Any, path: str) -> Any:
-        """The schema that a `$ref` at a path refers to. Raises Unsupported if it is none of this schema."""
+    def resolve(self, schema: dict[str, Any], path: str) -> Any:
+        """The schema that the `$ref` of a schema at a path refers to. Raises Unsupported if it is not in this one."""
+        ref = schema["$ref"]
         if not isinstance(ref, str):
             raise Unsupported(f"$ref at {path} is no text")
-        own = self._root.get("$id", self._root.get("id")) if isinstance(self._root, dict) else None
-        base, _, fragment = ref.partition("#")
-        if base and base != (own.partition("#")[0] if isinstance(own, str) else None):
+        if self._named is None:
+            self._named = {}
+            if isinstance(self._root, dict):
+                self._name(self._root)
+        address, _, fragment = _joined(self._bases.get(id(schema), ""), ref).partition("#")
+        fragment = unquote(fragment)
+        if address not in self._named:
             raise Unsupported(f"$ref {ref[:80]!r} at {path}: only references within the schema are supported")
         if fragment and not fragment.startswith("/"):
-            return self._named(fragment, ref, path)
-        self._named("", ref, path)
-        node = self._root
-        for step in unquote(fragment).split("/")[1:]:
+            if f"{address}#{fragment}" not in self._named:
+                raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such anchor in the schema")
+            return self._named[f"{address}#{fragment}"]
+        node = self._named[address]
+        for step in fragment.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
             try:
                 node = node[int(step)] if isinstance(node, list) else node[step]
@@ -43,34 +65,47 @@ class References:
                 raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such place in the schema") from None
         return node
 
-    def _named(self, name: str, ref: str, path: str) -> Any:
-        """The schema with this anchor; and a check that no part of the schema has an address of its own."""
-        if self._names is None:
-            self._names = self._anchors()
-        if name not in self._names:
-            raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such anchor in the schema")
-        return self._names[name]
+    def own(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema without the keywords that its draft does not know, or takes for remarks."""
+        strange = _LATER if self.alone else _REMARKS
+        if strange.isdisjoint(schema):
+            return schema
+        return {word: said for word, said in schema.items() if word not in strange}
 
-    def _anchors(self) -> dict[str, Any]:
-        names = {"": self._root}
-        for node in _inside(self._root):
-            address = node.get("$id", node.get("id") if "$ref" in node else None)
-            moved = isinstance(address, str) and node is not self._root and not address.startswith("#")
-            if moved and any("$ref" in below for below in _inside(node)):
-                raise Unsupported(f"$ref below $id {str(address)[:80]!r}: a schema has one address here")
-            for anchor in (node.get("$anchor"), address):
-                if isinstance(anchor, str):
-                    names[anchor.removeprefix("#")] = node
-        return names
+    def _name(self, root: dict[str, Any]) -> None:
+        """Note the addresses of a schema and of all below it, and where their references start from."""
+        assert self._named is not None  # set before; tells mypy
+        self._named[""] = root
+        todo = [(root, "")]
+        while todo:
+            node, base = todo.pop()
+            address = node.get("$id", node.get("id") if self._plain_id or node is root else None)
+            if isinstance(address, str) and not (self.alone and "$ref" in node):
+                moved, _, anchor = _joined(base, address).partition("#")
+                if moved != base:
+                    base = moved
+                    self._named.setdefault(base, node)
+                if anchor:
+                    self._named.setdefault(f"{base}#{anchor}", node)
+            for word in ("$anchor", "$dynamicAnchor"):
+                if isinstance(node.get(word), str):
+                    self._named.setdefault(f"{base}#{node[word]}", node)
+            self._bases[id(node)] = base
+            todo += [(one, base) for one in _inside(node)]
 
 
-def _inside(node: Any) -> Iterator[dict[str, Any]]:
-    """Every object within a schema, itself included."""
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        if isinstance(here, dict):
-            yield here
-            todo += here.values()
-        elif isinstance(here, list):
-            todo += here
+def _joined(base: str, ref: str) -> str:
+    """The address that a reference means below a base. urljoin knows no fragments of a URN."""
+    return base + ref if ref.startswith("#") else urljoin(base, ref)
+
+
+def _inside(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas that a schema holds: what stands in enum, const or unknown keywords is none."""
+    for word, said in node.items():
+        if word in _MAPS and isinstance(said, dict):
+            found = list(said.values())
+        elif word in _LISTS and isinstance(said, list):
+            found = said
+        else:
+            found = [said] if word in _ONE else []
+        yield from (one for one in found if isinstance(one, dict))

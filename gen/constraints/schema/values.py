@@ -6,7 +6,7 @@ from typing import Any
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import holds
-from gen.constraints.schema.parts import Part, identity, kind
+from gen.constraints.schema.parts import Contains, Part, identity, kind
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
 
 PartsOf = Callable[[Sequence[Any], str], Sequence[Part]]
@@ -56,6 +56,8 @@ def meets(
             return False
         if part.unique and len(set(map(identity, value))) < len(value):
             return False
+        if not all(_contains(one, value, parts_of, patterns, path, certain) for one in part.contains):
+            return False
         return all(valid(item_schemas(part, number), one) for number, one in enumerate(value))
     if name == "object":
         if not part.min_properties <= len(value) <= _top(part.max_properties, value):
@@ -67,6 +69,19 @@ def meets(
             if schemas is None or not valid(schemas, one) or not all(valid((names,), key) for names in part.names):
                 return False
     return True
+
+
+def _contains(
+    asked: Contains, items: Sequence[Any], parts_of: PartsOf, patterns: Patterns, path: str, certain: bool
+) -> bool:
+    """Whether as many items as asked meet a schema, in every reading or in any."""
+    parts = parts_of((asked.schema,), path)
+    surely, perhaps = (
+        sum(any(meets(part, one, parts_of, patterns, path, certain=sure) for part in parts) for one in items)
+        for sure in (True, False)
+    )
+    fewest, most = (surely, perhaps) if certain else (perhaps, surely)
+    return fewest >= asked.least and (asked.most is None or most <= asked.most)
 
 
 def _top(limit: int | None, value: Any) -> int:

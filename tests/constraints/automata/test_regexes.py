@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # of P
 
 PLAIN = ["a", "b", "c", "é", "☃", "😀", "ß", "[ab]", "[^a]", "[a-cé-ü]", "[^é☃]", ".", "\\n", "[[a]", "[]a]", "[a-]"]
 PLAIN += ["[+--]", "[a-z&&[b]", "\\.", " ", "(?i:k)", "(?i:ß)", "(?i:[a-k])", "(?i:[^é])", "(?i:Σ)", "(?s:.)"]
+PLAIN += ["(?ai:k)", "(?ai:[a-k])", "(?ai:[^s])"]
 CATEGORIES = ["\\d", "\\w", "\\s", "\\D", "\\W", "\\S", "[\\w-]", "[^\\w]", "[^\\s\\d]"]
 ANCHORS = ["^", "$", "\\A", "\\Z", "(?m:^)", "(?m:$)"]
 REPEATS = ["*", "+", "?", "{2}", "{1,3}", "{0,2}", "*?", "+?", "{2,}"]
@@ -116,7 +117,13 @@ def test_a_pattern_is_narrow_in_every_reading_and_wide_in_any() -> None:
 
 
 def test_flags_given_and_written_are_the_same() -> None:
-    for flags, written in ((re.IGNORECASE, "(?i)"), (re.DOTALL, "(?s)"), (re.VERBOSE, "(?x)"), (re.MULTILINE, "(?m)")):
+    for flags, written in (
+        (re.IGNORECASE | re.ASCII, "(?ai)"),
+        (re.IGNORECASE, "(?i)"),
+        (re.DOTALL, "(?s)"),
+        (re.VERBOSE, "(?x)"),
+        (re.MULTILINE, "(?m)"),
+    ):
         found, inline = regex_table("^a .b$", flags), regex_table(f"{written}^a .b$")
         for text in ("a xb", "A XB", "a \nb", "axb", "a xb\n", "ax b"):
             expected = re.fullmatch("^a .b$", text, flags) is not None

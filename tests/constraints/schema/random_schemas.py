@@ -8,7 +8,7 @@ _SCALARS = [None, True, False, 0, 1, 2, 5, 1.5, -3, "a", "ab", "", "b1", "é", "
 _TYPES = ["null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"], ["object", "array"]]
 _PATTERNS = ["^[ab]*$", "a", "^x-", r"\d", r"^\S+$", "b$", "^(?!b)"]
 _KINDS = ["type"] * 4 + ["properties"] * 4 + ["items", "anyOf", "oneOf", "allOf", "not", "if", "$ref", "enum", "const"]
-_KINDS += ["number", "string", "count", "names", "depend", "unevaluated"]
+_KINDS += ["number", "string", "count", "names", "depend", "unevaluated", "contains", "unique"]
 
 
 def random_value(chance: random.Random, depth: int) -> Any:
@@ -67,6 +67,12 @@ def _schema(chance: random.Random, depth: int, names: list[str]) -> dict[str, An
             out["propertyNames"] = chance.choice([{"maxLength": 1}, {"pattern": "^[a-c]"}, {"enum": ["a", "b"]}])
         elif kind == "depend":
             out["dependentRequired"] = {chance.choice(NAMES): [chance.choice(NAMES)]}
+        elif kind == "contains":
+            out["contains"] = below()
+            if chance.random() < 0.5:
+                out[chance.choice(["minContains", "maxContains"])] = chance.randint(0, 2)
+        elif kind == "unique":
+            out["uniqueItems"] = True
         elif kind == "unevaluated" and "properties" in out:
             out["unevaluatedProperties"] = False
     return out

@@ -22,7 +22,10 @@ _OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _GROUP = "[0-9a-fA-F]{1,4}"
 _MIDDLES = "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
 _IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){{1,7}}|::)"
-_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_LABEL = (  # of whose third and fourth character not both are hyphens: those would be another alphabet's
+    "[a-zA-Z0-9]([a-zA-Z0-9]|[a-zA-Z0-9-]([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+    "|-[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?))?"
+)
 _PLAIN_LABEL = "[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*"  # two hyphens are special in names of other alphabets
 _EMAIL = rf"[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*@{_LABEL}(\.{_LABEL})+"
 _ESCAPED = r"%[0-9a-fA-F]{2}"
@@ -58,6 +61,7 @@ _FORMATS = {
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(0|[1-9]\d{{0,8}})(#|{_POINTER})",
     "regex": _REGEX,
+    "base64 encoding": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
 
 _LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have

@@ -51,12 +51,15 @@ class Writer:
     Attributes:
         nfa: the automaton; a value's own states are reached from its start alone, so that they can be copied.
         closed: objects have what they list alone.
+        disjoint: proves that parts have no value in common.
     """
 
     def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
         self.nfa, self.closed, self.layout, self.deadline = Nfa(), closed, layout, deadline
         self.patterns = Patterns(deadline)
-        self._merger = Merger(root, deadline, Disjoint(self.parts_of, self.patterns, closed))
+        self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
+        self._merger = Merger(root, deadline, self.disjoint)
+        self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
 
@@ -87,6 +90,10 @@ class Writer:
         self._open.discard(key[0])
         self._copies[key] = None if end is None else _Written(begin, self.nfa.mark(), start, end)
         return end
+
+    def opposite(self, schema: Any) -> dict[str, Any]:
+        """The schema of what does not meet a schema: the same one each time, so that it is written once."""
+        return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
 
     def any_of(self, parts: Sequence[Part], state: int, place: Place) -> int | None:
         """Write any value of some parts after `state`; returns the state after it, None if there is no value."""

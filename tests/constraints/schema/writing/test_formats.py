@@ -63,7 +63,11 @@ ORACLES: dict[str, tuple[Callable[[str], object], list[str], list[str]]] = {
         ["1::2::3", ":::", "1:2:3:4:5:6:7:8:9"],
     ),
     "uuid": (uuid.UUID, [str(uuid.UUID(int=7))], ["0" * 32]),
-    "hostname": (hostname, ["a", "a-b.example.com", "x" * 63], ["-a", "a..b", "x" * 64, "a_b"]),
+    "hostname": (
+        hostname,
+        ["a", "ab", "a-b.example.com", "a--b", "x" * 63],
+        ["-a", "a..b", "x" * 64, "a_b", "xn--ihqwcrb4cv8a", "ab--c"],
+    ),
     "idn-hostname": (hostname, ["example.org"], ["a b"]),
     "email": (email, ["ada.lovelace+x@example.org"], ["a@b", "@example.org", "a@@b.cd", "a b@c.de"]),
     "idn-email": (email, ["ada@example.org"], ["a"]),

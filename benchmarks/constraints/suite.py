@@ -1,0 +1,177 @@
+"""Whether gen's reading of JSON Schema is that of the specification's own tests.
+
+    python -m benchmarks.constraints.suite jsonschema-4.26.0 --json FILE
+
+The folder is JSON-Schema-Test-Suite (github.com/json-schema-org), or the source distribution of `jsonschema`, which
+holds a copy. Each schema is compiled in both readings. Each instance is given as compact texts with its keys in every
+order, and whole numbers with and without ".0", since gen writes a value in one way: it counts as accepted if one of
+them is. A keyword's file is "required" unless the suite has it in its folder `optional`. `format.json`, which asks that
+formats are mere remarks, is "remarks": gen holds texts to formats, as the specification lets it.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import islice, permutations, product
+from pathlib import Path
+from typing import Any
+
+import gen
+from benchmarks.constraints.engines import TooSlow, within
+from benchmarks.measuring import machine, markdown_table, write_json
+from benchmarks.random_model import save_random_model
+from gen.models.base import Model
+
+DRAFTS = {
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+}
+KINDS = ("required", "remarks", "optional")
+SECONDS = 20  # for one schema or text
+_ORDERS = 200  # of one instance
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="which has a folder tests, or json/tests")
+    parser.add_argument("--wrong", action="store_true", help="name the instances that are wrong, and what is refused")
+    parser.add_argument("--json", type=Path, help="write the report there")
+    arguments = parser.parse_args()
+    model = small_model()
+    rows, wrong = run(arguments.folder, model)
+    total = [_sum(rows, draft, kind) for draft in DRAFTS for kind in KINDS]
+    print(markdown_table([asdict(row) for row in [*rows, *total]]))
+    if arguments.wrong:
+        print("\n", *wrong, sep="\n")
+    if arguments.json:
+        write_json(arguments.json, {"machine": machine(), "rows": [asdict(row) for row in [*total, *rows]]})
+
+
+def small_model() -> Model:
+    """A model with few tokens: what a constraint accepts does not depend on the vocabulary."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_random_model(Path(folder), 300)
+        return gen.load(folder, device="cpu")
+
+
+@dataclass
+class Row:
+    """What happened with the tests of one keyword.
+
+    Attributes:
+        schemas: in all; of these `refused` with an error, in the closed reading alone: `refused_closed`.
+        valid, invalid: instances of the schemas that were taken in the open reading.
+        rejected, accepted: of them in the open reading; `accepted_closed`: invalid ones in the closed one.
+    """
+
+    draft: str
+    kind: str
+    keyword: str
+    schemas: int = 0
+    refused: int = 0
+    refused_closed: int = 0
+    valid: int = 0
+    rejected: int = 0
+    invalid: int = 0
+    accepted: int = 0
+    accepted_closed: int = 0
+
+
+def run(folder: Path, model: Model) -> tuple[list[Row], list[str]]:
+    """A row for each keyword and draft, and in words what is wrong or refused.
+
+    Raises:
+        FileNotFoundError: the folder has no tests.
+    """
+    tests = next((one for one in (folder / "tests", folder / "json" / "tests") if one.is_dir()), None)
+    if tests is None:
+        raise FileNotFoundError(f"{folder} has no folder tests, nor json/tests")
+    rows: list[Row] = []
+    wrong: list[str] = []
+    for draft in DRAFTS:
+        for file in sorted((tests / draft).rglob("*.json")):
+            keyword = str(file.relative_to(tests / draft).with_suffix(""))
+            kind = "optional" if "optional" in file.parts else "remarks" if keyword == "format" else "required"
+            row = Row(draft, kind, keyword)
+            for group in json.loads(file.read_text()):
+                wrong += _group(row, group, model)
+            rows.append(row)
+    return rows, wrong
+
+
+def _group(row: Row, group: dict[str, Any], model: Model) -> Iterator[str]:
+    """Add one schema and its instances to a row; in words what is wrong."""
+    schema = group["schema"]
+    if isinstance(schema, dict):
+        schema = {"$schema": DRAFTS[row.draft]} | schema
+    where = f"{row.draft}/{row.keyword}: {group['description']}"
+    row.schemas += 1
+    for closed in (False, True):
+        refusal = None
+        try:
+            constraint = within(SECONDS, lambda closed: _compiled(model, schema, closed), closed)
+        except (gen.errors.ConstraintError, TooSlow) as error:
+            if "no text meets the output type" in str(error):
+                constraint = None
+            else:
+                refusal = str(error)
+        if refusal is not None:
+            row.refused += not closed
+            row.refused_closed += closed
+            yield f"{where}: refused{' when closed' * closed}: {refusal[:200]}"
+            continue
+        for test in group["tests"]:
+            accepted = constraint is not None and any(constraint.accepts(text) for text in orders(test["data"]))
+            if closed:
+                row.accepted_closed += accepted and not test["valid"]
+            elif test["valid"]:
+                row.valid += 1
+                row.rejected += not accepted
+            else:
+                row.invalid += 1
+                row.accepted += accepted
+            if accepted > test["valid"] or (accepted < test["valid"] and not closed):
+                yield f"{where}: {'accepts' if accepted else 'rejects'}{' when closed' * closed} {test['data']!r:.150}"
+
+
+def _compiled(model: Model, schema: Any, closed: bool) -> gen.Constraint:
+    return gen.compile(model, gen.json_schema(schema, closed=closed, whitespace="compact"))
+
+
+def orders(value: Any) -> Iterator[str]:
+    """A value as compact texts, with its keys in every order and numbers in two spellings."""
+    return islice(_orders(value), _ORDERS)
+
+
+def _orders(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for names in permutations(value):
+            for texts in product(*(list(islice(_orders(value[name]), 6)) for name in names)):
+                pairs = (
+                    f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, text in zip(names, texts, strict=True)
+                )
+                yield f"{{{','.join(pairs)}}}"
+    elif isinstance(value, list):
+        for texts in product(*(list(islice(_orders(one), 6)) for one in value)):
+            yield f"[{','.join(texts)}]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
+        if isinstance(value, int) and not isinstance(value, bool):
+            yield f"{value}.0"
+        elif isinstance(value, float) and value.is_integer():
+            yield str(int(value))
+
+
+def _sum(rows: list[Row], draft: str, kind: str) -> Row:
+    out = Row(draft, kind, "all")
+    for row in rows:
+        if (row.draft, row.kind) == (draft, kind):
+            for field in fields(Row)[3:]:
+                setattr(out, field.name, getattr(out, field.name) + getattr(row, field.name))
+    return out
+
+
+if __name__ == "__main__":
+    main()

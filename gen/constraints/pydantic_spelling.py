@@ -1,0 +1,127 @@
+"""Patterns for what pydantic checks and JSON Schema has no word for: bounds of dates, keys that are numbers, addresses.
+
+Example: dates from 2020-03-01 on are texts of the form of a date that are not less than "2020-03-01", letter by letter.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+_MONTH_AND_DAY = "((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+_DATE = rf"(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{{2}}|[1-9][0-9]{{3}})-{_MONTH_AND_DAY}"
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_V4 = rf"{_OCTET}(\.{_OCTET}){{3}}"
+_EMAIL_LABEL = "[a-z0-9]+(-[a-z0-9]+)*"
+_RESERVED = "arpa|example|internal|invalid|local|localhost|onion|test"  # top-level domains that no mail is sent to
+
+WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
+NUMBER = r"^-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?$"
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "email": {
+        "pattern": rf"^(?!.*\.({_RESERVED})$)[a-z0-9]+([._+-][a-z0-9]+)*@({_EMAIL_LABEL}\.)+[a-z]{{2,12}}$",
+        "maxLength": 64,
+    },
+    "ipv4interface": {"pattern": rf"^{_V4}(/([12]?[0-9]|3[0-2]))?$"},
+    "ipv4network": {"pattern": rf"^({_V4}(/32)?|({_OCTET}\.){{3}}0/24|({_OCTET}\.){{2}}0\.0/16|{_OCTET}\.0\.0\.0/8)$"},
+    "ipv6interface": {"format": "ipv6"},
+    "ipv6network": {"format": "ipv6"},
+    "ipvanyaddress": {"anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+    "ipvanyinterface": {"anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+    "ipvanynetwork": {"anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]},
+    "password": {},
+    "path": {},
+    **{f"uuid{version}": {"format": "uuid", "pattern": f"^.{{14}}{version}.{{4}}[89abAB]"} for version in range(1, 9)},
+}
+"""What pydantic's own formats are in JSON Schema, beside `type`; each text of them is one that pydantic reads."""
+
+
+def dates(bounds: Mapping[str, Any]) -> str:
+    """The texts of dates within the bounds ge, gt, le and lt; the texts must be dates otherwise."""
+    low, high = _inclusive(bounds, timedelta(days=1), date.min, date.max)
+    return _any(between(low.isoformat(), high.isoformat()))
+
+
+def moments(bounds: Mapping[str, Any]) -> str:
+    """The texts of moments in UTC within the bounds ge, gt, le and lt, in whole seconds and parts of them.
+
+    The first and the last second have no parts, so that bounds hold to the microsecond.
+
+    Raises:
+        ValueError: a bound does not say its offset from UTC.
+    """
+    found = {}
+    for word, bound in bounds.items():
+        if bound.tzinfo is None:
+            raise ValueError(f"{bound} has no offset from UTC")
+        found[word] = bound.astimezone(UTC).replace(tzinfo=None)
+    low, high = _inclusive(found, timedelta(microseconds=1), datetime.min, datetime.max)
+    second = timedelta(seconds=1)
+    first = low if not low.microsecond else low.replace(microsecond=0) + second
+    last = high.replace(microsecond=0)
+    whole = "|".join(between(first.isoformat(), last.isoformat()))
+    parted = "|".join(between(first.isoformat(), (last - second).isoformat())) if last > datetime.min else ""
+    ways = [f"({whole})Z"] * bool(whole) + [rf"({parted})\.[0-9]{{1,6}}Z"] * bool(parted)
+    return _any(ways)
+
+
+def naive() -> str:
+    """The texts of moments without an offset from UTC."""
+    return rf"^{_DATE}T{_TIME}$"
+
+
+def _inclusive(bounds: Mapping[str, Any], step: timedelta, least: Any, most: Any) -> tuple[Any, Any]:
+    """The lowest and the highest value of the bounds ge, gt, le and lt."""
+    moved = {word: bound + {"gt": step, "lt": -step}.get(word, timedelta(0)) for word, bound in bounds.items()}
+    lows, highs = ([moved[word] for word in words if word in moved] for words in (("ge", "gt"), ("le", "lt")))
+    return max(lows, default=least), min(highs, default=most)
+
+
+def _any(patterns: Iterable[str]) -> str:
+    """One of the patterns as a whole text; what matches no text if there is none."""
+    found = "|".join(patterns)
+    return f"^({found})$" if found else "^(?!)"
+
+
+def whole_numbers(low: int | None, high: int | None) -> str:
+    """The texts of whole numbers within bounds, of at most 18 digits."""
+    most = 10**18 - 1
+    low, high = max(-most, -most if low is None else low), min(most, most if high is None else high)
+    return _any([*_positive(max(low, 0), high), *(f"-{digits}" for digits in _positive(max(-high, 1), -low))])
+
+
+def _positive(low: int, high: int) -> Iterator[str]:
+    for length in range(len(str(low)), len(str(high)) + 1 if high >= low else 0):
+        first, last = max(low, 10 ** (length - 1) if length > 1 else 0), min(high, 10**length - 1)
+        yield from between(str(first), str(last))
+
+
+def between(low: str, high: str) -> Iterator[str]:
+    """Patterns of the texts from a lowest to a highest of the same length; what is no digit is the same in all."""
+    if low > high:
+        return
+    same = next((place for place, (one, other) in enumerate(zip(low, high, strict=True)) if one != other), len(low))
+    head = low[:same].replace(".", r"\.")
+    if same == len(low):
+        yield head
+        return
+    inner = (low[same + 1 :], high[same + 1 :])
+    least, most = (_ends(text, digit) for text, digit in zip(inner, "09", strict=True))
+    first, last = int(low[same]) + (not least), int(high[same]) - (not most)
+    if not least:
+        yield from (head + low[same] + tail for tail in between(inner[0], _filled(inner[0], "9")))
+    if first <= last:
+        yield head + f"[{first}-{last}]" + _filled(inner[0], "[0-9]")
+    if not most:
+        yield from (head + high[same] + tail for tail in between(_filled(inner[1], "0"), inner[1]))
+
+
+def _ends(text: str, digit: str) -> bool:
+    """Whether all digits of a text are this one."""
+    return all(one == digit for one in text if one.isdigit())
+
+
+def _filled(text: str, digit: str) -> str:
+    """The text with something else in place of each digit."""
+    return "".join(digit if one.isdigit() else one for one in text)
