@@ -45,10 +45,11 @@ class Batch:
     ) -> None:
         self._rows = rows
         self._admit_tokens = admit_tokens
-        self._steps = Steps(rows, type(model).__name__, replay=replay, cuda_graph=cuda_graph)
+        self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens)
+        self._looked = False  # whether this turn has seen what the model is now
         self._tickets: deque[tuple[Sequence[Ticket], int, Sequence[Slot]]] = deque()
         rows.begin()
 
@@ -82,6 +83,7 @@ class Batch:
 
     def _turn(self) -> None:
         """What `advance` says, on the streams of the rows."""
+        self._looked = False
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
@@ -185,6 +187,9 @@ class Batch:
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
+            if not self._looked:
+                self._steps.look()
+                self._looked = True
             self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
             weights = [job.weight for job in jobs]
             self._rows.fill(rows, [job.request for job in jobs], tokens, weights=weights, start=jobs[0].read)

@@ -189,8 +189,9 @@ class EngineThread:
                 runner = Runner(model, [job], self._options, rows=self._rows)
             except Exception as error:
                 job.fail(error)
-        if runner is not None and joining:
-            runner.join([job for _, job in joining])
+        if runner is not None:
+            for _, job in joining:
+                runner.add(job)
         return runner
 
     def _tell(self) -> None:

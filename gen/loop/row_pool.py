@@ -5,18 +5,17 @@ memory is out meanwhile it is tried again with 20. At the end the model keeps th
 """
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import torch
 
 from gen.errors import ModelError
-from gen.isolation import settings_of_the_process
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import TooLong, check_utmost, is_out_of_memory, token_bytes, tokens_that_fit, utmost_bytes
 from gen.loop.options import Options
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
-from gen.models.base import Checked, Lent, Model, NoRoom
+from gen.models.base import Lent, Model, NoRoom
 from gen.models.idle_rows import Idle
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
@@ -60,23 +59,8 @@ class RowPool:
         self.least, self.length = least, length
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
-        self._rests_on = self.look()
         self._streams = Streams(model.placement)
         self._warned = False
-
-    def look(self) -> Hashable:
-        """What recorded steps rest on now; None where that is not known.
-
-        Raises:
-            ModelError: the model can no longer be run as it was taken.
-        """
-        checked = self._model.check() if isinstance(self._model, Checked) else None
-        return None if checked is None else (checked, settings_of_the_process())
-
-    @property
-    def replayable(self) -> bool:
-        """Whether it is known what recorded steps rest on."""
-        return self._rests_on is not None
 
     def take(self, count: int) -> RowSet:
         """The model's idle set of rows where it fits, for this batch alone; else new ones.
@@ -105,7 +89,6 @@ class RowPool:
                     raise
                 count = self.fewer(count, error)
             else:
-                made.rests_on = self._rests_on
                 return made
 
     def fewer(self, count: int, error: Exception) -> int:
@@ -213,9 +196,6 @@ class RowPool:
         self._streams = idle.streams
         if idle.kind != self._kind.key or not self._fits(idle, count):
             return None
-        if idle.rests_on != self._rests_on:
-            idle.forget()
-            idle.rests_on = self._rests_on
         return idle
 
     def _fits(self, idle: RowSet, count: int) -> bool:

@@ -34,7 +34,8 @@ class RowSet:
         count, length: how many rows there are, and how many tokens each has room for.
         device: of the logits, where all state is.
         streams: on which alone it is used on CUDA.
-        rests_on: what recorded steps rest on; see `gen.models.base.Checked`.
+        rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
+        changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
         seen: how often each shape and kind has run unrecorded, in calls before too.
         checked: by kind of step one that has been seen to do the same twice.
@@ -59,7 +60,8 @@ class RowSet:
         self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
         self.kind, self.count, self.length = kind, count, length
         self.streams = streams
-        self.rests_on: Hashable = None
+        self.rests_on: tuple[object, Hashable] | None = None
+        self.changes = 0
         self.recordings: dict[Hashable, Replay[None] | Graph] = {}
         self.seen: dict[Hashable, int] = {}
         self.checked: dict[Hashable, Replay[None]] = {}

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Self
 
-from gen.errors import ModelError, ResultError, own
+from gen.errors import ModelError, ResultError
 from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import is_out_of_memory
@@ -63,17 +63,6 @@ class Runner:
         """See `Batch.add`; a job that has too many texts for the rows runs part by part."""
         for part in job.split(self._model, self._rows.count):
             self._batch.add(part)
-
-    def join(self, jobs: Sequence[Job]) -> None:
-        """Let jobs join what runs; they fail if the model can no longer be run as it was taken."""
-        try:
-            self._pool.look()
-        except ModelError as error:
-            for job in jobs:
-                job.fail(own(error))
-        else:
-            for job in jobs:
-                self.add(job)
 
     def advance(self) -> None:
         """See `Batch.advance`; after an error rows begin anew with what their texts have.
@@ -179,15 +168,15 @@ class Runner:
         return job
 
     def _new_batch(self, jobs: Sequence[Job]) -> Batch:
-        options, pool = self._options, self._pool
+        options = self._options
         batch = Batch(
             self._model,
             self._rows,
             width=self._kind.width,
             tokens=self._room(),
             admit_tokens=options.admit_tokens,
-            replay=options.replay and pool.replayable,
-            cuda_graph=options.cuda_graph and pool.replayable,
+            replay=options.replay,
+            cuda_graph=options.cuda_graph,
         )
         for job in jobs:
             for part in job.split(self._model, self._rows.count):

@@ -1,6 +1,6 @@
 """What a model adapter offers to the decode loop; a new model format is one class that meets this."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -161,8 +161,25 @@ class ImageReader(Model, Protocol):
 class Checked(Protocol):
     """A model that can change after it was taken."""
 
-    def check(self) -> Hashable:
-        """Called once a call; what recorded steps rest on, such as its parameters, or None where that is not known.
+    def check(self) -> object:
+        """What recorded steps rest on: which tensors and modules there are, and whatever else its forward reads that is
+        no number in their memory; None where that is not known. Called when requests are read, and once for all that
+        join the rows in a turn.
+
+        Compared with `==`, also after what it names may be gone: hold it, since an id is used again.
+
+        Raises:
+            ModelError: it can no longer be run as it was taken.
+        """
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A model whose keys and values may be kept from call to call."""
+
+    def version(self) -> object:
+        """What columns that were read rest on: all that `Checked.check` covers, and the numbers in the tensors, as far
+        as torch counts their changes; None where that is not known. Compared and held as that is.
 
         Raises:
             ModelError: it can no longer be run as it was taken.

@@ -11,17 +11,20 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
+from gen.isolation import settings_of_the_process
 from gen.loop.memory import free_bytes
 from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
+from gen.models.base import Checked, Model
 
 logger = logging.getLogger("gen")
 
 _WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
 _WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in another one
 _HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
+_TOO_MANY_CHANGES = 3  # one after the other, of what recorded steps rest on
 _MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
 
 
@@ -29,23 +32,49 @@ class Steps:
     """The steps of a set of rows, for one batch.
 
     Args:
+        model: the rows are its own.
         rows: the set; its recordings stay with it.
-        name: of the model, for what is logged.
         replay: whether steps are recorded on a CPU.
         cuda_graph: whether they are captured on CUDA.
     """
 
-    def __init__(self, rows: RowSet, name: str, *, replay: bool, cuda_graph: bool) -> None:
-        self._rows, self._name = rows, name
+    def __init__(self, model: Model, rows: RowSet, *, replay: bool, cuda_graph: bool) -> None:
+        self._model, self._rows = model, rows
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
+
+    def look(self) -> None:
+        """Requests join: where what recorded steps rest on has changed, they go, and all rows go on with what is now.
+
+        Raises:
+            ModelError: as of `gen.models.base.Checked.check`.
+        """
+        rows = self._rows
+        found = self._model.check() if isinstance(self._model, Checked) else None
+        now = None if found is None else (found, settings_of_the_process())
+        if now == rows.rests_on:
+            rows.changes = 0
+            return
+        if rows.rests_on is not None and now is not None:
+            rows.changes += 1
+            if rows.changes == _TOO_MANY_CHANGES:
+                logger.info(
+                    "steps of %s are recorded anew, and anew: what they rest on has changed each of %d times that it "
+                    "was looked at: %s",
+                    type(self._model).__name__,
+                    _TOO_MANY_CHANGES,
+                    _difference(found, rows.rests_on[0]),
+                )
+        rows.forget()
+        rows.rests_on = now
 
     def run(self, count: int, view: int) -> None:
         """A step of the first `count` rows, which look at the first `view` columns."""
         rows = self._rows
         rows.prepare(slice(0, count))
-        key, keeps = (count, view, *rows.step_kind()), self._keeps and rows.replayable
+        key = count, view, *rows.step_kind()
+        keeps = self._keeps and rows.replayable and rows.rests_on is not None
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
@@ -102,7 +131,7 @@ class Steps:
         except (CannotReplay, torch.OutOfMemoryError) as reason:
             self._keeps = False
             done = "captured" if self._captures else "replayed"
-            logger.info("steps of %s are not %s: %s", self._name, done, reason)
+            logger.info("steps of %s are not %s: %s", type(self._model).__name__, done, reason)
             restore()
             step()
         else:
@@ -129,3 +158,9 @@ class Steps:
         restore()
         graph = capture(rows.step(rows.count, rows.length), seen.constants, ())
         rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph
+
+
+def _difference(now: object, earlier: object) -> str:
+    """What has changed, if the model's own kind of notes can say it."""
+    tell = getattr(now, "difference", None)
+    return str(tell(earlier)) if tell is not None and type(now) is type(earlier) else "its check() gives another value"

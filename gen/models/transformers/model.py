@@ -2,14 +2,16 @@
 
 import inspect
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from gen.devices import Placement, describe
 from gen.errors import ModelError
@@ -17,6 +19,7 @@ from gen.models.exllama import turns
 from gen.models.generation_config import recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on
+from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 # model types whose windows, or distances between tokens, are counted back from the last column of the cache
 _COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
+_CHANGED_BY_TRAINING = (_DropoutNd, _BatchNorm)
 
 
 class TransformersModel:
@@ -42,12 +46,14 @@ class TransformersModel:
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
         self.hf_model = model
-        self._parts = tuple(model.modules())
-        self._shares_buffers = any(type(part).__module__.startswith("exllamav3.") for part in self._parts)
+        modules = [*model.modules()]
+        self._known = WeakSet(modules)
+        self._shares_buffers = any(type(one).__module__.startswith("exllamav3.") for one in modules)
         model = self._inner = innermost(model)
         self._forward_arguments = _arguments(model)
         self.pads_left = model.config.model_type in _COUNT_FROM_THE_END
         self.tokenizer = Tokenizer(tokenizer)
+        self._refuse_training(modules)
         self._check_usable()
         self.placement: Placement = read_placement(model)
         self.idle: Idle[object] = Idle()
@@ -78,14 +84,13 @@ class TransformersModel:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()
 
-    def check(self) -> Hashable:
+    def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""
-        self._refuse_training()
-        self._refuse_moved()
-        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in self._parts)
-        if hooked or self.placement.offloaded or self._shares_buffers:  # a recorded step would take no turn
-            return None
-        return tuple(map(_identity, chain(self.hf_model.parameters(), self.hf_model.buffers())))
+        return self._snapshot(versions=False)
+
+    def version(self) -> Snapshot | None:
+        """See `gen.models.base.Versioned.version`."""
+        return self._snapshot(versions=True)
 
     def new_rows(self, count: int, length: int) -> "Rows":
         """See `gen.models.base.Model.new_rows`."""
@@ -144,8 +149,16 @@ class TransformersModel:
             return nullcontext()
         return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
 
-    def _refuse_training(self) -> None:
-        if any(part.training for part in self._parts):
+    def _snapshot(self, *, versions: bool) -> Snapshot | None:
+        found = Snapshot(self.hf_model, versions=versions)
+        self._refuse_training(found.modules)
+        self._refuse_moved()
+        # a recorded step would run no hooks, take no turn, and not find weights that come and go
+        return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
+
+    def _refuse_training(self, modules: Iterable[torch.nn.Module]) -> None:
+        """Refuse a model in training mode; what was put into it later counts if its class is one that this changes."""
+        if any(one.training and (one in self._known or isinstance(one, _CHANGED_BY_TRAINING)) for one in modules):
             name = type(self._inner).__name__
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
 
@@ -165,7 +178,6 @@ class TransformersModel:
         name = type(model).__name__
         if config.is_encoder_decoder or not model.can_generate():
             raise ModelError(f"{name} is no decoder language model; load one with AutoModelForCausalLM.")
-        self._refuse_training()
         attention = str(config._attn_implementation)
         if "flash" in attention or "flex" in attention:
             raise ModelError(f"{attention} takes no static cache; load with attn_implementation='sdpa'.")
@@ -183,14 +195,6 @@ class TransformersModel:
                 f"the tokenizer has ids up to {self.tokenizer.vocab_size - 1}, the embedding of {name} only {known} "
                 "rows: use the model's own tokenizer, or model.resize_token_embeddings(len(tokenizer))."
             )
-
-
-def _identity(tensor: Tensor) -> Hashable:
-    """Which tensor it is, and where its numbers are: `.half()` and `.data =` keep the one and change the other."""
-    try:
-        return id(tensor), tensor.dtype, tensor.data_ptr()
-    except RuntimeError:  # of a class that keeps its numbers elsewhere
-        return id(tensor), tensor.dtype
 
 
 def _arguments(model: "PreTrainedModel") -> frozenset[str]:

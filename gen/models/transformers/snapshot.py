@@ -1,0 +1,135 @@
+"""What a model computes with, taken down, to be compared later: its modules, tensors and all their other attributes.
+
+Example: after `model.set_adapter("b")` the list of active adapters in each layer has another name in it. The snapshots
+of before and after differ there, and are equal everywhere else.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from operator import is_
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules import module as every_module
+
+_PARTS = "_parameters", "_buffers", "_modules"
+_EVERY = [*vars(Module())]  # the attributes of every module, which come first; hooks are among them
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
+_LEAVES = frozenset((*_NUMBERS, type, FunctionType, BuiltinFunctionType, MethodType, torch.dtype, torch.device))
+_MAPPINGS = frozenset((dict, OrderedDict))
+_SEQUENCES = frozenset((list, tuple, set, frozenset, deque, torch.Size))
+
+
+class Snapshot:
+    """What a module and all that it is made of had at one moment; equal to another one if nothing else is there now.
+
+    It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); of other objects, functions among
+    them, it takes down which they are. It holds what it has found, since ids are used again.
+
+    Args:
+        versions: whether numbers that were changed in the same memory make a difference, as torch counts them:
+            `tensor.data.add_()` is not counted.
+
+    Attributes:
+        modules: all that there are.
+    """
+
+    def __init__(self, root: Module, *, versions: bool = False) -> None:
+        self.modules: list[Module] = []
+        self._found: list[object] = []
+        self._places: list[tuple[object, ...]] = []  # of tensors
+        self._seen: set[int] = set()
+        self._left: list[Any] = []
+        self._look_at((root,))
+        for thing in self._left:  # which grows
+            if isinstance(thing, Module):
+                self._take_module(thing)
+            elif isinstance(thing, Tensor):
+                self._places.append((*_place(thing), _version(thing) if versions else 0))
+            elif type(thing) in _SEQUENCES:
+                self._look_at([*thing])
+            else:
+                state = thing if type(thing) in _MAPPINGS else vars(thing)
+                self._look_at([*state, *state.values()])
+        self._found += [getattr(kind, "forward", None) for kind in dict.fromkeys(map(type, self.modules))]
+        del self._seen, self._left
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot) or self._places != other._places:
+            return False
+        same_length = len(self._found) == len(other._found)
+        return same_length and (all(map(is_, self._found, other._found)) or all(map(_same, self._found, other._found)))
+
+    __hash__ = None  # type: ignore[assignment]  # what it holds can change
+
+    @property
+    def hooked(self) -> bool:
+        """Whether code of somebody else's runs before or after a module's forward."""
+        everywhere: Any = every_module
+        if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+            return True
+        return any(one._forward_hooks or one._forward_pre_hooks for one in self.modules)
+
+    def difference(self, earlier: "Snapshot") -> str:
+        """The first thing that is not as it was, in words."""
+        for one, two in zip(self._found, earlier._found, strict=False):
+            if not _same(one, two):
+                return f"{_shown(two)} is {_shown(one)} now"
+        return "a tensor is elsewhere, or there is more or less than there was"
+
+    def _take_module(self, module: Module) -> None:
+        state = vars(module)
+        names, values = [*state], [*state.values()]  # copied, since a forward in another thread may change it
+        own = len(_EVERY)
+        if names[:own] != _EVERY:  # of a class that has something before it is a module
+            pairs = [(name, value) for name, value in zip(names, values, strict=False) if name not in _EVERY]
+            names, values, own = [name for name, _ in pairs], [value for _, value in pairs], 0
+        self.modules.append(module)
+        self._found.append(type(module))
+        self._found += names[own:]
+        self._look_at(values[own:])
+        for part in _PARTS:
+            if parts := state[part]:
+                self._found += parts
+                self._look_at([*parts.values()])
+
+    def _look_at(self, things: Sequence[Any]) -> None:
+        """Take down which things these are; what is in them is looked at later, once."""
+        found, seen, left = self._found, self._seen, self._left
+        for thing in things:
+            kind = type(thing)
+            if kind in _LEAVES or id(thing) in seen:
+                found.append(thing)
+                continue
+            if kind in _MAPPINGS or kind in _SEQUENCES or hasattr(kind, "to_dict"):
+                found.append(kind)  # equal ones are as good
+            else:
+                found.append(thing)
+                if not isinstance(thing, Module | Tensor):
+                    continue
+            seen.add(id(thing))
+            left.append(thing)
+
+
+def _same(one: object, two: object) -> bool:
+    return one is two or (type(one) is type(two) and isinstance(one, _NUMBERS) and one == two)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Where a tensor's numbers are: `.half()` and `.data =` keep the tensor and change this."""
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # of a class that keeps its numbers elsewhere
+        address = 0
+    return tensor.dtype, address, tensor.shape, tensor.stride()
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _shown(thing: object) -> str:
+    return repr(thing) if isinstance(thing, _NUMBERS) else f"a {type(thing).__name__}"
