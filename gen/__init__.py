@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gen.models.exported.program import from_exported
     from gen.models.loading import from_transformers, load
     from gen.offline.iterating import generate_iter
+    from gen.offline.job import BatchReport, run_batch
     from gen.scoring.scorer import Score
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError",
     "BatchError",
+    "BatchReport",
     "Completion",
     "Constraint",
     "ConstraintError",
@@ -80,6 +82,7 @@ __all__ = [
     "load",
     "load_encoder",
     "regex",
+    "run_batch",
     "samplers",
     "score",
     "stream",
@@ -115,6 +118,7 @@ _HOMES = {
     "models.exported.program": ["from_exported"],
     "models.loading": ["from_transformers", "load"],
     "offline.iterating": ["generate_iter"],
+    "offline.job": ["BatchReport", "run_batch"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],

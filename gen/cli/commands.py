@@ -13,7 +13,7 @@ import typer
 from tqdm import tqdm
 
 import gen
-from gen.cli import options
+from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
@@ -208,6 +208,7 @@ def stream_command(
 
 
 app.command("score", cls=Grouped, short_help="Tell how likely texts are.")(score_command)
+app.add_typer(batch_commands.app, name="batch")
 app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
 app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
     doctor_command

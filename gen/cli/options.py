@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gen.errors import ArgumentError, show, show_path
+from gen.errors import ArgumentError, ConstraintError, show, show_path
+from gen.offline.described import made_sampler, made_type
 
 if TYPE_CHECKING:
     from PIL import Image as Pictures
@@ -120,8 +121,23 @@ def read_sampler(
     Raises:
         ArgumentError: options at odds with each other, or a value out of range.
     """
-    from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
+    chosen = choose_sampler(samples=samples, greedy=greedy, beams=beams, length_penalty=length_penalty, **settings)
+    return None if chosen is None else made_sampler(chosen)
 
+
+def choose_sampler(
+    *,
+    samples: int = 1,
+    greedy: bool = False,
+    beams: int | None = None,
+    length_penalty: float | None = None,
+    **settings: Any,
+) -> list[Any] | None:
+    """The name and the settings of the sampler that the options ask for, whose values are not checked.
+
+    Raises:
+        ArgumentError: options at odds with each other.
+    """
     settings = {name: value for name, value in settings.items() if value is not None}
     by_chance = [_flag(name) for name in _SAMPLING if name in settings]
     if beams is not None:
@@ -134,14 +150,14 @@ def read_sampler(
             )
         if length_penalty is not None:
             settings["length_penalty"] = length_penalty
-        return BeamSearchSampler(beams, **settings)
+        return ["beam_search", {"beams": beams, **settings}]
     if length_penalty is not None:
         raise ArgumentError("--length-penalty is for beams; give --beams too.")
     if greedy:
         if by_chance or samples != 1:
             raise ArgumentError(f"--greedy makes one text, without chance; leave {[*by_chance, '--samples'][0]} out.")
-        return GreedySampler(**settings)
-    return MultinomialSampler(samples, **settings) if settings or samples != 1 else None
+        return ["greedy", settings]
+    return ["multinomial", {"samples": samples, **settings}] if settings or samples != 1 else None
 
 
 def _flag(name: str) -> str:
@@ -165,24 +181,31 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
     Raises:
         ArgumentError: more than one is asked for, or it cannot be read.
     """
+    try:
+        return made_type(choose_output_type(schema, regex, choice))
+    except ConstraintError as error:
+        raise error if schema is None else ArgumentError(f"--schema {show_path(schema)}: {error}") from error
+
+
+def choose_output_type(schema: Path | None, regex: str | None, choice: list[str] | None) -> dict[str, Any] | None:
+    """The output type that the options ask for, as `gen.offline.described` has it; it is not checked.
+
+    Raises:
+        ArgumentError: more than one is asked for, or a file cannot be read.
+    """
     given = {"--schema": schema, "--regex": regex, "--choice": choice or None}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ArgumentError(f"a text has one output type; give {' or '.join(names)}.")
-    import gen
-
     if schema is not None:
         try:
             text = schema.read_text(encoding="utf-8-sig")  # Windows puts a mark before UTF-8
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"--schema {show_path(schema)} cannot be read: {error}") from error
-        try:
-            return gen.json_schema(text)
-        except ArgumentError as error:
-            raise ArgumentError(f"--schema {show_path(schema)}: {error}") from error
+        return {"json_schema": text}
     if regex is not None:
-        return gen.regex(regex)
-    return gen.choice(choice) if choice else None
+        return {"regex": regex}
+    return {"choice": choice} if choice else None
 
 
 def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:

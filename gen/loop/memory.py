@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gen.devices import Placement
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, ModelError
 from gen.models.base import Model, NoRoom, Rows
 
 TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each device
@@ -38,6 +38,18 @@ class TooLong(NoRoom):
     def __init__(self, count: int, length: int, reason: str = "are too many") -> None:
         super().__init__(f"{count} rows of {length} tokens {reason}." if count > 1 else f"{length} tokens {reason}.")
         self.length = length
+
+
+class TooManyRows(ModelError):
+    """Memory does not hold rows whose number is fixed.
+
+    Attributes:
+        rows: how many it may hold.
+    """
+
+    def __init__(self, message: str, rows: int) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 def token_bytes(rows: Rows) -> TokenBytes:

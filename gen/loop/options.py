@@ -14,6 +14,8 @@ class Options:
         cuda_graph: whether steps are captured on CUDA where they can be.
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
         rows: how many rows at most; None for the device's usual number.
+        fixed: whether there are as many rows as that, or as the requests need, whatever memory holds; where it does not
+            hold them nothing more runs. So the rows that run together do not depend on what else takes memory.
         admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on.
     """
 
@@ -21,4 +23,5 @@ class Options:
     cuda_graph: bool = True
     max_batch_tokens: int | None = None
     rows: int | None = None
+    fixed: bool = False
     admit_tokens: int = ADMIT_TOKENS

@@ -11,7 +11,15 @@ import torch
 
 from gen.errors import ModelError
 from gen.loop.cuda_streams import Streams
-from gen.loop.memory import TooLong, check_utmost, is_out_of_memory, token_bytes, tokens_that_fit, utmost_bytes
+from gen.loop.memory import (
+    TooLong,
+    TooManyRows,
+    check_utmost,
+    is_out_of_memory,
+    token_bytes,
+    tokens_that_fit,
+    utmost_bytes,
+)
 from gen.loop.options import Options
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
@@ -95,7 +103,7 @@ class RowPool:
         """Half as many rows, where memory is out with so many.
 
         Raises:
-            ModelError: there are as few as can be.
+            ModelError: there are as few as can be, or their number is fixed.
         """
         if count <= self.least:
             raise ModelError(
@@ -107,6 +115,8 @@ class RowPool:
         if isinstance(error, TooLong) and (room := self.room()) is not None:
             rows = min(rows, room // error.length)
         rows = max(self.least, rows // self._kind.width * self._kind.width)
+        if self._options.fixed:
+            raise TooManyRows(f"memory does not hold {count} rows, {rows} may fit: {error}", rows) from error
         if not self._warned and not isinstance(error, NoRoom):
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
@@ -153,7 +163,7 @@ class RowPool:
         if idle is None or idle.token_bytes is not None or not rows.filled or isinstance(rows.rows, Lent):
             return False
         idle.token_bytes = token_bytes(rows.rows)
-        most = self.room() if rows.count > self.least else self.utmost(rows)
+        most = self.room() if rows.count > self.least and not self._options.fixed else self.utmost(rows)
         if most is not None and rows.count * rows.length > most:
             raise TooLong(rows.count, rows.length)
         return True
@@ -184,7 +194,7 @@ class RowPool:
     def _most_rows(self, rows: RowSet | None = None) -> int:
         """How many rows at most, of a set that is there or a new one: a whole number of searches."""
         most = self._cap
-        if (room := self.room(rows)) is not None:
+        if not self._options.fixed and (room := self.room(rows)) is not None:
             most = min(most, room // self.length)
         return max(most, self.least) // self._kind.width * self._kind.width
 

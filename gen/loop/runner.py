@@ -7,7 +7,7 @@ from typing import Self
 from gen.errors import ModelError, ResultError
 from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
-from gen.loop.memory import is_out_of_memory
+from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
@@ -99,7 +99,7 @@ class Runner:
             try:
                 rows = self._pool.fewer(count, error)
             except ModelError as too_large:
-                if not jobs:
+                if not jobs or isinstance(too_large, TooManyRows):
                     raise
                 for job in running or jobs[:1]:  # the first of those that wait is the one that was to be read
                     job.fail(too_large)
@@ -188,5 +188,6 @@ class Runner:
 
         A prompt that memory may have no room for has its chance, unless the caller has said how much there is.
         """
-        alone = self._options.max_batch_tokens is None and self._rows.count <= self._pool.least
+        options = self._options
+        alone = options.max_batch_tokens is None and (options.fixed or self._rows.count <= self._pool.least)
         return self._pool.utmost(self._rows) if alone else self._pool.room(self._rows)

@@ -1,0 +1,170 @@
+"""`gen batch`: jobs of many prompts, and what has become of them. None of its commands waits for torch."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gen.cli import options
+from gen.cli.options import Grouped, choose_output_type, choose_sampler, unescape
+from gen.cli.printing import say
+from gen.errors import ArgumentError, GenError
+
+app = typer.Typer(
+    help="Continue the prompts of files, on many devices, and go on after any end.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+_AGAIN = "You can repeat it."
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="The job's folder.")]
+
+
+def _job(help: str, value: str | None, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=value, rich_help_panel="Job", **settings)
+
+
+@app.command("run", cls=Grouped, short_help="Begin a job, or go on with it.")
+def run_command(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IN... OUT",
+            help="Files of rows (*.jsonl, *.csv, *.parquet, or - for stdin), then the job's folder.",
+        ),
+    ],
+    *,
+    chat: options.Chat = False,
+    model: options.ModelName = "demo",
+    dtype: options.DType = None,
+    devices: Annotated[
+        str | None, _job('As "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
+    ] = None,
+    rows: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None,
+    shard_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None,
+    prompt_template: Annotated[
+        str | None, _job('Make a prompt of each row\'s columns, as "Classify: {text}".', "TEXT")
+    ] = None,
+    format: Annotated[str, _job('Of the parts: "jsonl" or "parquet".', "FORMAT")] = "jsonl",
+    retry_failed: Annotated[bool, _job("Make the parts anew that have failed rows.", None, "--retry-failed")] = False,
+    dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
+    schema: options.Schema = None,
+    regex: options.Regex = None,
+    choice: options.Choice = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    min_new_tokens: options.MinNewTokens = None,
+    stop: options.Stop = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    samples: options.Samples = 1,
+    greedy: options.Greedy = False,
+    beams: options.Beams = None,
+    length_penalty: options.LengthPenalty = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
+    bad_word: options.BadWord = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as a JSON object.", rich_help_panel="Output")
+    ] = False,
+    top_logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Tell the model's N likeliest tokens at each place.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
+) -> None:
+    """Continue the prompts of all rows, and write their texts into parts in the job's folder.
+
+    The same command goes on where it stopped. If rows fail, their errors stand in the parts, and the exit code is 1.
+    """
+    from gen.offline.job import run_batch
+
+    if len(places) < 2:
+        raise ArgumentError("give the inputs, and then the job's folder: gen batch run IN... OUT")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it ends workers, and says what to do
+    sampler = choose_sampler(
+        samples=samples,
+        greedy=greedy,
+        beams=beams,
+        length_penalty=length_penalty,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        min_new_tokens=min_new_tokens,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        bad_words=bad_word,
+    )
+    try:
+        report = run_batch(
+            places[:-1],
+            places[-1],
+            model=model,
+            output_type=choose_output_type(schema, regex, choice),
+            devices=devices,
+            dtype=dtype,
+            rows=rows,
+            shard_rows=shard_rows,
+            prompt_template=prompt_template,
+            format=format,  # type: ignore[arg-type]  # it is checked there
+            retry_failed=retry_failed,
+            dry_run=dry_run,
+            sampler=sampler,
+            max_new_tokens=max_new_tokens,
+            stop=[unescape(text) for text in stop or ()],
+            seed=seed,
+            chat=chat,
+            num_return_sequences=samples if beams else 1,
+            top_logprobs=top_logprobs,
+        )
+    except KeyboardInterrupt:
+        typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)
+        raise
+    if dry_run:
+        return
+    told = {"rows": report.rows, "failed": report.failed, "tokens": report.tokens}
+    if as_json:
+        say(json.dumps({**told, "seconds": round(report.seconds, 3), "parts": [*map(str, report.parts)]}), end="\n")
+    else:
+        say(", ".join(f"{count} {name}" for name, count in told.items()), end="\n")
+    if report.failed:
+        raise GenError(f"{report.failed} of {report.rows} rows failed; their errors stand in {places[-1]}.")
+
+
+@app.command("status", cls=Grouped, short_help="Tell how far a job is.")
+def status_command(
+    out: Out, *, as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False
+) -> None:
+    """Tell how many rows of a job are done, how many failed, and who works on it."""
+    from gen.offline.status import status
+
+    told = status(out)
+    if as_json:
+        say(json.dumps(told), end="\n")
+    else:
+        say("\n".join(f"{name}: {value}" for name, value in told.items() if value is not None), end="\n")
+
+
+@app.command("merge", cls=Grouped, short_help="Write all results into one file.")
+def merge_command(
+    out: Out, file: Annotated[Path, typer.Argument(metavar="FILE", help="As the parts are: *.jsonl or *.parquet.")]
+) -> None:
+    """Write the results of a job that is done into one file, in the order of the inputs."""
+    from gen.offline.status import merge
+
+    merge(out, file)

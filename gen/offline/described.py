@@ -1,0 +1,198 @@
+"""Samplers and output types as JSON, for a manifest, and back.
+
+Example: `list[Literal["a", "b"]]` is {"of": "builtins:list", "args": [{"literal": ["a", "b"]}]}, and a pydantic class
+{"class": "my_module:Person"}, which workers import.
+"""
+
+import json
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, Literal, Union, get_args, get_origin
+
+from gen.errors import ArgumentError, show
+
+Described = dict[str, Any]
+
+_SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "BeamSearchSampler": "beam_search"}
+
+
+def describe_sampler(sampler: Any) -> list[Any] | None:
+    """A sampler of gen's as its name and settings; None is the checkpoint's recommendation.
+
+    Raises:
+        ArgumentError: a sampler of one's own, or a setting that is no number.
+    """
+    if sampler is None:
+        return None
+    from gen import samplers  # which have imported torch, if there is one
+
+    name = _SAMPLERS.get(type(sampler).__name__)
+    if name is None or type(sampler) is not getattr(samplers, name):
+        raise ArgumentError(
+            f"a job's sampler is written into its manifest: give gen.samplers.greedy, multinomial or beam_search, got "
+            f"{show(sampler)}"
+        )
+    settings = {
+        one.name: getattr(sampler, one.name)
+        for one in fields(sampler)
+        if one.init and getattr(sampler, one.name) != one.default
+    }
+    for key, value in settings.items():
+        if hasattr(value, "shape"):
+            raise ArgumentError(f"a job's sampler is written into its manifest: give {key} as a number, not a tensor.")
+    return [name, settings]
+
+
+def made_sampler(described: list[Any] | None) -> Any:
+    """The sampler; the inverse of `describe_sampler`, of what JSON has made of its result.
+
+    Raises:
+        ArgumentError: a setting that it does not take.
+    """
+    if described is None:
+        return None
+    from gen import samplers
+
+    name, settings = described
+    bias = settings.get("logit_bias")
+    if isinstance(bias, Mapping):
+        try:
+            settings = {**settings, "logit_bias": {int(token_id): value for token_id, value in bias.items()}}
+        except ValueError:
+            raise ArgumentError(f"logit_bias must have token ids for keys, got {show(bias)}") from None
+    return getattr(samplers, name)(**settings)
+
+
+def describe_type(output_type: Any) -> Described | None:
+    """An output type as JSON.
+
+    Raises:
+        ArgumentError: it has a part that no other process can import.
+    """
+    if output_type is None:
+        return None
+    if getattr(type(output_type), "__module__", "") == "gen.constraints.output_types":
+        return _describe_text(output_type)
+    if type(output_type).__name__ == "Pattern" and hasattr(output_type, "flags"):
+        raise ArgumentError("give a pattern as gen.regex(...), with its flags in it, as (?i).")
+    if type(output_type).__name__ == "Constraint":
+        raise ArgumentError(
+            "a job compiles its output type in every worker; give the type itself, without gen.compile."
+        )
+    return _describe_python(output_type)
+
+
+def made_type(described: Described | None) -> Any:
+    """The output type; the inverse of `describe_type`.
+
+    Raises:
+        ArgumentError: a class that cannot be imported here.
+    """
+    if described is None:
+        return None
+    import gen
+
+    match next(iter(described.items())):
+        case "regex", pattern:
+            return gen.regex(pattern)
+        case "choice", options:
+            return gen.choice(options)
+        case "grammar", lark:
+            return gen.grammar(lark)
+        case "json_schema", schema:
+            return gen.json_schema(schema, **described.get("settings", {}))
+        case "null", _:
+            return type(None)
+        case "literal", options:
+            return Literal[tuple(options)]
+        case "union", args:
+            return Union[tuple(map(made_type, args))]  # noqa: UP007 - of types that are not known here
+        case "of", origin:
+            args = tuple(map(made_type, described["args"]))
+            return _imported(origin)[*args, ...] if described.get("any_length") else _imported(origin)[args]
+        case _, name:
+            return _imported(name)
+
+
+def _describe_text(output_type: Any) -> Described:
+    """What gen.regex and its kin give."""
+    kind = type(output_type).__name__
+    if kind == "Regex":
+        return {"regex": output_type.pattern}
+    if kind == "Grammar":
+        return {"grammar": output_type.lark}
+    if kind == "JsonSchema":
+        return {
+            "json_schema": output_type.schema,
+            "settings": {"closed": output_type.closed, "whitespace": output_type.whitespace},
+        }
+    for option in output_type.options.values():
+        if not isinstance(option, str | int | float | list | dict | None):
+            raise ArgumentError(f"a job's choice is written into its manifest as JSON; it has {show(option)}.")
+    return {"choice": list(output_type.options.values())}
+
+
+def _describe_python(given: Any) -> Described:
+    origin = get_origin(given)
+    if given is None or given is type(None):
+        return {"null": True}
+    if origin is Literal:
+        if not all(isinstance(one, str | int | None) for one in get_args(given)):
+            raise ArgumentError(f"a job's output type is written into its manifest as JSON; it has {show(given)}.")
+        return {"literal": list(get_args(given))}
+    if origin in (Union, types.UnionType):
+        return {"union": [_describe_python(arg) for arg in get_args(given)]}
+    if isinstance(origin, type):
+        args = [arg for arg in get_args(given) if arg is not Ellipsis]
+        described: Described = {"of": _path_of(origin), "args": [_describe_python(arg) for arg in args]}
+        return described | ({"any_length": True} if Ellipsis in get_args(given) else {})
+    if isinstance(given, type):
+        return {"class": _path_of(given)}
+    raise ArgumentError(
+        f"a job's output type is written into its manifest; of {show(given)} make a field of a pydantic class."
+    )
+
+
+def _path_of(kind: type) -> str:
+    """Where other processes import a class from."""
+    module, name = kind.__module__, kind.__qualname__
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module == "__main__" or found is not kind:
+        raise ArgumentError(
+            f"workers import the output type, and {module}.{name} cannot be imported: move it to the top of a module "
+            "of its own, and import it from there."
+        )
+    return f"{module}:{name}"
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"the output type {path} cannot be imported here: {error}") from error
+    return found
+
+
+def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them.
+
+    Raises:
+        ArgumentError: one of them cannot be written as JSON.
+    """
+    read = {}
+    for name, value in settings.items():
+        try:
+            read[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(
+                f"a job's settings are written into its manifest as JSON, which has no {name}={show(value)}: {error}"
+            ) from error
+    return read

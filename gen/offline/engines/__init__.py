@@ -1,0 +1,1 @@
+"""What hands a job's shards to workers: processes of this machine, or Ray."""

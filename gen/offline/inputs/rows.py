@@ -1,0 +1,119 @@
+"""What a row of an input asks for: its id, its prompt, what it has of its own settings, and what is carried through."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any
+
+from gen.errors import ArgumentError, show
+from gen.offline.inputs.openai import is_request, read_request
+from gen.offline.inputs.records import Record
+
+_OWN = ("id", "prompt", "messages", "seed", "max_new_tokens")
+LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row.
+
+    Attributes:
+        id: its own, or the input's name and its number, from 1.
+        prompt: a text, messages or token ids, as it came: `gen.generate` checks it.
+        asked: the settings that it has of its own, as the manifest has those of all rows.
+        carried: its other columns.
+        error: why it is no row that can be run; "" where it is one.
+        request: whether it is a line of OpenAI's batch format.
+    """
+
+    id: str
+    prompt: Any = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    request: bool = False
+
+
+def read_row(record: Record, default_id: str, template: str | None = None) -> Row:
+    """A record as a row; what is wrong with it is its error."""
+    if isinstance(record, str):
+        return Row(id=default_id, error=record)
+    request = is_request(record)
+    key = record.get("custom_id" if request else "id")
+    if key in (None, ""):
+        key = default_id
+    if not isinstance(key, str | int) or isinstance(key, bool):
+        return Row(id=default_id, error=f"an id must be a text or a whole number, got {show(key)}", request=request)
+    key = str(key)
+    try:
+        if request:
+            prompt, asked = read_request(record)
+            asked |= {name: _whole(name, asked[name]) for name in ("seed", "max_new_tokens") if name in asked}
+            return Row(id=key, prompt=prompt, asked=asked, request=True)
+        carried = {name: value for name, value in record.items() if name not in _OWN}
+        asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
+        return Row(id=key, prompt=_prompt(record, template), asked=asked, carried=carried)
+    except ArgumentError as error:
+        carried = {} if request else {name: value for name, value in record.items() if name not in _OWN}
+        return Row(id=key, error=str(error), carried=carried, request=request)
+
+
+def row_seed(seed: int, row: Row) -> int:
+    """A row's seed: its own, or one that follows from the job's and its id."""
+    if "seed" in row.asked:
+        return int(row.asked["seed"])
+    digest = hashlib.blake2b(f"{seed}\0{row.id}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 11  # 53 bits, so that it survives JSON
+
+
+def check_template(template: str) -> None:
+    """Raise an ArgumentError unless a template has the names of columns in braces."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ArgumentError(f"the prompt template {show(template)} cannot be read: {error}") from error
+    names = [name for _, name, _, _ in parts if name is not None]
+    if not names or not all(names) or any(form or conversion for _, _, form, conversion in parts):
+        raise ArgumentError(
+            f'a prompt template has the names of columns in braces, as "Classify: {{text}}", and {{{{ for a brace; got '
+            f"{show(template)}"
+        )
+
+
+def _prompt(record: Mapping[str, Any], template: str | None) -> Any:
+    if template is not None:
+        return "".join(
+            text + ("" if name is None else _column(record, name)) for text, name, _, _ in Formatter().parse(template)
+        )
+    given = [name for name in ("prompt", "messages") if _given(record, name)]
+    if len(given) != 1:
+        has = "both" if given else f"neither, but {', '.join(map(str, record)) or 'nothing'}"
+        raise ArgumentError(f"a row has a prompt or messages; this one has {has}. Or give a prompt template.")
+    prompt = record[given[0]]
+    messages = isinstance(prompt, list) and bool(prompt) and all(isinstance(one, dict) for one in prompt)
+    if messages != (given[0] == "messages") or not isinstance(prompt, str | list):
+        wanted = "a list of messages" if given[0] == "messages" else "a text or a list of token ids"
+        raise ArgumentError(f"{given[0]} must be {wanted}, got {show(prompt)}")
+    return prompt
+
+
+def _column(record: Mapping[str, Any], name: str) -> str:
+    if name not in record:
+        raise ArgumentError(f"the prompt template asks for {name!r}, the row has {', '.join(map(str, record))}.")
+    value = record[name]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _given(record: Mapping[str, Any], name: str) -> bool:
+    """Whether a row has a value of its own; an empty column of a CSV is none, but for a prompt."""
+    return record.get(name) is not None and (name == "prompt" or record[name] != "")
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST:
+        return value
+    raise ArgumentError(f"{name} must be a whole number at least 0 and below 2**63, got {show(value)}")

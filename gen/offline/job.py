@@ -1,0 +1,167 @@
+"""`run_batch`: a job's folder made, or gone on with, until every row has a result.
+
+The driver imports no torch: what needs the model is asked of a first worker, before any shard is begun.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gen.errors import ArgumentError, check_number, show, show_path
+from gen.offline.described import as_json, describe_sampler, describe_type
+from gen.offline.driver import Driver
+from gen.offline.inputs.rows import LARGEST, check_template
+
+if TYPE_CHECKING:
+    from gen.samplers import Sampler
+
+_DEFAULT = 128  # new tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """What has become of a job.
+
+    Attributes:
+        rows: how many have a result or an error.
+        failed: how many have an error.
+        tokens: how many new tokens all texts have.
+        seconds: how long this call took.
+        parts: the files with the results, in the order of the rows.
+    """
+
+    rows: int
+    failed: int
+    tokens: int
+    seconds: float
+    parts: list[Path]
+
+
+def run_batch(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    model: str | Path,
+    output_type: Any = None,
+    devices: str | Sequence[str] | None = None,
+    dtype: str | None = None,
+    engine: Literal["local"] = "local",
+    rows: int | None = None,
+    shard_rows: int | None = None,
+    prompt_template: str | None = None,
+    format: Literal["jsonl", "parquet"] = "jsonl",
+    retry_failed: bool = False,
+    dry_run: bool = False,
+    progress: bool = True,
+    sampler: "Sampler | list[Any] | None" = None,
+    max_new_tokens: int = _DEFAULT,
+    stop: str | Sequence[str] | None = None,
+    seed: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    num_return_sequences: int = 1,
+    logits_processors: None = None,
+    top_logprobs: int | None = None,
+) -> BatchReport:
+    """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
+
+    Each device has a process with the model, which makes one part of the results after the other. A part is there or
+    not. The same call again makes what is missing: after Ctrl-C, a crash or a full disk, on other devices too. A row's
+    text is what `gen.generate` gives for its prompt and its seed (in float32; in bfloat16 a part made again on the same
+    kind of device is equal, too).
+
+    Args:
+        inputs: files of rows: JSON lines or CSV (either may be packed with gzip), parquet (needs pyarrow: `pip install
+            'gen-torch[parquet]'`), or "-" for JSON lines from stdin. A row has a prompt (a text, or token ids) or
+            messages, and may have an id, unlike all others, a seed and max_new_tokens of its own; its other columns are
+            carried through. Or it is a line of OpenAI's batch format, for chat/completions.
+        out: the job's folder, with which it goes on if there is one.
+        model: as `gen.load` takes it: a directory, a GGUF file, a name on the Hub, or "demo".
+        output_type: as for `gen.generate`, one for all rows. Workers import classes, so that these are to be at the top
+            of a module.
+        devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1", one of them twice for two processes; None is every
+            CUDA device, or else the CPU.
+        dtype: as for `gen.load`.
+        engine: "local" runs processes of this machine.
+        rows: how many rows run at once; None is what the first worker has room for with half of its memory to spare, at
+            most what `gen.generate` runs at once.
+        shard_rows: how many rows a part has; None is eight times as many.
+        prompt_template: what makes a prompt of a row's columns, as "Classify: {text}".
+        format: of the parts.
+        retry_failed: make the parts anew that have failed rows.
+        dry_run: check everything, and only say what would be done.
+        progress: whether stderr tells how far it is.
+        seed: from which, and from its id, the seed of a row without one follows; None draws one for the job.
+        others: as for `gen.generate`.
+    Returns:
+        How many rows there are, and how many failed: each has its error in the place of a text.
+    Raises:
+        ArgumentError: an argument, an input or an output type cannot be used, or the folder has another job. No row has
+            run.
+        DeviceError, ModelError: as of `gen.load`.
+        GenError: another driver works in the folder, no device is left, or memory does not hold so many rows.
+        OSError: the folder cannot be written to.
+    """
+    names = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+    folder = _read_folder(out)
+    if logits_processors is not None:
+        raise ArgumentError("logits_processors are functions, which a job's manifest cannot have; leave them out.")
+    if engine != "local":
+        raise ArgumentError(f'engine must be "local", got {show(engine)}')
+    if format not in ("jsonl", "parquet"):
+        raise ArgumentError(f'format must be "jsonl" or "parquet", got {show(format)}')
+    for name, number in (("rows", rows), ("shard_rows", shard_rows)):
+        if number is not None:
+            check_number(name, number, minimum=1, whole=True)
+    if seed is not None:
+        check_number("seed", seed, minimum=0, maximum=LARGEST, whole=True)
+    if prompt_template is not None:
+        check_template(prompt_template)
+    settings = {
+        "model": model if model == "demo" or not Path(model).exists() else str(Path(model).absolute()),
+        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+        "output_type": describe_type(output_type) if not isinstance(output_type, dict) else output_type,
+        "sampler": sampler if isinstance(sampler, list) else describe_sampler(sampler),
+        "max_new_tokens": max_new_tokens,
+        "stop": stop,
+        "seed": seed,
+        "eos_token_id": eos_token_id,
+        "chat": chat,
+        "chat_template_kwargs": chat_template_kwargs,
+        "num_return_sequences": num_return_sequences,
+        "top_logprobs": top_logprobs,
+        "prompt_template": prompt_template,
+        "format": format,
+    }
+    driver = Driver(
+        names=names,
+        folder=folder,
+        settings=as_json(settings),
+        devices=_read_devices(devices),
+        rows=rows,
+        shard_rows=shard_rows,
+        progress=progress,
+    )
+    return BatchReport(**(driver.rehearse() if dry_run else driver.run(retry_failed=retry_failed)))
+
+
+def _read_folder(out: str | Path) -> Path:
+    if not isinstance(out, str | Path) or not str(out):
+        raise ArgumentError(f"out must be a folder, got {show(out)}")
+    if "://" in str(out):
+        raise ArgumentError(f"out must be a folder that this machine and its workers see, got the URL {show_path(out)}")
+    folder = Path(out).expanduser().absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(f"out must be a folder, and {show_path(out)} is a file.")
+    return folder
+
+
+def _read_devices(devices: str | Sequence[str] | None) -> list[str] | None:
+    if devices is None:
+        return None
+    names = devices.split(",") if isinstance(devices, str) else [str(device) for device in devices]
+    if not names or not all(name.strip() for name in names):
+        raise ArgumentError(f'devices must be names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1", got {show(devices)}')
+    return [name.strip() for name in names]

@@ -1,0 +1,211 @@
+"""A job as its folder has it: all that shapes its texts, in manifest.json, and what of it is done.
+
+A job's parts follow from its manifest alone, so that any worker can make any of them, again if need be.
+"""
+
+import hashlib
+import json
+import platform
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import gen
+from gen.errors import ArgumentError, GenError, show
+from gen.offline.files import write_aside
+from gen.offline.inputs.opening import records_of
+from gen.offline.inputs.rows import Row, read_row
+
+NAME = "manifest.json"
+_FORM = 1  # of the manifest; another one when its meaning changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """See the module.
+
+    Attributes:
+        settings: what shapes the texts, as the driver was given it.
+        inputs: see `gen.offline.inputs.opening.open_inputs`.
+        fingerprint: see `gen.offline.worker.fingerprint`.
+        schema: the JSON Schema of the values, where they have one.
+        rows: how many run at once.
+        shard_rows: how many a shard has at most.
+        threads: of torch in a worker on a CPU.
+        columns: the columns that are carried through, and what is in them: "string", "int64", "double", "bool", "json".
+        shards: of each the number of its input, its first row's number and place in it, and how many rows it has.
+        created: when, in seconds since 1970.
+        versions: of what computes.
+        python: its version, which shapes no text.
+        form: of the manifest.
+    """
+
+    settings: Mapping[str, Any]
+    inputs: Sequence[Mapping[str, Any]]
+    fingerprint: Mapping[str, str]
+    schema: Any
+    rows: int
+    shard_rows: int
+    threads: int
+    columns: Mapping[str, str]
+    shards: Sequence[Sequence[int]]
+    created: int = field(default_factory=lambda: int(time.time()))
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    python: str = field(default_factory=platform.python_version)
+    form: int = _FORM
+
+    def shard(self, number: int, first: int = 0, count: int | None = None) -> list[Row]:
+        """The rows of a shard, or some of them."""
+        which, before, place, rows = self.shards[number]
+        records = records_of(dict(self.inputs[which]))
+        template = self.settings["prompt_template"]
+        found = []
+        for index, (_, record) in enumerate(records.read(place)):
+            if index >= min(rows, first + (rows if count is None else count)):
+                break
+            if index >= first:
+                found.append(read_row(record, f"{records.name}:{before + index + 1}", template))
+        return found
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes."""
+    found = {"gen": gen.__version__}
+    for package in ("torch", "transformers"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
+    """What is not as the job began with it; None where all is.
+
+    Args:
+        facts: a worker's "fingerprint", "schema" and "versions", or some of them.
+    """
+    for name, what in (("fingerprint", "model"), ("versions", "versions"), ("schema", "output type's JSON Schema")):
+        had, has = getattr(manifest, name), facts.get(name, getattr(manifest, name))
+        if had != has:
+            keys = [key for key in {**(had or {}), **(has or {})} if (had or {}).get(key) != (has or {}).get(key)]
+            now = f" ({has})" if name == "versions" else ""
+            return f"the {what} is not what the job began with: {', '.join(keys[:5])} differ{now}."
+    return None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> str:
+    """Write it; the sha256 of what is written."""
+    text = json.dumps(asdict(manifest), ensure_ascii=False, indent=None) + "\n"
+    write_aside(folder / NAME, text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest of a job and its sha256.
+
+    Raises:
+        GenError: there is none, or none that this version reads.
+        OSError: it cannot be read.
+    """
+    data = (folder / NAME).read_bytes()
+    try:
+        read = json.loads(data)
+        if read["form"] != _FORM:
+            raise GenError(f"{folder / NAME} is of another version of gen; go on with {read['versions']['gen']}.")
+        return Manifest(**read), hashlib.sha256(data).hexdigest()
+    except (ValueError, TypeError, KeyError) as error:
+        raise GenError(f"{folder / NAME} is no manifest of a job: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What the inputs have.
+
+    Attributes:
+        places: of each input where its rows begin.
+        columns: see `Manifest.columns`.
+        longest: the row with the longest prompt; None where none can be run.
+    """
+
+    places: Sequence["array[int]"]
+    columns: Mapping[str, str]
+    longest: Row | None
+
+
+def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
+    """Read all rows once.
+
+    Raises:
+        ArgumentError: there are no rows in an input, or two have one id.
+        OSError: an input cannot be read.
+    """
+    places, hashes = [], array("q")
+    columns: dict[str, str | None] = {}
+    longest, size = None, -1
+    for one in inputs:
+        records, here = records_of(dict(one)), array("q")
+        for number, (place, record) in enumerate(records.read(), 1):
+            row = read_row(record, f"{records.name}:{number}", template)
+            here.append(place)
+            hashes.append(_hash(row.id))
+            for name, value in row.carried.items():
+                columns[name] = _wider(columns.get(name), value)
+            if not row.error and (length := len(row.prompt if isinstance(row.prompt, str) else str(row.prompt))) > size:
+                longest, size = row, length
+        if not here:
+            raise ArgumentError(f"the input {one['name']} has no rows.")
+        places.append(here)
+    _check_ids(inputs, template, hashes)
+    return Scan(places=places, columns={name: kind or "string" for name, kind in columns.items()}, longest=longest)
+
+
+def shards_of(places: Sequence[Sequence[int]], shard_rows: int) -> list[list[int]]:
+    """See `Manifest.shards`."""
+    return [
+        [which, first, here[first], min(shard_rows, len(here) - first)]
+        for which, here in enumerate(places)
+        for first in range(0, len(here), shard_rows)
+    ]
+
+
+def _check_ids(inputs: Sequence[Mapping[str, Any]], template: str | None, hashes: "array[int]") -> None:
+    """Raise an ArgumentError if two rows have one id."""
+    import numpy
+
+    ordered = numpy.sort(numpy.frombuffer(hashes, dtype=numpy.int64))
+    twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if not twice:
+        return
+    seen: dict[str, str] = {}
+    for one in inputs:
+        records = records_of(dict(one))
+        for number, (_, record) in enumerate(records.read(), 1):
+            where = f"{records.name}:{number}"
+            key = read_row(record, where, template).id
+            if _hash(key) in twice and seen.setdefault(key, where) != where:
+                raise ArgumentError(f"two rows have the id {show(key)}: {seen[key]} and {where}; give each its own.")
+
+
+def _hash(key: str) -> int:
+    digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+_KINDS = {bool: "bool", int: "int64", float: "double", str: "string"}
+
+
+def _wider(kind: str | None, value: Any) -> str | None:
+    """What a column has that also has this value."""
+    if value is None:
+        return kind
+    found = _KINDS.get(type(value), "json")
+    if found == "int64" and not -(2**63) <= value < 2**63:
+        found = "json"
+    if kind in (None, found):
+        return found
+    return "double" if {kind, found} == {"int64", "double"} else "json"

@@ -1,0 +1,155 @@
+"""A job's parts: one file of results for each shard, there or not; and what runs have to say beside them.
+
+Results are those of the rows, in their order, one dict each; see `gen.run_batch` for what is in them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gen.offline.files import write_aside, written_aside
+from gen.offline.inputs.records import import_parquet
+from gen.offline.inputs.rows import Row
+from gen.offline.manifest import Manifest
+from gen.offline.parquet_schema import columns_of, value_type
+
+Result = dict[str, Any]
+
+
+def part_path(folder: Path, manifest: Manifest, number: int) -> Path:
+    """Where the results of a shard are."""
+    return folder / f"part-{number:05d}.{manifest.settings['format']}"
+
+
+def piece_path(folder: Path, number: int, first: int, count: int) -> Path:
+    """Where the results of some rows of a shard are, which will be joined."""
+    return folder / "pieces" / f"part-{number:05d}-{first}-{count}.jsonl"
+
+
+def meta_path(folder: Path, number: int) -> Path:
+    """Where it is told how a part was made."""
+    return folder / f"part-{number:05d}.meta.json"
+
+
+def write_part(folder: Path, manifest: Manifest, number: int, results: Sequence[Result], meta: Result) -> None:
+    """Write a shard's results.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    counts = {"rows": len(results), "failed": sum(map(failed, results)), "tokens": sum(map(tokens_of, results))}
+    write_aside(meta_path(folder, number), json.dumps({**counts, **meta}) + "\n")
+    path = part_path(folder, manifest, number)
+    if path.suffix == ".jsonl":
+        write_aside(path, lines(results))
+        return
+    with written_aside(path) as aside:
+        import_parquet().write_table(_table(manifest, results), aside)
+
+
+def read_meta(folder: Path, number: int) -> Result:
+    """What a part's file beside it tells; of one that has none nothing is known."""
+    try:
+        read: Result = json.loads(meta_path(folder, number).read_text(encoding="utf-8"))
+        return read
+    except (OSError, ValueError):
+        return {"rows": 0, "failed": 0, "tokens": 0}
+
+
+def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:
+    """Make a part of the pieces that a shard was halved into.
+
+    Raises:
+        OSError: as of `write_part`.
+    """
+    pieces = sorted(folder.glob(f"pieces/part-{number:05d}-*"), key=lambda path: int(path.stem.split("-")[2]))
+    results = [json.loads(line) for path in pieces for line in path.read_bytes().splitlines()]
+    write_part(folder, manifest, number, results, {"pieces": len(pieces)})
+    for path in pieces:
+        path.unlink()
+
+
+def lines(results: Iterable[Result]) -> str:
+    """Results as JSON lines."""
+    return "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
+
+
+def error_result(manifest: Manifest, row: Row, message: str, text: str | None = None) -> Result:
+    """The result of a row that has failed."""
+    if row.request:
+        return {
+            "id": request_id(row),
+            "custom_id": row.id,
+            "response": None,
+            "error": {"code": "failed", "message": message},
+        }
+    told = {"id": row.id, "error": message} | ({} if text is None else {"text": text})
+    return told | carried(row)
+
+
+def carried(row: Row) -> Result:
+    """What a result has of the row's other columns."""
+    return {"input": dict(row.carried)} if row.carried else {}
+
+
+def request_id(row: Row) -> str:
+    """What OpenAI's format calls an answer: it follows from the row, so that equal parts are equal bytes."""
+    return f"batch_req_{row.id}"
+
+
+def failed(result: Result) -> bool:
+    """Whether a result is that of a row that has failed."""
+    return result.get("error") is not None
+
+
+def tokens_of(result: Result) -> int:
+    """How many new tokens a result has."""
+    body = (result.get("response") or {}).get("body", {})
+    return int(result.get("tokens") or body.get("usage", {}).get("completion_tokens", 0))
+
+
+def done_parts(folder: Path, manifest: Manifest) -> set[int]:
+    """The numbers of the shards that are done."""
+    suffix = f".{manifest.settings['format']}"
+    names = {path.name for path in folder.glob(f"part-*{suffix}")}
+    return {number for number in range(len(manifest.shards)) if part_path(folder, manifest, number).name in names}
+
+
+def merge_parts(folder: Path, manifest: Manifest, path: Path) -> None:
+    """Write all results into one file, in the order of the inputs.
+
+    Raises:
+        OSError: as of `write_part`.
+    """
+    parts = [part_path(folder, manifest, number) for number in range(len(manifest.shards))]
+    with written_aside(path) as aside:
+        if manifest.settings["format"] == "jsonl":
+            with aside.open("wb") as file:
+                for part in parts:
+                    file.write(part.read_bytes())
+            return
+        parquet = import_parquet()
+        with parquet.ParquetWriter(aside, columns_of(manifest)) as writer:
+            for part in parts:
+                writer.write_table(parquet.read_table(part))
+
+
+def _table(manifest: Manifest, results: Sequence[Result]) -> Any:
+    """Results as a table, the same columns in every part."""
+    import pyarrow
+
+    schema, rows = columns_of(manifest), []
+    as_json = value_type(manifest) is None
+    for result in results:
+        row = {name: result.get(name) for name in schema.names if not name.startswith("input_")}
+        if as_json and "value" in result:
+            row["value"] = json.dumps(result["value"], ensure_ascii=False)
+        if as_json and "values" in result:
+            row["values"] = [json.dumps(value, ensure_ascii=False) for value in result["values"]]
+        given: Mapping[str, Any] = result.get("input", {})
+        for name, kind in manifest.columns.items():
+            value = given.get(name)
+            row[f"input_{name}"] = json.dumps(value, ensure_ascii=False) if kind == "json" and name in given else value
+        rows.append(row)
+    return pyarrow.Table.from_pylist(rows, schema=schema)

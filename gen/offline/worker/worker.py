@@ -1,0 +1,300 @@
+"""What a worker does, in whatever process it is: checks a job's settings, and makes its parts.
+
+A part is one call of the loop with a fixed number of rows, in an order that follows from the manifest, so that it is
+the same whoever makes it, in bfloat16 too on the same kind of device.
+"""
+
+import json
+import re
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gen.errors import ArgumentError, GenError, IncompleteError, show
+from gen.offline.described import made_sampler, made_type
+from gen.offline.files import write_aside
+from gen.offline.inputs.rows import Row, row_seed
+from gen.offline.manifest import Manifest, difference, read_manifest, versions
+from gen.offline.parts import Result, error_result, failed, lines, piece_path, tokens_of, write_part
+from gen.offline.worker.fingerprint import fingerprint
+from gen.offline.worker.results import answer_of, result_of
+
+if TYPE_CHECKING:
+    from gen.calls import Call
+    from gen.constraints.constraint import Constraint
+    from gen.loop.jobs import Job
+    from gen.requests.request import Request
+    from gen.samplers import Sampler
+
+_UNSPENT = 0.5  # of a GPU's memory is left where a worker chooses the number of rows
+_MOST_READ = 64  # samplers and output types that are kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Rows of a shard that a worker is to run.
+
+    Attributes:
+        shard: which one.
+        first, count: the first of its rows, and how many; None for all to its end.
+        probe: whether it only shows that the worker can run a row, and nothing is written.
+        attempt: which one it is, from 1.
+    """
+
+    shard: int
+    first: int = 0
+    count: int | None = None
+    probe: bool = False
+    attempt: int = 1
+
+
+class Worker:
+    """Holds a job's model on one device.
+
+    Args:
+        settings: those of the manifest.
+        device: as `gen.load` takes it.
+        threads: of torch, on a CPU.
+    Raises:
+        DeviceError, ModelError: as of `gen.load`.
+    """
+
+    def __init__(self, settings: Any, device: str | None, threads: int) -> None:
+        import torch
+
+        import gen
+        from gen.devices import resolve_device
+
+        self._settings = settings
+        target = resolve_device(device)
+        if target.type == "cpu":
+            torch.set_num_threads(threads)
+        self._model = gen.load(settings["model"], device=target, dtype=settings["dtype"])
+        self._fingerprint = fingerprint(settings["model"])
+        self._read: dict[str, tuple[Sampler | None, Constraint | None]] = {}
+        self._manifest: tuple[Manifest, str] | None = None
+
+    def check(self, longest: Row | None, devices: list[str | None]) -> Result:
+        """What the driver needs to know before it begins; a token is made.
+
+        Args:
+            longest: the row with the longest prompt.
+            devices: what other workers will be given.
+        Raises:
+            ArgumentError: settings that no row can run with.
+            DeviceError: one of the devices does not exist.
+        """
+        from gen.devices import available_devices, resolve_device
+
+        for device in devices:
+            resolve_device(device)
+        call, _ = self._call(Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x"))
+        self._run([replace(call.requests[0], constraint=None, limit=1)], rows=None)  # a token of what all rows share
+        return {
+            **self._facts(),
+            "rows": self._rows_that_fit(longest),
+            "devices": [str(device) for device in available_devices() if device.type == "cuda"] or ["cpu"],
+        }
+
+    def run(self, folder: Path, digest: str, task: Task) -> Result:
+        """Make a part, or a piece of one.
+
+        Args:
+            digest: the sha256 of the manifest that the driver has.
+        Returns:
+            How many rows, failed rows and tokens; the first row that was run to its end, or None.
+        Raises:
+            GenError: the part cannot be made here: the manifest or the model is another one, or memory does not do.
+            Exception: what a worker does not survive, such as an error of CUDA.
+        """
+        begin, manifest = time.time(), self._read_manifest(folder, digest)
+        rows = manifest.shard(task.shard, task.first, task.count)
+        results = self._results(manifest, rows)
+        meta = {
+            "device": str(self._model.placement),
+            "gpu": self._gpu(),
+            "host": socket.gethostname(),
+            "attempt": task.attempt,
+            "begun": round(begin, 3),
+            "seconds": round(time.time() - begin, 3),
+        }
+        if task.probe:
+            pass
+        elif task.count is None:
+            write_part(folder, manifest, task.shard, results, meta)
+        else:
+            path = piece_path(folder, task.shard, task.first, task.count)
+            path.parent.mkdir(exist_ok=True)
+            write_aside(path, lines(results))
+        good = next((task.first + index for index, result in enumerate(results) if not failed(result)), None)
+        counts = {"rows": len(results), "failed": sum(map(failed, results)), "tokens": sum(map(tokens_of, results))}
+        return {**counts, "good": good}
+
+    def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
+        """What becomes of rows, in their order."""
+        from gen.loop.memory import TooManyRows
+
+        calls: dict[int, tuple[Call, bool]] = {}
+        results: dict[int, Result] = {}
+        for index, row in enumerate(rows):
+            try:
+                if row.error:
+                    raise ArgumentError(row.error)
+                calls[index] = self._call(row)
+            except ArgumentError as error:
+                results[index] = error_result(manifest, row, _own_words(error))
+        jobs = self._run([call.requests[0] for call, _ in calls.values()], rows=manifest.rows)
+        for (index, (call, several)), job in zip(calls.items(), jobs, strict=True):
+            row = rows[index]
+            try:
+                found = call.result(job)
+            except TooManyRows as error:
+                raise GenError(
+                    f"--rows {manifest.rows} are too many for the memory of {self._model.placement}: {error} Begin the "
+                    f"job anew in another folder, with --rows {error.rows}."
+                ) from error
+            except IncompleteError as error:
+                results[index] = error_result(manifest, row, _own_words(error), error.completion.text)
+                continue
+            except GenError as error:
+                results[index] = error_result(manifest, row, _own_words(error))
+                continue
+            completions, request = found if isinstance(found, list) else [found], call.requests[0]
+            if row.request:
+                results[index] = answer_of(manifest, row, completions, len(request.prompt_ids), self._model)
+            else:
+                results[index] = result_of(row, completions, several=several, typed=request.constraint is not None)
+        return [results[index] for index in range(len(rows))]
+
+    def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
+        """Run requests in as many rows, none of which was used before."""
+        from gen.loop.jobs import new_job
+        from gen.loop.options import Options
+        from gen.loop.run_all import run_all
+
+        idle = getattr(self._model, "idle", None)
+        if idle is not None:
+            idle.take()
+        jobs = [new_job(self._model, request) for request in requests]
+        run_all(self._model, jobs, Options(rows=rows, fixed=rows is not None))
+        return jobs
+
+    def _call(self, row: Row) -> tuple["Call", bool]:
+        """A row as a call of `gen.generate`, and whether that returns a list of texts.
+
+        Raises:
+            ArgumentError: its settings cannot be used.
+        """
+        from gen.calls import read_call
+        from gen.requests.settings import Settings
+
+        settings = {**self._settings, **row.asked}
+        sampler, constraint = self._read_once(settings)
+        read = Settings(
+            sampler=sampler,
+            max_new_tokens=settings["max_new_tokens"],
+            stop=settings["stop"],
+            seed=row_seed(self._settings["seed"], row),
+            eos_token_id=settings["eos_token_id"],
+            chat=settings["chat"],
+            chat_template_kwargs=settings["chat_template_kwargs"],
+            top_logprobs=settings["top_logprobs"],
+        )
+        returned = settings["num_return_sequences"]
+        call = read_call(self._model, row.prompt, constraint, read, details=True, num_return_sequences=returned)
+        if call.batch:
+            raise ArgumentError(f"a row has one prompt, got {show(row.prompt)}")
+        return call, returned > 1 or (sampler is not None and sampler.samples > 1 and returned == 1)
+
+    def _read_once(self, settings: Any) -> tuple["Sampler | None", "Constraint | None"]:
+        """The sampler and the compiled output type of some rows."""
+        import gen
+
+        described, asked = settings["sampler"], settings["output_type"]
+        if {"sampling", "samples"} & settings.keys():  # of a body
+            own = described[1] if described is not None and described[0] == "multinomial" else {}
+            more = {"samples": settings["samples"]} if "samples" in settings else {}
+            described = ["multinomial", {**own, **settings.get("sampling", {}), **more}]
+        key = json.dumps([described, asked], sort_keys=True)
+        if key not in self._read:
+            output_type = made_type(asked)
+            constraint = None if output_type is None else gen.compile(self._model, output_type)
+            if len(self._read) >= _MOST_READ:
+                self._read.clear()
+            self._read[key] = made_sampler(described), constraint
+        return self._read[key]
+
+    def _rows_that_fit(self, longest: Row | None) -> int:
+        """How many rows like the longest run at once with half of the memory to spare, at most the usual number."""
+        from gen.loop.memory import tokens_that_fit
+        from gen.loop.row_pool import usual_rows
+
+        usual, placement = usual_rows(self._model), self._model.placement
+        known = getattr(getattr(self._model, "idle", None), "token_bytes", None)
+        try:
+            request = None if longest is None else self._call(longest)[0].requests[0]
+        except ArgumentError:  # which will be its error
+            request = None
+        room = None if known is None else tokens_that_fit(placement, known)
+        if request is None or room is None:
+            return usual
+        if placement.logits_device.type == "cuda":
+            room = int(room * _UNSPENT)  # of a CPU's memory rows take half at most
+        return max(1, min(usual, room // (len(request.prompt_ids) + request.limit)))
+
+    def _facts(self) -> Result:
+        """What must be the same wherever a part is made, but for the manifest."""
+        schema = schema_of_type(made_type(self._settings["output_type"]))
+        return {"fingerprint": self._fingerprint, "schema": schema, "versions": versions()}
+
+    def _read_manifest(self, folder: Path, digest: str) -> Manifest:
+        """The manifest of the job, if it is what the driver has, and the model is that of the manifest."""
+        if self._manifest is not None and self._manifest[1] == digest:
+            return self._manifest[0]
+        host = socket.gethostname()
+        try:
+            manifest, found = read_manifest(folder)
+        except OSError as error:
+            raise GenError(f"{host} does not see the job's folder {folder}: {error}") from error
+        if found != digest:
+            raise GenError(
+                f"{host} sees another manifest in {folder} than the driver has; give a folder that both share."
+            )
+        if (problem := difference(manifest, self._facts())) is not None:
+            raise GenError(f"on {host} {problem}")
+        self._manifest = manifest, digest
+        return manifest
+
+    def _gpu(self) -> str | None:
+        """The uuid of the GPU that the worker has."""
+        import torch
+
+        device = self._model.placement.logits_device
+        if device.type != "cuda":
+            return None
+        return str(getattr(torch.cuda.get_device_properties(device), "uuid", "")) or None
+
+
+def schema_of_type(output_type: Any) -> Any:
+    """The JSON Schema of an output type's values; None where there is no type, or they may be anything."""
+    from gen.constraints.output_types import Choice, Grammar, JsonSchema, Regex
+    from gen.constraints.python_types import schema_of
+
+    match output_type:
+        case None:
+            return None
+        case Regex() | Grammar():
+            return {"type": "string"}
+        case Choice():
+            return {"enum": list(output_type.options.values())}
+        case JsonSchema():
+            return json.loads(output_type.schema)
+    return schema_of(output_type)[0]
+
+
+def _own_words(error: Exception) -> str:
+    """What an error says of a row, which is the only prompt of its call."""
+    return re.sub(r"^prompt 0(: | )", lambda found: "" if found[1] == ": " else "the prompt ", str(error))

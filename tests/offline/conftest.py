@@ -1,0 +1,12 @@
+import pytest
+
+from tests.offline.helpers import WorkerHere
+
+
+@pytest.fixture
+def workers_here(monkeypatch: pytest.MonkeyPatch) -> type[WorkerHere]:
+    """Jobs have workers without processes of their own, which die where the test says."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    kind = type("OwnWorker", (WorkerHere,), {})
+    monkeypatch.setattr("gen.offline.driver.WorkerProcess", kind)
+    return kind

@@ -1,0 +1,47 @@
+"""A worker without a process of its own, and jobs of a few rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gen.offline.engines.local import Answer, WorkerDied, read_answer
+from gen.offline.worker.process import answered
+from gen.offline.worker.worker import Worker
+
+
+class WorkerHere:
+    """A `gen.offline.engines.local.Worker` in the test's process.
+
+    Attributes:
+        deadly: the ids of rows at which it dies.
+        dead_devices: those where it dies of anything.
+    """
+
+    deadly: frozenset[str] = frozenset()
+    dead_devices: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._device: Any = None
+
+    def ask(self, **asked: Any) -> Answer:
+        self._device = asked.get("device", self._device)
+        if "task" in asked and self._device in self.dead_devices:
+            raise WorkerDied("was killed by SIGKILL")
+        answer, _ = answered(self._worker, json.loads(json.dumps(asked)))
+        if isinstance(answer, Worker):
+            self._worker, answer = answer, {}
+        return read_answer(answer)
+
+    def end(self) -> None:
+        self._worker = None
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_parts(parts: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,132 @@
+"""Rows are the same in whatever form they come, and from any place on."""
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import gen
+from gen.offline.inputs.opening import check_unchanged, open_inputs, records_of
+from gen.offline.inputs.records import Records
+from gen.offline.inputs.rows import Row, check_template, read_row
+from gen.offline.manifest import Scan, scan, shards_of
+from tests.offline.helpers import write_rows
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "one", "note": "plain"},
+    {"prompt": 'two\nlines, and "quotes"', "note": "ünï 漢字 🙂"},
+    {"prompt": " three ", "note": ""},
+    {"prompt": "four", "note": "a,b\r\nc"},
+    {"prompt": "five" * 50_000, "note": "longer than csv takes by itself"},
+]
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    quoted = [[str(value).replace('"', '""') for value in row.values()] for row in rows]
+    return "".join('"' + '","'.join(values) + '"\r\n' for values in [list(rows[0]), *quoted])
+
+
+def written(folder: Path, form: str) -> Path:
+    path = folder / f"rows.{form}"
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    if form.startswith("jsonl"):
+        data = b"\xef\xbb\xbf" + lines.replace(b"\n", b"\n\n  \n", 1)  # Windows' mark, and blank lines
+    elif form.startswith("csv"):
+        data = b"\xef\xbb\xbf" + as_csv(ROWS).encode()
+    else:
+        size = len(ROWS) if "large" in form else 2
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=size)
+        return path
+    path.write_bytes(gzip.compress(data) if form.endswith(".gz") else data)
+    return path
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "jsonl.gz", "csv.gz", "parquet", "large.parquet"])
+def test_every_form_gives_the_rows_from_any_place_on(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gen.offline.inputs.opening.LARGEST_GROUP", 4)
+    path = written(tmp_path, form)
+    [opened] = open_inputs([str(path)], tmp_path / "copies")
+    copied = form.endswith(".gz") or "large" in form
+    assert (Path(opened["path"]) == path) != copied
+    assert opened["size"] == path.stat().st_size
+    found = list(records_of(opened).read())
+    assert [record for _, record in found] == ROWS
+    for number, (place, _) in enumerate(found):
+        assert [record for _, record in records_of(opened).read(place)] == ROWS[number:]
+    check_unchanged([opened], [str(path)])
+
+
+def test_stdin_is_copied_once_and_its_rows_are_named_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "a"}\n{"prompt": "b"}')))
+    [opened] = open_inputs(["-"], tmp_path)
+    assert scan([opened], None).longest == Row(id="stdin:1", prompt="a")
+    monkeypatch.setattr(sys, "stdin", None)  # it goes on from the copy
+    check_unchanged([opened], ["-"])
+    with pytest.raises(gen.ArgumentError, match="stdin is closed"):
+        open_inputs(["-"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b'prompt\n"open', "is no CSV in UTF-8: unexpected end of data"),
+        ("a.csv", b"prompt\n\xff\n", "is no CSV in UTF-8"),
+        ("a.csv", b"prompt,prompt\na,b\n", "two columns of .* have one name"),
+        ("a.jsonl.gz", b"no gzip", "cannot be read: Not a gzipped file"),
+        ("a.parquet", b"no parquet", "is no parquet file"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(gen.ArgumentError, match=message):
+        scan(open_inputs([str(tmp_path / name)], tmp_path / "copies"), None)
+
+
+def test_lines_that_are_no_rows_are_rows_with_an_error() -> None:
+    records = ["the line is no JSON", {"id": "x"}, {"id": "y", "prompt": "p", "max_new_tokens": "many"}]
+    errors = [read_row(record, "d", None) for record in records]  # type: ignore[arg-type]  # a list of two kinds
+    assert [row.id for row in errors] == ["d", "x", "y"]
+    assert all(row.error for row in errors)
+
+
+def test_a_row_of_a_csv_with_too_few_columns_is_a_row_with_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt,seed,max_new_tokens,id\na,,,\nb\nc,7,9,own\n")
+    records = Records(name="a.csv", path=str(tmp_path / "a.csv"), kind="csv").read()
+    first, second, third = (read_row(record, f"a:{place}") for place, record in records)
+    assert first == Row(id="a:30", prompt="a")
+    assert "the row has 1 columns, the header has 4" in second.error
+    assert third == Row(id="own", prompt="c", asked={"seed": 7, "max_new_tokens": 9})
+
+
+def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> None:
+    check_template("{{{a}}} {b}: {a}")
+    row = read_row({"a": "x", "b": [1, "ü"], "id": 7}, "d", "{{{a}}} {b}: {a}")
+    assert row == Row(id="7", prompt='{x} [1, "ü"]: x', carried={"a": "x", "b": [1, "ü"]})
+    assert "asks for 'b', the row has a" in read_row({"a": "x"}, "d", "{a} {b}").error
+
+
+def test_the_longest_row_and_the_kinds_of_columns_are_known_after_one_reading(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a", "n": 1, "x": 1, "s": "t", "j": [1], "only": None},
+        {"prompt": "bb" * 9, "n": None, "x": 2.5, "s": "u", "j": "text", "flag": True},
+        {"prompt": 7, "n": 3, "x": 2**70, "flag": None},
+    ]
+    source = write_rows(tmp_path / "a.jsonl", rows)
+    found = scan(open_inputs([str(source)], tmp_path), None)
+    assert found.longest is not None
+    assert found.longest.prompt == "bb" * 9
+    assert found.columns == {
+        "n": "int64", "x": "json", "s": "string", "j": "json", "only": "string", "flag": "bool",
+    }  # fmt: skip
+
+
+def test_shards_are_rows_side_by_side_of_one_input() -> None:
+    found = Scan(places=[[0, 10, 20], [0]], columns={}, longest=None)  # type: ignore[list-item]  # lists for arrays
+    assert shards_of(found.places, 2) == [[0, 0, 0, 2], [0, 2, 20, 1], [1, 0, 0, 1]]

@@ -1,0 +1,269 @@
+"""A job's rows have what `gen.generate` gives for them, once, in their order, whoever made them and how often."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gen
+from gen.offline.inputs.rows import Row, row_seed
+from gen.offline.manifest import read_manifest
+from gen.offline.parts import part_path
+from gen.offline.worker.worker import Task, Worker
+from tests.offline.helpers import read_parts, write_rows
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "Once upon a time", "topic": "fairy tales"},
+    {"prompt": "One morning", "id": "b", "seed": 11},
+    {"prompt": "One night", "id": 3, "max_new_tokens": 2, "nested": {"a": [1]}},
+    {"prompt": [40, 41, 42]},
+    {"messages": [{"role": "user", "content": "Describe Ada as JSON."}]},
+    {"prompt": "One evening", "max_new_tokens": 0},
+    {"prompt": ""},
+    {"prompt": "One " * 7},
+    {"prompt": "The end"},
+]
+WRONG: list[dict[str, Any]] = [
+    {"prompt": 7},
+    {"prompt": "x", "messages": []},
+    {"text": "x"},
+    {"prompt": "x", "seed": -1},
+    {"prompt": "x", "id": ["y"]},
+    {"prompt": "x " * 1100},
+    {"messages": [{"role": "user"}]},
+]
+
+
+pytestmark = pytest.mark.usefixtures("workers_here")
+
+
+def no_worker() -> Any:
+    raise AssertionError("a worker was started")
+
+
+def test_every_row_has_once_what_generate_gives_for_it(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", [*ROWS, *WRONG])
+    arguments: Any = {"sampler": gen.samplers.multinomial(temperature=0.7), "max_new_tokens": 9, "stop": "."}
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=4, seed=5, **arguments)
+    results = read_parts(report.parts)
+    assert len(report.parts) == 4
+    assert (report.rows, report.failed) == (len(results), len(WRONG)) == (16, 7)
+    assert report.tokens == sum(result.get("tokens", 0) for result in results)
+    model = gen.load("demo")
+    for number, (row, result) in enumerate(zip(ROWS, results, strict=False), 1):
+        key = str(row.get("id", f"{source}:{number}"))
+        seed = row.get("seed", row_seed(5, Row(id=key)))
+        own = arguments | {"max_new_tokens": row.get("max_new_tokens", 9)}
+        told: Any = gen.generate(
+            model, row["prompt"] if "prompt" in row else row["messages"], seed=seed, details=True, **own
+        )
+        assert result == {
+            "id": key,
+            "text": told.text,
+            "finish_reason": told.finish_reason,
+            "tokens": len(told.token_ids),
+            "seed": seed,
+        } | ({"input": {"topic": "fairy tales"}} if number == 1 else {}) | (
+            {"input": {"nested": {"a": [1]}}} if number == 3 else {}
+        )
+    for result, message in zip(
+        results[len(ROWS) :],
+        [
+            "prompt must be a text",
+            "has both",
+            "has neither",
+            "seed must be",
+            "an id must be",
+            "context",
+            "role",
+        ],
+        strict=True,
+    ):
+        assert message in result["error"]
+        assert "text" not in result
+
+
+def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", ROWS)
+    run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
+        source, tmp_path / "out", model="demo", rows=2, shard_rows=3, max_new_tokens=8, **more
+    )
+    first = run()
+    before = [part.read_bytes() for part in first.parts]
+    first.parts[1].unlink()
+    (tmp_path / "out" / ".part-00001.jsonl.1234.aside").write_text("what a killed worker has left")
+    kept = [first.parts[0].stat(), first.parts[2].stat()]
+    again = run()  # the seed was drawn; the job has it
+    assert [part.read_bytes() for part in again.parts] == before
+    assert [first.parts[0].stat(), first.parts[2].stat()] == kept
+    assert not list((tmp_path / "out").glob(".part*"))
+    assert again.rows == first.rows == len(ROWS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: str, tmp_path: Path) -> None:
+    rows = [{"prompt": f"One {'very ' * (number % 9)}", "max_new_tokens": 5 + number % 40} for number in range(40)]
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "out"
+    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=16, top_logprobs=1)
+    before = [part.read_bytes() for part in report.parts]
+    manifest, digest = read_manifest(out)
+    worker = Worker(manifest.settings, "cpu", threads=1)
+    for number in reversed(range(len(report.parts))):
+        part_path(out, manifest, number).unlink()
+        worker.run(out, digest, Task(shard=number))
+    assert [part.read_bytes() for part in report.parts] == before
+
+
+def test_failed_rows_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", [*ROWS, WRONG[0]])
+    run: Callable[..., gen.BatchReport] = lambda **more: gen.run_batch(  # noqa: E731
+        source, tmp_path / "out", model="demo", rows=2, shard_rows=5, max_new_tokens=4, seed=1, **more
+    )
+    first = run()
+    kept = first.parts[0].stat()
+    second, before = first.parts[1].read_bytes(), first.parts[1].stat().st_ino
+    assert run().failed == 1
+    assert first.parts[1].stat().st_ino == before
+    assert run(retry_failed=True).failed == 1
+    assert first.parts[1].stat().st_ino != before
+    assert first.parts[1].read_bytes() == second
+    assert first.parts[0].stat() == kept
+
+
+def test_a_finished_job_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", [ROWS[0], WRONG[0]])
+    arguments: Any = {"model": "demo", "max_new_tokens": 2}
+    first = gen.run_batch(source, tmp_path / "out", **arguments)
+    monkeypatch.setattr("gen.offline.driver.WorkerProcess", no_worker)
+    again = gen.run_batch(source, tmp_path / "out", **arguments)
+    assert (again.rows, again.failed, again.tokens) == (first.rows, 1, first.tokens) == (2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"max_new_tokens": 3}, "has max_new_tokens=2, got 3; give the same, or another folder"),
+        ({"sampler": gen.samplers.greedy()}, "has sampler=None, got"),
+        ({"rows": 7}, "has rows="),
+        ({"seed": 9}, "has seed="),
+        ({"format": "parquet"}, "has format='jsonl'"),
+    ],
+)
+def test_a_folder_with_another_job_is_refused(
+    more: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", ROWS[:1])
+    arguments: Any = {"model": "demo", "max_new_tokens": 2}
+    gen.run_batch(source, tmp_path / "out", **arguments)
+    monkeypatch.setattr("gen.offline.driver.WorkerProcess", no_worker)
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.run_batch(source, tmp_path / "out", **(arguments | more))
+    write_rows(source, ROWS[1:2])
+    with pytest.raises(gen.ArgumentError, match="has changed since the job began"):
+        gen.run_batch(source, tmp_path / "out", **arguments)
+    other = write_rows(tmp_path / "other.jsonl", ROWS[:1])
+    with pytest.raises(gen.ArgumentError, match="has the inputs"):
+        gen.run_batch(other, tmp_path / "out", **arguments)
+
+
+def _inner() -> Any:
+    class Inner:
+        pass
+
+    return Inner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": []}, "give at least one input"),
+        ({"inputs": ["nowhere.jsonl"]}, "is no file"),
+        ({"inputs": ["a.jsonl", "a.jsonl"]}, "an input is given twice"),
+        ({"inputs": ["empty.jsonl"]}, "has no rows"),
+        ({"inputs": ["a.txt"]}, "is none of"),
+        ({"inputs": ["twice.jsonl"]}, "two rows have the id 'x'"),
+        ({"out": "s3://bucket/out"}, "got the URL"),
+        ({"out": "a.jsonl"}, "is a file"),
+        ({"rows": 0}, "rows must be a whole number at least 1, got 0"),
+        ({"devices": "cpu,"}, "devices must be names"),
+        ({"prompt_template": "no column"}, "names of columns in braces"),
+        ({"prompt_template": "{a!r}"}, "names of columns in braces"),
+        ({"prompt_template": "{a"}, "cannot be read"),
+        ({"logits_processors": [print]}, "logits_processors are functions"),
+        ({"sampler": object()}, "a job's sampler is written into its manifest"),
+        ({"output_type": _inner()}, "cannot be imported"),
+        ({"output_type": dict[str, _inner()]}, "cannot be imported"),  # type: ignore[misc]
+        ({"max_new_tokens": {1}}, "which has no max_new_tokens"),
+        ({"engine": "slurm"}, "engine must be"),
+        ({"format": "xml"}, "format must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_a_worker_starts(
+    arguments: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(Path("a.jsonl"), ROWS[:1])
+    write_rows(Path("twice.jsonl"), [{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}])
+    Path("empty.jsonl").write_text("\n\n")
+    Path("a.txt").write_text("x")
+    monkeypatch.setattr("gen.offline.driver.WorkerProcess", no_worker)
+    with pytest.raises(gen.ArgumentError, match=message):
+        gen.run_batch(**{"inputs": "a.jsonl", "out": "out", "model": "demo"} | arguments)
+    assert not Path("out/manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"devices": ["cpu", "cuda:7"]}, gen.DeviceError, "device cuda:7 does not exist"),
+        ({"model": "no/such"}, gen.ModelError, "no/such"),
+        ({"sampler": ["multinomial", {"top_p": 7}]}, gen.ArgumentError, "top_p must be"),
+        ({"output_type": {"json_schema": '{"uniqueItems": true}'}}, gen.ArgumentError, "uniqueItems"),
+        ({"output_type": gen.regex("a{9}"), "max_new_tokens": 3}, gen.ArgumentError, "has 9 tokens"),
+        ({"top_logprobs": 3, "sampler": gen.samplers.beam_search(2)}, gen.ArgumentError, "top_logprobs"),
+        ({"stop": [""]}, gen.ArgumentError, "stop"),
+    ],
+)
+def test_what_the_first_worker_refuses_leaves_no_job(
+    arguments: Any, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    source = write_rows(tmp_path / "a.jsonl", ROWS[:1])
+    with pytest.raises(gen.GenError, match=message) as caught:
+        gen.run_batch(source, tmp_path / "out", **{"model": "demo"} | arguments)
+    assert isinstance(caught.value, gen.ArgumentError) == (kind is gen.ArgumentError)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_dry_run_checks_everything_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_rows(tmp_path / "a.jsonl", ROWS)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=4, dry_run=True)
+    assert report.rows == 0
+    assert "9 rows in 3 parts of up to 4, 2 rows at once; 0 parts are done. Nothing was run." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(gen.ArgumentError, match="top_p"):
+        gen.run_batch(source, tmp_path / "out", model="demo", dry_run=True, sampler=["greedy", {"top_p": 1}])
+
+
+def test_another_model_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    _copy(Path(gen.models.sources.DEMO), model)
+    source = write_rows(tmp_path / "a.jsonl", ROWS[:4])
+    arguments: Any = {"model": model, "max_new_tokens": 2, "shard_rows": 2}
+    report = gen.run_batch(source, tmp_path / "out", **arguments)
+    report.parts[0].unlink()
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(config | {"temperature": 0.5}))
+    with pytest.raises(gen.ArgumentError, match=r"the model is not what the job began with: generation_config\.json"):
+        gen.run_batch(source, tmp_path / "out", **arguments)
+    assert not report.parts[0].exists()
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix in (".json", ".safetensors", ".jinja"):
+            (target / path.name).write_bytes(path.read_bytes())
