@@ -79,8 +79,7 @@ class Tokenizer:
         ours = signature(self._tokenizer.apply_chat_template).parameters.keys() - _OF_CHATS - _OF_TEMPLATES
         if refused := sorted(given.keys() & ours):
             raise ArgumentError(f"chat_template_kwargs cannot have {', '.join(refused)}: gen sets that itself.")
-        if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):
-            raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
+        self._check_template(given)
         goes_on = bool(messages) and messages[-1].get("role") == "assistant"
         options = {
             "chat_template": self._chat_template,
@@ -102,8 +101,13 @@ class Tokenizer:
     def chat_template(self, template_kwargs: Mapping[str, object] | None = None) -> str:
         """The template that `chat_text` uses for the same arguments, as it is written."""
         given: dict[str, Any] = {"chat_template": self._chat_template, **(template_kwargs or {})}
+        self._check_template(given)
         template: str = self._tokenizer.get_chat_template(given["chat_template"], given.get("tools"))
         return template
+
+    def _check_template(self, given: Mapping[str, object]) -> None:
+        if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):
+            raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
 
     @cached_property
     def special_tokens(self) -> dict[int, str]:

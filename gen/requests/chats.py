@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gen.errors import ArgumentError, show
+from gen.requests.tool_messages import check_calls, written_with_tools
 from gen.tokenizers import Message, Tokenizer
 
 _TRACE = "gen.part.of.message.{}."  # a key that no template reads: it is in a text only where whole parts are printed
@@ -27,6 +28,18 @@ def chat_text(
             not take.
     """
     given = [_checked(number, message) for number, message in enumerate(messages)]
+    template = tokenizer.chat_template(template_kwargs) if _has_tools(given) else ""
+    return written_with_tools(given, template, lambda formed: _chat_text(tokenizer, formed, template_kwargs))
+
+
+def _has_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+
+
+def _chat_text(
+    tokenizer: Tokenizer, given: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, object] | None
+) -> str:
+    """As `chat_text`, of checked messages."""
     lists = [number for number, message in enumerate(given) if _has_parts(message)]
     try:
         text = tokenizer.chat_text(_traced(given, lists), template_kwargs)
@@ -35,14 +48,14 @@ def chat_text(
             raise
         texts = [number for number in lists if all(map(_is_text, given[number]["content"]))]
         if texts:  # without them it may take the others, such as lists with images
-            return chat_text(tokenizer, _joined(given, texts), template_kwargs)
+            return _chat_text(tokenizer, _joined(given, texts), template_kwargs)
         tokenizer.chat_text(_joined(given, lists), template_kwargs)  # raises where lists are not the reason
         raise _untaken(lists[0], given[lists[0]], "takes texts alone") from None
     for number in (printed := [number for number in lists if _TRACE.format(number) in text]):
         if not all(map(_is_text, given[number]["content"])):
             raise _untaken(number, given[number], "takes texts alone")
     if printed:
-        return chat_text(tokenizer, _joined(given, printed), template_kwargs)
+        return _chat_text(tokenizer, _joined(given, printed), template_kwargs)
     _refuse_dropped(tokenizer, given, lists, text, template_kwargs)
     return _with_lost_texts(tokenizer, given, text, template_kwargs)
 
@@ -50,6 +63,7 @@ def chat_text(
 def _checked(number: int, message: Message) -> dict[str, Any]:
     """A message with a role, and a content whose parts have types."""
     role, content = message.get("role"), message.get("content")
+    check_calls(number, message)
     said = isinstance(content, str) or role not in (_SPEAKERS if content is not None else _ASKERS)
     if isinstance(role, str) and isinstance(content, list | tuple) and _has_parts(message):
         named = [_checked_part(f"message {number}, part {place}", part) for place, part in enumerate(content)]

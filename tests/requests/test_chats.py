@@ -149,3 +149,60 @@ def test_a_template_that_writes_nothing_is_refused() -> None:
         with pytest.raises(gen.ArgumentError, match="the chat template writes no text for these messages"):
             gen.generate(model, prompt)
     assert model.steps == 0
+
+
+CALLS = "{% for c in m.tool_calls or [] %}<{{ c.function.name }} "
+TOOLS = {  # as families of models write them
+    "where there is one": "{% if m.content %}{{ m.content }}{% endif %}"
+    + CALLS
+    + "{{ c.function.arguments | tojson }}>{% endfor %}",
+    "text or value": "{{ m.content or '' }}"
+    + CALLS
+    + "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+    + "{{ c.function.arguments | tojson }}{% endif %}>{% endfor %}",
+    "texts": "{{ m.content }}" + CALLS + "{{ '' + c.function.arguments }}>{% endfor %}",
+    "added": "{{ '' + m.content }}" + CALLS + "{{ c.function.arguments | tojson }}>{% endfor %}",
+}
+ASKED = [user("Sum?")]
+
+
+def calling(**more: Any) -> dict[str, Any]:
+    function = {"name": "add", "arguments": '{"x": 1}'}
+    return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}], **more}
+
+
+@pytest.mark.parametrize("written", TOOLS.values(), ids=TOOLS)
+@pytest.mark.parametrize("call", [calling(content=None), calling(content=""), calling()])
+def test_calls_and_results_are_given_as_the_template_takes_them(written: str, call: dict[str, Any]) -> None:
+    """The messages are those of OpenAI's client: without a content, with arguments as a text of JSON."""
+    tokenizer = tokenizer_of(template(written))
+    messages = [*ASKED, call, {"role": "tool", "tool_call_id": "1", "content": "3"}]
+    expected = '[user] Sum?\n[assistant] <add {"x": 1}>\n[tool] 3\n[assistant] '
+    assert chat_text(tokenizer, messages) == expected
+    call["tool_calls"][0]["function"]["arguments"] = {"x": 1}
+    assert chat_text(tokenizer, messages) == expected
+
+
+@pytest.mark.parametrize("written", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_template_without_tools_writes_no_call(written: str, content: str | None) -> None:
+    with pytest.raises(gen.ArgumentError, match="message 1 has tool_calls, which this model's chat template does not"):
+        chat_text(tokenizer_of(written), [*ASKED, calling(content=content)])
+
+
+@pytest.mark.parametrize("ending", ["", "{{ raise_exception('roles must alternate') }}"])
+def test_a_template_that_leaves_results_out_or_refuses_them_is_named(ending: str) -> None:
+    written = (
+        "{% for m in messages %}{% if m.role in ('user', 'assistant') %}{{ m.content }}{% else %}"
+        + ending
+        + "{% endif %}{% endfor %}"
+    )
+    messages = [*ASKED, {"role": "assistant", "content": "?"}, {"role": "tool", "content": "3"}]
+    with pytest.raises(gen.ArgumentError, match=r"message 2 has the role tool, which .* chat template does not"):
+        chat_text(tokenizer_of(written), messages)
+
+
+@pytest.mark.parametrize("calls", ["add", [{"name": 3}], [{"function": "add"}], [None]])
+def test_what_is_no_call_is_refused(calls: Any) -> None:
+    with pytest.raises(gen.ArgumentError, match="message 1 has a tool call that names no function; write it as"):
+        chat_text(tokenizer_of(template(TOOLS["added"])), [*ASKED, calling() | {"tool_calls": calls}])

@@ -1,0 +1,111 @@
+"""Messages that call tools, and what tools return, as this or that chat template takes them.
+
+Clients write a call's arguments as a text of JSON, and None as its message's content. Some templates want such a text,
+others want values; some want no content, others an empty one. Of these four forms the first that a template writes is
+taken.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from gen.errors import ArgumentError, show
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def written_with_tools(messages: Messages, template: str, write: Callable[[Messages], str]) -> str:
+    """The text of a conversation, whose calls are given as the template writes them.
+
+    Args:
+        template: as it is written.
+        write: the template, used on messages; raises ArgumentError where it refuses them.
+    Raises:
+        ArgumentError: the template does not know calls, or what tools return; or it refuses the messages.
+    """
+    if not any(map(_calls, messages)):
+        return _with_results(messages, template, write)
+    number = next(number for number, message in enumerate(messages) if _calls(message))
+    if not re.search(r"\btool_calls\b", template):
+        raise _unknown(number, "tool_calls")
+    names = [call["function"]["name"] for message in messages for call in _calls(message)]
+    failed: ArgumentError | None = None
+    for given in _forms(messages):
+        try:
+            text = _with_results(given, template, write)
+        except ArgumentError as error:
+            failed = failed or error
+            continue
+        if all(name in text for name in names):
+            return text
+    raise failed or _unknown(number, "these tool_calls")
+
+
+def _with_results(messages: Messages, template: str, write: Callable[[Messages], str]) -> str:
+    """The text, in which all that tools have returned is written."""
+    results = {n: message.get("content") for n, message in enumerate(messages) if message.get("role") == "tool"}
+    known = re.search(r"\b(tool|ipython)\b", template)
+    try:
+        text = write(messages)
+    except ArgumentError as error:
+        if results and not known:
+            raise _unknown(min(results), "the role tool") from error
+        raise
+    for number, content in results.items():
+        if not known and isinstance(content, str) and content.strip() not in text:
+            raise _unknown(number, "the role tool")
+    return text
+
+
+def check_calls(number: int, message: Mapping[str, Any]) -> None:
+    """Raise an ArgumentError unless a message's tool_calls are calls of functions."""
+    calls = message.get("tool_calls") or ()
+    for call in calls if isinstance(calls, list | tuple) else [calls]:
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ArgumentError(
+                f"message {number} has a tool call that names no function; write it as "
+                f'{{"type": "function", "function": {{"name": "f", "arguments": {{"x": 1}}}}}}, got {show(call)}'
+            )
+
+
+def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The calls of a message, each with its function."""
+    return [call if "function" in call else {"function": call} for call in message.get("tool_calls") or ()]
+
+
+def _forms(messages: Messages) -> Iterator[Messages]:
+    """The ways to give messages that call tools: with values or texts as arguments, without a content or with ""."""
+    for as_text, empty in product((False, True), ({}, {"content": ""})):
+        yield [_formed(message, as_text, empty) if _calls(message) else message for message in messages]
+
+
+def _formed(message: Mapping[str, Any], as_text: bool, empty: Mapping[str, str]) -> dict[str, Any]:
+    calls = []
+    for call, given in zip(_calls(message), message["tool_calls"], strict=True):
+        function = dict(call["function"])
+        if "arguments" in function:
+            function["arguments"] = (_as_text if as_text else _as_value)(function["arguments"])
+        calls.append({**given, "function": function} if "function" in given else function)
+    said = {name: value for name, value in message.items() if name != "content" or value}
+    return {**empty, **said, "tool_calls": calls}
+
+
+def _as_value(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:  # a model has written it, and the template may write it as it is
+        return arguments
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _unknown(number: int, what: str) -> ArgumentError:
+    return ArgumentError(
+        f"message {number} has {what}, which this model's chat template does not know; load a model whose template has "
+        "tools, or write calls and results as texts of the assistant and the user."
+    )
