@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gen.asynchronous import agenerate, astream
     from gen.constraints.compiling import compile
     from gen.constraints.constraint import Constraint
-    from gen.constraints.output_types import choice, grammar, json_schema, regex
+    from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
     from gen.devices import Placement
     from gen.embedding import embed
     from gen.engine import Engine
@@ -69,6 +69,7 @@ __all__ = [
     "choice",
     "classify",
     "compile",
+    "either",
     "embed",
     "from_exllamav2",
     "from_exllamav3",
@@ -82,11 +83,14 @@ __all__ = [
     "load",
     "load_encoder",
     "regex",
+    "repeat",
     "run_batch",
     "samplers",
     "score",
+    "sequence",
     "stream",
     "testing",
+    "text",
 ]
 
 _HOMES = {
@@ -94,7 +98,16 @@ _HOMES = {
     "asynchronous": ["agenerate", "astream"],
     "constraints.compiling": ["compile"],
     "constraints.constraint": ["Constraint"],
-    "constraints.output_types": ["choice", "grammar", "json_schema", "regex"],
+    "constraints.output_types": [
+        "choice",
+        "either",
+        "grammar",
+        "json_schema",
+        "regex",
+        "repeat",
+        "sequence",
+        "text",
+    ],
     "devices": ["Placement"],
     "embedding": ["embed"],
     "engine": ["Engine"],

@@ -7,9 +7,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
+from gen.constraints.composing.composition import Composition
+from gen.constraints.composing.trees import Plan, Tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
-from gen.constraints.plans import Plan, read_plan
+from gen.constraints.plans import read_type
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
@@ -40,7 +42,7 @@ def compile(model: Model, output_type: Any) -> Constraint:
     check_loaded(model)
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
-    return carry_out(model, read_plan(output_type))
+    return carry_out(model, read_type(output_type))
 
 
 def compiled_before(model: Model, output_type: Any) -> Constraint | None:
@@ -51,7 +53,7 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
     """
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
-    plan = read_plan(output_type)
+    plan = read_type(output_type)
     with _changing:
         known = plan.key in _kept.get(model.tokenizer, ())
     return carry_out(model, plan) if known else None
@@ -73,7 +75,7 @@ def _checked(model: Model, constraint: Constraint) -> Constraint:
 
 
 @isolated
-def carry_out(model: Model, plan: Plan) -> Constraint:
+def carry_out(model: Model, plan: Tree) -> Constraint:
     """What `compile` makes of a plan, kept from before or made now."""
     vocabulary = vocabulary_of(model)
     with _changing:
@@ -87,7 +89,8 @@ def carry_out(model: Model, plan: Plan) -> Constraint:
         kept.move_to_end(plan.key)
         while new and (len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES)):
             kept.popitem(last=False)
-    return replace(constraint, parse=plan.parse)  # equal schemas may be of different types
+    value = plan.parse if isinstance(plan, Plan) else plan.value
+    return replace(constraint, value=value)  # equal schemas may be of different types
 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:
@@ -95,12 +98,15 @@ def _bytes(constraints: Iterable[Constraint]) -> int:
     return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
 
 
-def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
+def _made(plan: Tree, vocabulary: Vocabulary) -> Constraint:
     """The automaton of a plan, or its grammar."""
+    made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
+    composed = made if isinstance(made, Composition) else None
+    splitter, special_ids = (None, frozenset[int]()) if composed is None else (composed.splitter, composed.special_ids)
     reason = "a grammar is not regular"
-    if plan.table is not None:
+    if made.table is not None:
         try:
-            automaton = TokenAutomaton(plan.table(), vocabulary)
+            automaton = TokenAutomaton(made.table(), vocabulary)
         except Empty as error:
             raise ConstraintError(f"no text meets the output type: {error}") from error
         except (Unsupported, TooLarge) as error:
@@ -112,12 +118,14 @@ def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
                 least_tokens=automaton.least_tokens,
                 vocabulary=vocabulary,
                 automaton=automaton,
-                parse=plan.parse,
+                splitter=splitter,
+                special_ids=special_ids,
+                value=str,
             )
     try:
-        grammar = Grammar(plan.grammar(), vocabulary)
+        grammar = Grammar(made.grammar(), vocabulary)
     except ConstraintError as error:
-        same = plan.table is None or str(error) == reason  # of what is no pattern at all, and no grammar
+        same = made.table is None or str(error) == reason  # of what is no pattern at all, and no grammar
         raise ConstraintError(str(error) if same else f"{reason}; nor can the host engine: {error}") from error
     return Constraint(
         engine="host",
@@ -126,5 +134,7 @@ def _made(plan: Plan, vocabulary: Vocabulary) -> Constraint:
         reason=reason,
         vocabulary=vocabulary,
         grammar=grammar,
-        parse=plan.parse,
+        splitter=splitter,
+        special_ids=special_ids,
+        value=str,
     )

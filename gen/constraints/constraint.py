@@ -1,12 +1,14 @@
 """A compiled output type: what a text may be, on which engine it is held to that, and which value it stands for."""
 
-from collections.abc import Callable
+import codecs
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
 
 from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
+    from gen.constraints.composing.splitting import Splitter
     from gen.constraints.host_engine import Grammar
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
@@ -46,7 +48,9 @@ class Constraint:
         vocabulary: whose tokens it allows.
         automaton: the automaton with this vocabulary; None on the host engine. Equal constraints share it.
         grammar: llguidance's; None on the device engine. Equal constraints share it.
-        parse: reads a whole text; see `read`.
+        splitter: splits a text into the pieces of its parts; None for a type that is not made of others.
+        special_ids: the special tokens that the strings of its parts name.
+        value: what a text stands for, or its pieces; see `read`.
     """
 
     engine: EngineName
@@ -56,14 +60,33 @@ class Constraint:
     vocabulary: "Vocabulary" = field(repr=False)
     automaton: "TokenAutomaton | None" = field(default=None, repr=False)
     grammar: "Grammar | None" = field(default=None, repr=False)
-    parse: Callable[[str], Any] = field(repr=False)
+    splitter: "Splitter | None" = field(default=None, repr=False)
+    special_ids: frozenset[int] = field(default=frozenset(), repr=False)
+    value: Callable[[Any], Any] = field(repr=False)
 
-    def accepts(self, text: str) -> bool:
-        """Whether a text is a full match."""
+    def accepts(self, text: str | bytes) -> bool:
+        """Whether a text is a full match; in bytes special tokens are told apart, see `written`."""
+        if self.splitter is not None:
+            return self.splitter.split(_data(text)) is not None
         if self.automaton is not None:
             return self.automaton.accepts(text)
         assert self.grammar is not None  # one of the two is there; tells mypy
-        return self.grammar.accepts(text)
+        return self.grammar.accepts(text if isinstance(text, str) else text.decode())
+
+    def parse(self, text: str | bytes) -> Any:
+        """The value of a text that is a full match. Raises ValueError where its type refuses the value."""
+        if self.splitter is not None:
+            return self.value(self.splitter.split(_data(text)))
+        return self.value(text)
+
+    def written(self, text: str, token_ids: Sequence[int]) -> str | bytes:
+        """A text, or what it begins with, as its tokens wrote it: bytes where special tokens are part of it."""
+        if not self.special_ids:
+            return text
+        plain = codecs.utf_8_decode(b"".join(map(self.vocabulary.texts.__getitem__, token_ids)), "replace", False)[0]
+        if plain != text:  # a stop string has ended it
+            return text
+        return self.vocabulary.written(token_ids)
 
     def read(self, text: str) -> Any:
         """The value of a text.
@@ -95,6 +118,10 @@ class Constraint:
             return DeviceWalker(self.automaton)
         assert self.grammar is not None  # as above
         return self.grammar.walker()
+
+
+def _data(text: str | bytes) -> bytes:
+    return text.encode(errors="surrogatepass") if isinstance(text, str) else text
 
 
 class DeviceWalker:

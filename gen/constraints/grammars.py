@@ -4,6 +4,7 @@ Its patterns are those of Rust, whose \\d and \\w are Unicode and whose anchors 
 that patterns are written out: "a\\d$" is a[0-9] there.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from re import _constants  # type: ignore[attr-defined]  # of the trees that `parsed` makes
 from typing import Any
@@ -74,6 +75,15 @@ def of_text(schema: Mapping[str, Any]) -> str:
         bounds = f"{{{asked.get('minLength', 0)},{asked.get('maxLength', '')}}}"
         return LLMatcher.grammar_from_regex(_ANYTHING + bounds)
     raise ConstraintError(f"the host engine has no strings without quotes with {', '.join(asked)} together")
+
+
+def of_any_text(without: Sequence[str], most: int | None) -> str:
+    """All texts without some strings, of at most so many characters; named as that of a pattern is."""
+    text = f"/{_ANYTHING}{{0,{'' if most is None else most}}}/"
+    if without:
+        named = "|".join(one.translate(_ESCAPES) for one in without)
+        text += f" & ~/{_ANYTHING}*(?:{named}){_ANYTHING}*/"
+    return json.dumps({"grammars": [{"name": "regex", "lark_grammar": f"start: {text}"}]})
 
 
 def of_schema(schema: Any, *, closed: bool, whitespace: str) -> str:

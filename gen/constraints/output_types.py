@@ -1,4 +1,4 @@
-"""What a text may be asked to be beside a Python type: a pattern, one of some options, a JSON schema, a grammar.
+"""What a text may be asked to be beside a Python type: a pattern, one of some options, a JSON schema, a grammar, parts.
 
 `gen.constraints.plans` says what becomes of them. Example: `gen.choice(["yes", 1])` has the texts yes and 1.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, get_origin
 
-from gen.arguments import check_flag, check_text
+from gen.arguments import check_flag, check_text, read_whole
 from gen.errors import ConstraintError, show
 
 Whitespace = Literal["line", "compact", "indent"]
@@ -57,6 +57,41 @@ class Grammar(_Annotation):
     """See `gen.grammar`."""
 
     lark: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """See `gen.text`."""
+
+    without: tuple[str, ...]
+    max_chars: int | None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """See `gen.sequence`."""
+
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Either:
+    """See `gen.either`."""
+
+    branches: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """See `gen.repeat`."""
+
+    part: Any
+    separator: str
+    least: int
+    most: int | None
+
+
+Composed = Sequence | Either | Repeat
 
 
 def regex(pattern: str) -> Regex:
@@ -146,6 +181,77 @@ def grammar(lark: str) -> Grammar:
         raise ConstraintError(f"a grammar must be a str, got {show(lark)}")
     check_text("the grammar", lark)
     return Grammar(lark)
+
+
+def text(without: str | Iterable[str] = (), max_chars: int | None = None) -> Text:
+    """Any text, which may end after any character; the value is the text.
+
+    Args:
+        without: strings that do not occur in it. Special tokens are in no such text.
+        max_chars: how many characters at most.
+    Raises:
+        ConstraintError: one of the strings is empty, or no str.
+        ArgumentError: max_chars is no whole number.
+    """
+    given = (without,) if isinstance(without, str) else tuple(without)
+    for one in given:
+        if not isinstance(one, str) or not one:
+            raise ConstraintError(f"gen.text: without= takes strings of at least one character, got {show(one)}")
+        check_text("a string of without=", one)
+    return Text(given, None if max_chars is None else read_whole("max_chars", max_chars))
+
+
+def sequence(*parts: Any) -> Sequence:
+    """Parts one after another; the value is a tuple with the value of each, a string for a string.
+
+    Args:
+        parts: output types, and strings, which stand there as they are. Where such a string names a special token of
+            the vocabulary, that token writes it.
+    Raises:
+        ConstraintError: there is none.
+    """
+    return Sequence(_checked("sequence", parts))
+
+
+def either(*branches: Any) -> Either:
+    """One of several branches; the value is that of the first branch that matches the text.
+
+    Args:
+        branches: as the parts of `gen.sequence`.
+    Raises:
+        ConstraintError: there is none.
+    """
+    return Either(_checked("either", branches))
+
+
+def repeat(part: Any, separator: str = "", least: int = 0, most: int | None = None) -> Repeat:
+    """A part again and again; the value is the list of its values.
+
+    Args:
+        part: an output type or a string, of which no text is empty.
+        separator: what stands between each two.
+        least: how often at least.
+        most: how often at most; None is any number.
+    Raises:
+        ConstraintError: the separator is no str.
+        ArgumentError: least or most is no whole number, or most is less than least, or than 1.
+    """
+    _checked("repeat", (part, separator))
+    if not isinstance(separator, str):
+        raise ConstraintError(f"gen.repeat: the separator must be a str, got {show(separator)}")
+    least = read_whole("least", least)
+    return Repeat(part, separator, least, None if most is None else read_whole("most", most, minimum=max(least, 1)))
+
+
+def _checked(function: str, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not parts:
+        raise ConstraintError(f"gen.{function} needs at least one output type or string, got none.")
+    for part in parts:
+        if isinstance(part, str):
+            check_text(f"a string of gen.{function}", part)
+        if part is None:
+            raise ConstraintError(f"None in gen.{function} asks for no output type; type(None) is that of null.")
+    return parts
 
 
 def _text_of(option: Any) -> str:

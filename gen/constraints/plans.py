@@ -8,39 +8,31 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from gen.constraints import grammars
-from gen.constraints.automata.regexes import choice_table, regex_table
+from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.table import Table
-from gen.constraints.output_types import Choice, Grammar, JsonSchema, regex
+from gen.constraints.composing.trees import Plan, Tree, read_tree
+from gen.constraints.output_types import Choice, Composed, Grammar, JsonSchema, Text, regex
 from gen.constraints.schema import schema_table, string_table
 from gen.constraints.type_keys import TypeKey
 from gen.errors import ConstraintError, show
 from gen.forking import new_lock
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+def read_type(output_type: Any) -> Tree:
     """What becomes of an output type.
 
-    Attributes:
-        key: equal for output types with equal texts.
-        table: makes the automaton, and raises what is in its way; None where llguidance alone can say it.
-        grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
-        parse: reads a whole text. Raises ValueError where the type refuses the value.
+    Raises:
+        ConstraintError: it is none.
     """
-
-    key: tuple[Hashable, ...]
-    table: Callable[[], Table] | None
-    grammar: Callable[[], str]
-    parse: Callable[[str], Any]
+    return read_tree(output_type, read_plan) if isinstance(output_type, Composed) else read_plan(output_type)
 
 
 def read_plan(output_type: Any) -> Plan:
-    """What becomes of an output type.
+    """The plan of a type that is not made of others.
 
     Raises:
         ConstraintError: it is none.
@@ -61,6 +53,14 @@ def read_plan(output_type: Any) -> Plan:
             table=partial(choice_table, texts),
             grammar=partial(grammars.of_choice, texts),
             parse=output_type.options.__getitem__,
+        )
+    if isinstance(output_type, Text):
+        without, most = output_type.without, output_type.max_chars
+        return Plan(
+            key=("any text", without, most),
+            table=partial(text_table, without, most),
+            grammar=partial(grammars.of_any_text, without, most),
+            parse=str,
         )
     if isinstance(output_type, JsonSchema):
         return _json_plan(output_type, json.loads)

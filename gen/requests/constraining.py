@@ -36,7 +36,7 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
         return request
     for token_id in request.eos_token_ids:
         vocabulary = constraint.vocabulary
-        if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names:
+        if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names.keys() - constraint.special_ids:
             raise ArgumentError(
                 f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
                 "give the text as stop=."

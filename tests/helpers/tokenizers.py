@@ -1,5 +1,7 @@
 """Tokenizers of a page: a token for each byte, and Llama 2's kind of pieces."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -8,15 +10,20 @@ BOS, EOS, OTHER_EOS = 256, 257, 258
 CHAT_TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
 
 
-def byte_tokenizer(*, bos: bool = True, chat: bool = False) -> PreTrainedTokenizerFast:
-    """Ids 0 to 255 are the bytes in order, then <s>, </s> and <end>: every character but ASCII takes several tokens."""
+def byte_tokenizer(*, bos: bool = True, chat: bool = False, specials: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Ids 0 to 255 are the bytes in order, then <s>, </s> and <end>: every character but ASCII takes several tokens.
+
+    Args:
+        specials: special tokens that come after those.
+    """
     alphabet = bytes_to_characters()
     vocab = {character: byte for byte, character in enumerate(alphabet)} | {"<s>": BOS, "</s>": EOS, "<end>": OTHER_EOS}
+    vocab |= {text: OTHER_EOS + number for number, text in enumerate(specials, 1)}
     tokenizer = FastTokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    specials = {"eos_token": "</s>", "additional_special_tokens": ["<end>"]} | ({"bos_token": "<s>"} if bos else {})
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
+    named = {"eos_token": "</s>", "additional_special_tokens": ["<end>", *specials]}
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named, **({"bos_token": "<s>"} if bos else {}))
     if chat:
         wrapped.chat_template = CHAT_TEMPLATE
     return wrapped

@@ -37,7 +37,7 @@ def request_of(
             least_tokens=automaton.least_tokens,
             vocabulary=WORDY,
             automaton=automaton,
-            parse=str,
+            value=str,
         )
     return Request(
         prompt_ids=PROMPT,

@@ -7,6 +7,7 @@ are not regular, or not supported.
 """
 
 import re
+from collections.abc import Sequence
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
 
@@ -19,7 +20,7 @@ from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.parsing import parsed
 from gen.constraints.automata.spelling import raw_table
 from gen.constraints.automata.table import Table, table
-from gen.constraints.automata.texts import both, listed
+from gen.constraints.automata.texts import ANY, both, listed, of_length
 
 _CATEGORIES = {
     op.CATEGORY_DIGIT: "d",
@@ -53,6 +54,18 @@ def choice_table(texts: list[str]) -> Table:
     if found is None:
         raise Empty("a choice of no texts")
     return table(found)
+
+
+def text_table(without: Sequence[str], max_chars: int | None) -> Table:
+    """All texts without some strings, of at most so many characters. Raises TooLarge."""
+    deadline = deadline_in()
+    texts: Dfa | None = ANY
+    if without:
+        with_them = matched("|".join(map(re.escape, without)), deadline, flags=re.DOTALL, search=True)
+        texts = both(ANY, with_them, deadline, without=True)
+    texts = of_length(texts, 0, max_chars)
+    assert texts is not None  # the empty text is one; tells mypy
+    return raw_table(texts, deadline)
 
 
 def matched(

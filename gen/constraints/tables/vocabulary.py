@@ -64,11 +64,13 @@ class Vocabulary:
     Args:
         tokens: what each spells, b"" for nothing.
         specials: the texts of special tokens, by id.
+        ends: of these the ones that end texts.
 
     Attributes:
         size: how many tokens there are.
         tokens: what each spells; b"" for one that is never allowed.
-        names: the texts of special tokens, by id.
+        names: the texts of special tokens, by id, but for those that end texts.
+        end_names: the texts of those.
         specials: the bytes of each of them, by its text.
         end: a token that is never allowed: it stands for the end of a text where a model has none.
         levels, nodes: the trie; node 0 is the root, the others are numbered level by level.
@@ -78,12 +80,15 @@ class Vocabulary:
         first_token: (nodes + 2,) where the tokens that end at each node begin in `by_node`, (size,).
     """
 
-    def __init__(self, tokens: Sequence[bytes], specials: Mapping[int, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, tokens: Sequence[bytes], specials: Mapping[int, str] = MappingProxyType({}), ends: Collection[int] = ()
+    ) -> None:
         self.size = len(tokens)
         self.tokens = [b"" if len(token) > MAX_BYTES or _marks(token) else token for token in tokens]
         self.end = _least_needed(self.tokens, specials)
         self.tokens[self.end] = b""
-        self.names = {token_id: text for token_id, text in specials.items() if token_id != self.end}
+        self.names = {token_id: text for token_id, text in specials.items() if token_id not in (self.end, *ends)}
+        self.end_names = frozenset(text for token_id, text in specials.items() if token_id in ends)
         digits = next(count for count in range(1, 9) if len(_MARKS) ** count >= len(self.names))
         for token_id, mark in zip(self.names, product(_MARKS, repeat=digits), strict=False):
             self.tokens[token_id] = bytes(mark)
@@ -196,10 +201,8 @@ def vocabulary_of(model: Model) -> Vocabulary:
             tokens = model.tokenizer.all_token_bytes()[:size]
             for token_id in eos_token_ids:
                 tokens[token_id] = b""
-            specials = model.tokenizer.special_tokens.items()
-            known[key] = Vocabulary(
-                tokens, {one: text for one, text in specials if one < size and one not in eos_token_ids}
-            )
+            specials = {one: text for one, text in model.tokenizer.special_tokens.items() if one < size}
+            known[key] = Vocabulary(tokens, specials, eos_token_ids)
         return known[key]
 
 

@@ -18,7 +18,8 @@ def valued(request: Request, completion: Completion) -> Completion:
         return completion
     bare = replace(completion, value=None, engine=constraint.engine)
     text = show(completion.text, 200)
-    if not constraint.accepts(completion.text):
+    written = constraint.written(completion.text, completion.token_ids)
+    if not constraint.accepts(written):
         raise IncompleteError(
             f"prompt {request.number}: the text ended ({completion.finish_reason}) before it was a whole value of its "
             f"output type: {text}. Give more max_new_tokens, or another stop; the text is in .completion of this "
@@ -26,7 +27,7 @@ def valued(request: Request, completion: Completion) -> Completion:
             bare,
         )
     try:
-        return replace(bare, value=constraint.parse(completion.text))
+        return replace(bare, value=constraint.parse(written))
     except Exception as error:  # validators are the user's code
         raise IncompleteError(
             f"prompt {request.number}: the output type refuses a text that meets its schema, {text}: {error}", bare

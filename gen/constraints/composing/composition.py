@@ -1,0 +1,98 @@
+"""A tree of types for a vocabulary: its automaton if it can be one, its grammar, and what splits its texts."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from gen.constraints.automata.limits import Empty, Unsupported
+from gen.constraints.automata.table import Table
+from gen.constraints.composing.host_grammars import host_grammar
+from gen.constraints.composing.joining import joined_table, word_pieces, word_table
+from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser, recogniser
+from gen.constraints.composing.splitting import Splitter
+from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Tree, Word
+from gen.constraints.tables.vocabulary import Vocabulary
+from gen.errors import ConstraintError
+
+
+class Composition:
+    """A tree for a vocabulary.
+
+    Attributes:
+        special_ids: the special tokens that its strings name.
+
+    Raises:
+        ConstraintError: a part cannot be held to, or has no text; what is repeated may be empty; or a string names a
+            token that ends the model's texts.
+    """
+
+    def __init__(self, tree: Tree, vocabulary: Vocabulary) -> None:
+        self._tree, self._vocabulary = tree, vocabulary
+        self._readers: dict[object, Recogniser] = {}
+        words = {one.text for one in _ends(tree) if isinstance(one, Word)}
+        for text in words:
+            for name in vocabulary.end_names:
+                if name in text:
+                    raise ConstraintError(
+                        f"the string {text!r} names {name!r}, which ends this model's texts; leave it out."
+                    )
+        named = {piece for text in words for piece in word_pieces(text, vocabulary.specials)}
+        self.special_ids = frozenset(token_id for token_id, name in vocabulary.names.items() if name in named)
+        for one in _ends(tree):
+            if one.key not in self._readers:
+                self._readers[one.key] = self._reader(one)
+        self._check_repeats(tree)
+
+    def table(self) -> Table:
+        """The automaton. Raises Unsupported, TooLarge or Empty where there is none."""
+        leaves = {}
+        for key, reader in self._readers.items():
+            if isinstance(reader, HostRecogniser):
+                raise Unsupported(f"one of its parts: {reader.reason}")
+            assert isinstance(reader, TableRecogniser)  # there are two kinds
+            leaves[key] = reader.table
+        return joined_table(self._tree, leaves, self._vocabulary.specials)
+
+    def grammar(self) -> str:
+        """The grammar for llguidance. Raises ConstraintError where it has none."""
+        return host_grammar(self._tree, self._readers, self._vocabulary)
+
+    @cached_property
+    def splitter(self) -> Splitter:
+        """What splits its texts."""
+        return Splitter(self._tree, self._readers)
+
+    def _reader(self, end: Plan | Word) -> Recogniser:
+        if isinstance(end, Word):
+            return TableRecogniser(word_table(end, self._vocabulary.specials))
+        try:
+            return recogniser(end)
+        except Empty as error:
+            raise ConstraintError(f"no text meets one of its parts: {error}") from error
+
+    def _check_repeats(self, tree: Tree) -> bool:
+        """Raise a ConstraintError where a part that is repeated may be empty; whether a tree may."""
+        if isinstance(tree, Row):
+            return all([self._check_repeats(part) for part in tree.parts])
+        if isinstance(tree, OneOf):
+            return any([self._check_repeats(branch) for branch in tree.branches])
+        if isinstance(tree, Again):
+            if self._check_repeats(tree.part):
+                raise ConstraintError(
+                    "gen.repeat repeats what may be empty; take a part that has a character at least."
+                )
+            return not tree.least
+        reader = self._readers[tree.key]
+        return reader.whole(reader.start(0))
+
+
+def _ends(tree: Tree) -> Iterator[Plan | Word]:
+    """The plans and words of a tree, separators among them."""
+    if isinstance(tree, Plan | Word):
+        yield tree
+        return
+    if isinstance(tree, Again):
+        parts: tuple[Tree, ...] = (tree.part, tree.separator)
+    else:
+        parts = tree.parts if isinstance(tree, Row) else tree.branches
+    for part in parts:
+        yield from _ends(part)

@@ -1,0 +1,98 @@
+"""A tree as one automaton over bytes: those of its leaves, copied one behind the other."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import check_deadline, deadline_in
+from gen.constraints.automata.nfa import Nfa
+from gen.constraints.automata.table import Table, table
+from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
+from gen.constraints.tables.runs import runs_of
+
+
+def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[str, bytes]) -> Table:
+    """The texts of a tree.
+
+    Args:
+        leaves: the table of each leaf, by key.
+        specials: the bytes of special tokens, by their texts.
+    Raises:
+        TooLarge: too many states, or more than 2 seconds.
+        Empty: there is no such text.
+    """
+    deadline = deadline_in()
+    joiner = _Joiner(leaves, specials, deadline)
+    start = joiner.nfa.state()
+    return table(determinise(joiner.nfa, start, joiner.write(tree, start), deadline=deadline))
+
+
+def word_table(word: Word, specials: Mapping[str, bytes]) -> Table:
+    """A word as it is read back: special tokens as such, or as their characters."""
+    nfa = Nfa()
+    at = start = nfa.state()
+    for piece in word_pieces(word.text, specials):
+        begin, at = at, nfa.after(nfa.spell(at, piece.encode()))
+        if piece in specials:
+            nfa.join(nfa.spell(begin, specials[piece]), at)
+    return table(determinise(nfa, start, at))
+
+
+def word_pieces(text: str, specials: Mapping[str, bytes]) -> list[str]:
+    """A word cut into the special tokens that it names and what is between them."""
+    names = sorted(specials, key=len, reverse=True)
+    pieces = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+    return [piece for piece in pieces if piece]
+
+
+class _Joiner:
+    def __init__(self, leaves: Mapping[object, Table], specials: Mapping[str, bytes], deadline: float) -> None:
+        self.nfa = Nfa()
+        self._leaves, self._specials, self._deadline = leaves, specials, deadline
+        self._automata: dict[object, Dfa] = {}
+
+    def write(self, tree: Tree, state: int) -> int:
+        """Write a tree after `state`; returns the state after it, which nothing leads away from."""
+        check_deadline(self._deadline)
+        if isinstance(tree, Word):
+            pieces = word_pieces(tree.text, self._specials)
+            spelled = b"".join(self._specials.get(piece, piece.encode()) for piece in pieces)
+            return self.nfa.spell(self.nfa.after(state), spelled)
+        if isinstance(tree, Row):
+            for part in tree.parts:
+                state = self.write(part, state)
+            return state
+        if isinstance(tree, OneOf):
+            end = self.nfa.state()
+            for branch in tree.branches:
+                self.nfa.join(self.write(branch, self.nfa.after(state)), end)
+            return end
+        if isinstance(tree, Again):
+            return self._again(tree, state)
+        if tree.key not in self._automata:
+            self._automata[tree.key] = Dfa(_edges(self._leaves[tree.key]), self._leaves[tree.key].final[1:])
+        return self.nfa.insert(self._automata[tree.key], self.nfa.after(state))
+
+    def _again(self, tree: Again, state: int) -> int:
+        end = self.nfa.state()
+        if not tree.least:
+            self.nfa.join(state, end)
+        state = self.write(tree.part, state)
+        for count in range(1, tree.least if tree.most is None else tree.most):
+            if count >= tree.least:
+                self.nfa.join(state, end)
+            state = self.write(tree.part, self.write(tree.separator, state))
+        self.nfa.join(state, end)
+        if tree.most is None:
+            self.nfa.join(self.write(tree.part, self.write(tree.separator, self.nfa.after(state))), state)
+        return end
+
+
+def _edges(texts: Table) -> Ints:
+    """The edges of a table, as a `Dfa` has them."""
+    runs = runs_of(texts.next[:, texts.classes])
+    return np.stack((runs.source - 1, runs.first, runs.end - 1, runs.target - 1), 1).astype(np.int32)

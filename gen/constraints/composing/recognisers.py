@@ -1,0 +1,107 @@
+"""What tells byte by byte whether a text may be one of a plan's: its table, or llguidance over single bytes."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gen.constraints.automata.limits import TooLarge, Unsupported
+from gen.constraints.automata.table import Table
+from gen.constraints.composing.trees import Plan
+from gen.constraints.host_engine import Grammar
+from gen.constraints.tables.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+class Recogniser(Protocol):
+    """Reads a text byte by byte. States are hashable, and stand for all that may follow."""
+
+    def start(self, place: int) -> Any:
+        """The state before the first byte, which stands at a place of a longer text."""
+
+    def after(self, state: Any, byte: int) -> Any:
+        """The state after one byte more; None where it cannot follow. `state` is not used any more."""
+
+    def whole(self, state: Any) -> bool:
+        """Whether a text may end there."""
+
+
+class TableRecogniser:
+    """Reads by a table."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._next = table.next.ravel().tolist()
+        self._width = table.next.shape[1]
+        self._classes, self._final = table.classes.tolist(), table.final.tolist()
+
+    def start(self, place: int) -> int:
+        """See `Recogniser.start`."""
+        return 1
+
+    def after(self, state: int, byte: int) -> int | None:
+        """See `Recogniser.after`."""
+        return self._next[state * self._width + self._classes[byte]] or None
+
+    def whole(self, state: int) -> bool:
+        """See `Recogniser.whole`."""
+        return bool(self._final[state])
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A text that llguidance follows; where it began says which one it is."""
+
+    place: int
+    matcher: "LLMatcher" = field(compare=False)
+
+
+class HostRecogniser:
+    """Reads by a grammar of llguidance's.
+
+    Attributes:
+        reason: why there is no table.
+    """
+
+    def __init__(self, grammar: Grammar, reason: str) -> None:
+        self._grammar, self.reason = grammar, reason
+
+    def start(self, place: int) -> _Begun:
+        """See `Recogniser.start`."""
+        return _Begun(place, self._grammar.matcher())
+
+    def after(self, state: _Begun, byte: int) -> _Begun | None:
+        """See `Recogniser.after`."""
+        return state if state.matcher.validate_tokens([byte]) and state.matcher.consume_token(byte) else None
+
+    def whole(self, state: _Begun) -> bool:
+        """See `Recogniser.whole`."""
+        return state.matcher.is_accepting()
+
+    def first_bytes(self) -> frozenset[int]:
+        """The bytes that a text may begin with; all bytes where it may be empty."""
+        matcher = self._grammar.matcher()
+        every = range(256)
+        return frozenset(every if matcher.is_accepting() else (one for one in every if matcher.validate_tokens([one])))
+
+
+def recogniser(plan: Plan) -> Recogniser:
+    """What reads the texts of a plan.
+
+    Raises:
+        Empty: it has none.
+        ConstraintError: neither engine can hold to it.
+    """
+    reason = "a grammar is not regular"
+    if plan.table is not None:
+        try:
+            return TableRecogniser(plan.table())
+        except (Unsupported, TooLarge) as error:
+            reason = str(error)
+    return HostRecogniser(Grammar(plan.grammar(), _single_bytes()), reason)
+
+
+@cache
+def _single_bytes() -> Vocabulary:
+    return Vocabulary([*(bytes([byte]) for byte in range(256)), b""])

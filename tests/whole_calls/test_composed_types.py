@@ -1,0 +1,35 @@
+"""Texts of types that are made of types: whole at every limit, and the same whatever runs beside and wherever."""
+
+from typing import Any
+
+import pytest
+
+import gen
+from benchmarks.constraints.compositions import check_generating, compositions
+from gen.samplers import beam_search, multinomial
+from gen.testing import virtual_gpus
+from tests.constraints.vocabularies import spelled, wordy_tokenizer
+from tests.helpers import tiny_model
+
+
+def new_model(device: str = "cpu") -> Any:
+    size = len(spelled())
+    return gen.from_transformers(
+        tiny_model(vocab_size=size, bos_token_id=None, eos_token_id=size - 4).to(device), wordy_tokenizer()
+    )
+
+
+def test_random_compositions_are_whole_from_the_least_limit_up_and_the_same_everywhere() -> None:
+    with virtual_gpus(2):
+        model, other = new_model(), new_model("cuda:1")
+        for number, kind in enumerate(compositions(24, seed=3)):
+            check_generating(model, other if number % 3 == 0 else None, kind, number)
+
+
+@pytest.mark.parametrize("sampler", [multinomial(samples=3), beam_search(3)], ids=["samples", "beams"])
+def test_with_several_samples_and_beams(sampler: Any) -> None:
+    kind = gen.sequence(gen.text("<"), gen.repeat(gen.sequence("<", gen.regex("[a-z]{1,3}"), ">"), "", 1, 3))
+    made = gen.generate(new_model(), "x", kind, sampler=sampler, seed=1, max_new_tokens=12, details=True)
+    for one in made if isinstance(made, list) else [made]:
+        text, tags = one.value
+        assert text + "".join("".join(tag) for tag in tags) == one.text
