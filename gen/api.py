@@ -20,6 +20,7 @@ from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import PromptArguments, Settings
+from gen.requests.stops import Stops
 from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
@@ -168,7 +169,8 @@ def generate(
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | Sequence[Sampler] | None = None,
     max_new_tokens: int | Sequence[int] = 128,
-    stop: str | Sequence[str] | None = None,
+    stop: Stops | Sequence[Stops] = None,
+    include_stop: bool = False,
     seed: int | Sequence[int] | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
@@ -206,8 +208,11 @@ def generate(
             of prompts it may be a list with one for each.
         max_new_tokens: how many tokens at most for each text; the end of the context may come before. For a list of
             prompts it may be a list with one for each. Time and memory follow the tokens that are made.
-        stop: strings that end a text and are left out of it, wherever the borders of tokens are. Special tokens have no
-            text; those that a stop string has in it, such as "<|im_end|>", are written out where it is looked for.
+        stop: strings and compiled regexes that end a text and are left out of it, wherever the borders of tokens are; a
+            regex ends it as soon as it matches in the text so far. Special tokens have no text; those that a stop has
+            in it, such as "<|im_end|>", are written out where it is looked for. For a list of prompts it may be a list
+            of lists, or None, one for each.
+        include_stop: keep in the text what ended it: the stop string, or what the regex matched.
         seed: one whole number below 2**63 for all prompts, or one for each; None draws one for each. Further samples
             of a prompt have seeds derived from its own.
         eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
@@ -256,6 +261,7 @@ def generate(
         sampler=sampler,
         max_new_tokens=max_new_tokens,
         stop=stop,
+        include_stop=include_stop,
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,
@@ -283,7 +289,8 @@ def stream(
     images: Sequence[ImageLike] | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int = 128,
-    stop: str | Sequence[str] | None = None,
+    stop: Stops = None,
+    include_stop: bool = False,
     seed: int | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
@@ -309,6 +316,7 @@ def stream(
         sampler=sampler,
         max_new_tokens=max_new_tokens,
         stop=stop,
+        include_stop=include_stop,
         seed=seed,
         eos_token_id=eos_token_id,
         chat=chat,

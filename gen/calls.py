@@ -18,6 +18,7 @@ from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
 from gen.requests.reading import check_loaded, check_model, read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings
+from gen.requests.stops import is_list_for_each
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 
@@ -169,6 +170,11 @@ def _refuse_lists(settings: Settings) -> None:
                 f"{name} is a list, one for each prompt of a list, and the prompt is a single one; give {name} without "
                 f"the list, or the prompt as a list of one. Got {show(given)}"
             )
+    if is_list_for_each(settings.stop):
+        raise ArgumentError(
+            "stop has lists or None in it, one for each prompt of a list, and the prompt is a single one; give stop as "
+            f"a list of strings, or the prompt as a list of one. Got {show(settings.stop)}"
+        )
 
 
 def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, prompts: int) -> list[Sampler]:

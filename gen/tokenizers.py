@@ -140,11 +140,11 @@ class Tokenizer:
             return list(self._token_bytes)
 
     def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
-        """The special tokens that stop strings name, by id: decoding leaves them out of the text."""
+        """The special tokens that stop strings or regexes name, by id: decoding leaves them out of the text."""
         named = {
             token_id: text
             for token_id, text in (self.special_tokens.items() if stops else ())
-            if any(text in stop for stop in stops)
+            if any(text in stop or re.escape(text) in stop for stop in stops)
         }
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -85,6 +86,32 @@ def test_stop_strings_end_texts_and_streams_alike(stop: str | list[str]) -> None
     assert (completion.text, completion.finish_reason) == (expected, "stop")
     assert Tokenizer(byte_tokenizer()).decode(completion.token_ids).startswith(expected)
     assert "".join(gen.stream(ScriptedModel(STORY), "x", stop=stop)) == expected
+
+
+def test_a_regex_ends_texts_and_streams_alike() -> None:
+    stop = re.compile(r"[^。]{2}😀")
+    expected = next(STORY[: match.start()] for end in range(len(STORY)) if (match := stop.search(STORY[:end])))
+    completion = gen.generate(ScriptedModel(STORY), "x", stop=stop, details=True)
+    assert (completion.text, completion.finish_reason) == (expected, "stop")
+    assert "".join(gen.stream(ScriptedModel(STORY), "x", stop=["zzz", stop])) == expected
+
+
+def test_each_prompt_of_a_list_has_stops_of_its_own() -> None:
+    model, prompts = ScriptedModel("one two three"), ["a", "b", "c"]
+    assert gen.generate(model, prompts, stop=[["tw"], None, [" ", "x"]]) == ["one ", "one two three", "one"]
+    assert gen.generate(model, prompts, stop=["tw", "n"]) == ["o"] * 3
+    with pytest.raises(gen.ArgumentError, match="the prompt is a single one; give stop as a list of strings"):
+        gen.generate(model, "a", stop=[["tw"]])
+
+
+@pytest.mark.parametrize("stop", ["tw", re.compile("t.")])
+def test_what_ended_a_text_is_kept_where_that_is_asked_for(stop: Any) -> None:
+    model = ScriptedModel("one two three")
+    assert gen.generate(model, "a", stop=stop, include_stop=True) == "one tw"
+    assert "".join(gen.stream(model, "a", stop=stop, include_stop=True)) == "one tw"
+    special = ScriptedModel(lambda prompt: [*b"one", OTHER_EOS, *b"two"])
+    assert gen.generate(special, "x", stop="e<end>t", include_stop=True) == "one<end>t"
+    assert gen.generate(special, "x", stop=re.compile(re.escape("<end>") + "t")) == "one"
 
 
 @pytest.mark.parametrize(
@@ -606,7 +633,10 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
             lambda m: generate(m, ["x", "y"], seed=[1]),
             "seed must be .* one for each of 2 prompts, got 1",
         ),
-        (lambda m: generate(m, "x", stop=""), "stop takes strings of at least one character, got ''"),
+        (
+            lambda m: generate(m, "x", stop=""),
+            "stop takes strings of at least one character and compiled regexes, got ''",
+        ),
         (lambda m: generate(m, "x", sampler=greedy), r"sampler must be a sampler such as gen.samplers.greedy\(\)"),
         (lambda m: generate(m, "x", sampler="greedy"), "sampler must be a sampler"),
         (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),

@@ -221,9 +221,11 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
 
 def read_stops(stops: list[str] | None) -> list[str]:
     """The stop strings, their escapes resolved."""
-    from gen.loop.results import stop_strings
+    from gen.requests import stops as reading
 
-    return list(stop_strings.read_stops([unescape(text) for text in stops or ()]))
+    given = [unescape(text) for text in stops or ()]
+    reading.read_stops(given)
+    return given
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
-from gen.loop.results.stop_strings import read_stops
 from gen.models.base import Checked, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
 from gen.requests.request import Request
 from gen.requests.settings import Settings
+from gen.requests.stops import read_stops_of_each
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.penalties import Penalties
@@ -44,8 +44,8 @@ def read_requests(
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
     if settings.eos_token_id is not None:
         eos_token_ids = tuple(read_token_ids("eos_token_id", settings.eos_token_id, vocabulary(model)))
-    stops = read_stops(settings.stop)
-    hidden = model.tokenizer.hidden_in(stops)
+    stops = read_stops_of_each(settings.stop, len(prompts))
+    check_flag("include_stop", settings.include_stop)
     processors = read_processors(settings.logits_processors)
     top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
@@ -75,13 +75,14 @@ def read_requests(
             sampler=sampler,
             seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(count)),
             limit=min(most, room),
-            stops=stops,
+            stops=stops[number],
+            include_stop=settings.include_stop,
             eos_token_ids=eos_token_ids,
             bad_words=bad_words[id(sampler)],
             inputs=inputs,
             logits_processors=processors,
             top_logprobs=top_logprobs,
-            hidden=hidden,
+            hidden=model.tokenizer.hidden_in([one if isinstance(one, str) else one.pattern for one in stops[number]]),
             number=number,
         )
         requests.append(request)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
+from gen.requests.stops import Stop
 from gen.samplers.base import Sampler
 
 
@@ -18,14 +19,15 @@ class Request:
         sampler: how tokens are chosen.
         seeds: one for each text that is to be made, below 2**63.
         limit: how many new tokens at most, by max_new_tokens and by the context.
-        stops: strings that end a text.
+        stops: strings and regexes that end a text.
+        include_stop: whether the text has what ended it.
         eos_token_ids: tokens that end a text.
         bad_words: token ids that must not come in a row.
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
         top_logprobs: how many of the model's likeliest tokens are told with each token; None for not even its own
             log-probability in the model's distribution.
-        hidden: the special tokens that stop strings name, which decoding leaves out, and their texts.
+        hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts the first one is, from 0.
@@ -35,7 +37,8 @@ class Request:
     sampler: Sampler
     seeds: tuple[int, ...]
     limit: int
-    stops: tuple[str, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    include_stop: bool = False
     eos_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     inputs: Inputs = field(default_factory=dict)

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
+from gen.requests.stops import Stops
 from gen.requests.unknown_arguments import refuse_unknown_arguments
 from gen.samplers import Sampler
 
@@ -17,7 +18,8 @@ class Settings:
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None
     sampler: Sampler | Sequence[Sampler] | None = None
     max_new_tokens: int | Sequence[int] = 128
-    stop: str | Sequence[str] | None = None
+    stop: Stops | Sequence[Stops] = None
+    include_stop: bool = False
     seed: int | Sequence[int] | None = None
     eos_token_id: int | Sequence[int] | None = None
     chat: bool = False
@@ -39,7 +41,7 @@ def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
 class SharedArguments(TypedDict, total=False):
     """The types of settings that are alike for one prompt and for several."""
 
-    stop: str | Sequence[str] | None
+    include_stop: bool
     eos_token_id: int | Sequence[int] | None
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
@@ -53,6 +55,7 @@ class OneArguments(SharedArguments, total=False):
     images: Sequence[ImageLike] | None
     sampler: Sampler | None
     max_new_tokens: int
+    stop: Stops
     seed: int | None
 
 
@@ -61,4 +64,5 @@ class PromptArguments(SharedArguments, total=False):
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
     max_new_tokens: int | Sequence[int]
+    stop: Stops | Sequence[Stops]
     seed: int | Sequence[int] | None

@@ -26,6 +26,7 @@ _INSTEAD = {
     ("max_tokens", "max_completion_tokens", "max_output_tokens"): "max_new_tokens={}",
     ("max_length",): "max_new_tokens=..., which does not count the prompt",
     ("stop_strings", "stop_sequences", "stop_at"): "stop={}",
+    ("include_stop_str_in_output",): "include_stop={}",
     ("stopping_criteria",): "stop=..., or break out of the loop over gen.stream",
     ("messages", "prompts", "inputs", "input_ids", "text", "input"): "it as the prompt, the second argument",
     (

@@ -1,51 +1,83 @@
-"""Stop strings, found in text that arrives in pieces."""
+"""Stop strings and stop regexes, found in text that arrives in pieces."""
 
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import compress
+from typing import Any
 
-from gen.arguments import check_text
-from gen.errors import ArgumentError, show
+from gen.requests.stops import Stop
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, however the text is cut into pieces.
+    """Passes text on up to the first stop, however the text is cut into pieces.
 
-    The first is the one that ends first; of those that end together, the longest. Text that may yet become a stop
-    string is held back until that is decided. Hidden text, that of special tokens, is looked at and never passed on.
+    The first is the one that ends first: a regex as soon as it matches in the text so far. Of those that end together
+    it is the longest. Text that may yet become part of a stop is held back until that is decided. Hidden text, that of
+    special tokens, is looked at and never passed on, unless it is part of a stop that is.
+
+    Args:
+        include: whether the stop that was found is passed on too.
 
     Attributes:
-        found: whether a stop string has come; all later text is dropped.
+        found: whether a stop has come; all later text is dropped.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._held = ""
+    def __init__(self, stops: Sequence[Stop], *, include: bool = False) -> None:
+        self._strings = [stop for stop in stops if isinstance(stop, str)]
+        self._patterns = [stop for stop in stops if isinstance(stop, re.Pattern)]
+        self._include = include
+        self._text = ""
+        self._at = 0  # where the text begins that is held
         self._shown: list[bool] = []  # of each character that is held
         self.found = False
 
     def push(self, piece: str, *, hidden: bool = False) -> str:
-        """Take more text; return what is certain to come before any stop string."""
+        """Take more text; return what is certain to come before any stop."""
         if self.found or not piece:
             return ""
-        self._held += piece
-        self._shown = self._shown + [not hidden] * len(piece)  # a new list: a fork of the text may have the old one
-        text = self._held
-        ends = [(text.find(stop) + len(stop), -len(stop)) for stop in self._stops if stop in text]
-        if ends:
-            end, minus_length = min(ends)
-            before = self._take(end + minus_length)
-            self.found, self._held = True, ""
-            return before
-        return self._take(len(text) - max((self._overlap(text, stop) for stop in self._stops), default=0))
+        before = len(self._text)
+        self._text += piece
+        self._shown = [*self._shown, *[not hidden] * len(piece)]
+        if spans := [*self._strings_found(), *self._patterns_found(before)]:
+            _, begin, minus_end = min(spans)
+            taken = self._take(begin) + (self._text[begin:-minus_end] if self._include else "")
+            self.found, self._at = True, len(self._text)
+            return taken
+        return self._take(self._undecided())
 
     def flush(self) -> str:
         """The held text, once no more will come."""
-        return self._take(len(self._held))
+        return self._take(len(self._text))
 
-    def _take(self, count: int) -> str:
-        """The first characters of what is held, without the hidden ones."""
-        taken = "".join(compress(self._held[:count], self._shown))
-        self._held, self._shown = self._held[count:], self._shown[count:]
+    def _strings_found(self) -> list[tuple[int, int, int]]:
+        """Of each stop string that is there: the text up to its end, where it begins, and minus where it ends."""
+        places = [(self._text.find(stop, self._at), len(stop)) for stop in self._strings]
+        return [(place + length, place, -place - length) for place, length in places if place >= 0]
+
+    def _patterns_found(self, before: int) -> list[tuple[int, int, int]]:
+        """As `_strings_found`, of the shortest text, longer than `before`, in which a regex matches."""
+        found = []
+        for pattern in self._patterns:
+            ends = range(before + 1, len(self._text) + 1)
+            matches = ((end, pattern.search(self._text, self._at, end)) for end in ends)
+            found += [(end, match.start(), -match.end()) for end, match in matches if match][:1]
+        return found
+
+    def _undecided(self) -> int:
+        """Where the text begins that may yet become part of a stop."""
+        overlaps = (self._overlap(self._text[self._at :], stop) for stop in self._strings)
+        place = len(self._text) - max(overlaps, default=0)
+        for pattern in self._patterns:
+            partly = _partly(pattern)
+            match = partly.search(self._text, self._at, partial=True) if partly else None
+            place = min(place, match.start() if match else self._at)
+        return place
+
+    def _take(self, end: int) -> str:
+        """What is held up to `end`, without the hidden characters."""
+        taken = "".join(compress(self._text[self._at : end], self._shown))
+        self._at, self._shown = end, self._shown[end - self._at :]
         return taken
 
     @staticmethod
@@ -55,18 +87,14 @@ class StopStrings:
         return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def read_stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The stop strings as a tuple.
+@lru_cache(maxsize=256)
+def _partly(pattern: re.Pattern[str]) -> Any:
+    """The regex as a module reads it that tells where a match may begin; None if that module cannot read it."""
+    import regex
 
-    Raises:
-        ArgumentError: one is empty, not a string, or has a lone surrogate.
-    """
-    given = (stop,) if isinstance(stop, str) else () if stop is None else stop
-    if not isinstance(given, Sequence | Set) or isinstance(given, bytes | bytearray | memoryview):
-        raise ArgumentError(f"stop must be a string or a list of strings, got {show(stop)}")
-    stops = tuple(given)
-    for number, text in enumerate(stops):
-        if not isinstance(text, str) or not text:
-            raise ArgumentError(f"stop takes strings of at least one character, got {show(text)}")
-        check_text(f"stop string {number}", text)
-    return stops
+    names = [name for name in "AIMSX" if pattern.flags & getattr(re, name)]
+    flags = sum(getattr(regex, name) for name in names)
+    try:
+        return regex.compile(pattern.pattern, flags)
+    except regex.error:
+        return None

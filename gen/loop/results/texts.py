@@ -39,13 +39,13 @@ class Completion:
     """A text and how it came about.
 
     Attributes:
-        text: what was generated, without the stop string or eos that ended it.
+        text: what was generated, without the eos that ended it, nor the stop unless include_stop.
         value: what the text stands for; the text itself where no output type was asked for.
-        token_ids: the new tokens, without the eos that ended them; those of a stop string are among them.
+        token_ids: the new tokens, without the eos that ended them; those of a stop are among them.
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
-        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string) or "length"
-            (max_new_tokens, or the end of the context).
+        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
+            or "length" (max_new_tokens, or the end of the context).
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
@@ -111,7 +111,7 @@ class Text:
             self._walker = request.constraint.walker()
             if self._walker.complete:
                 self.finish_reason = "eos"
-        self._stops = StopStrings(request.stops)
+        self._stops = StopStrings(request.stops, include=request.include_stop)
 
     @property
     def ended(self) -> bool:

@@ -1,0 +1,63 @@
+"""Reads what ends a text: strings and compiled regexes, for all prompts or for each."""
+
+import re
+from collections.abc import Sequence, Set
+from typing import Any
+
+from gen.arguments import check_text
+from gen.errors import ArgumentError, show
+
+Stop = str | re.Pattern[str]
+Stops = Stop | Sequence[Stop] | None  # of one prompt
+
+
+def is_list_for_each(stop: object) -> bool:
+    """Whether these are the stops of each prompt of a list: a list with lists or None in it."""
+    return isinstance(stop, list | tuple) and any(one is None or _is_list(one) for one in stop)
+
+
+def read_stops_of_each(stop: Stops | Sequence[Stops], prompts: int) -> list[tuple[Stop, ...]]:
+    """What ends each prompt's text.
+
+    Raises:
+        ArgumentError: as of `read_stops`, or there are not as many lists as prompts.
+    """
+    if not is_list_for_each(stop):
+        return [read_stops(stop)] * prompts
+    lists: Any = stop
+    for number, one in enumerate(lists):
+        if one is not None and not _is_list(one):
+            raise ArgumentError(
+                f"stop has lists, one for each prompt, and {show(one)} for prompt {number}; write [{show(one)}] for it."
+            )
+    if len(lists) != prompts:
+        raise ArgumentError(f"stop must have one list or None for each of {prompts} prompts, got {len(lists)}")
+    return [read_stops(one) for one in lists]
+
+
+def read_stops(stop: Any) -> tuple[Stop, ...]:
+    """The stops of one prompt as a tuple.
+
+    Raises:
+        ArgumentError: one is no string or compiled regex, or ends a text that has nothing in it.
+    """
+    given = (stop,) if isinstance(stop, str | re.Pattern) else () if stop is None else stop
+    if not _is_list(given):
+        raise ArgumentError(f"stop must be a string, a compiled regex or a list of those, got {show(stop)}")
+    stops = tuple(given)
+    for number, one in enumerate(stops):
+        if isinstance(one, re.Pattern) and isinstance(one.pattern, str):
+            if one.search(""):
+                raise ArgumentError(
+                    f"stop {show(one)} matches a text of no characters, and would end every text at once; write a "
+                    "regex that matches at least one character."
+                )
+        elif not isinstance(one, str) or not one:
+            raise ArgumentError(f"stop takes strings of at least one character and compiled regexes, got {show(one)}")
+        else:
+            check_text(f"stop string {number}", one)
+    return stops
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray | memoryview)
