@@ -175,6 +175,7 @@ def generate(
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
+    skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
@@ -220,6 +221,8 @@ def generate(
             the last message is the assistant's, the text goes on with it.
         chat_template_kwargs: what the chat template takes beside the messages, such as {"tools": [...]} or
             {"enable_thinking": False}; see `apply_chat_template` of transformers.
+        skip_special_tokens: whether special tokens are left out of the text; or a list of those that are, and all
+            others stay. The eos that ended a text is no part of it. The special tokens that an output type writes stay.
         details: return a `Completion` in the place of each text.
         num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
@@ -266,6 +269,7 @@ def generate(
         eos_token_id=eos_token_id,
         chat=chat,
         chat_template_kwargs=chat_template_kwargs,
+        skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
     )
@@ -295,6 +299,7 @@ def stream(
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
+    skip_special_tokens: bool | Sequence[str] = True,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
     replay: bool = True,
@@ -321,6 +326,7 @@ def stream(
         eos_token_id=eos_token_id,
         chat=chat,
         chat_template_kwargs=chat_template_kwargs,
+        skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
     )

@@ -2,8 +2,8 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cached_property, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -148,9 +148,10 @@ class Tokenizer:
         }
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 
-    def decode(self, token_ids: Iterable[int]) -> str:
-        """The text of the ids without special tokens, spaces as they are."""
-        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    def decode(self, token_ids: Iterable[int], shown: Set[int] = frozenset()) -> str:
+        """The text of the ids without special tokens but for those that are shown, spaces as they are."""
+        given = [one for one in token_ids if not shown or one in shown or one not in self.special_tokens]
+        text = self._tokenizer.decode(given, skip_special_tokens=not shown, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)  # one sequence gives one text; tells mypy
         return text
 
@@ -167,42 +168,45 @@ class Detokenizer:
 
     A character whose bytes are spread over tokens comes out whole, with its last token. Each token is decoded with some
     of those before it, back to a finished character, because some tokenizers drop a leading space otherwise.
+
+    Args:
+        shown: special tokens that stay in the text.
     Source: the prefix and read offsets of text-generation-inference.
     """
 
     _CONTEXT = 8  # tokens of the prompt that a decoder may look back on
     _LONGEST = 24  # tokens that are decoded at once, before the context is chosen anew
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], shown: Set[int] = frozenset()) -> None:
+        self._decode = partial(tokenizer.decode, shown=shown)
         start = max(0, len(prompt_ids) - self._CONTEXT)
-        while start and tokenizer.decode(prompt_ids[start:]).startswith(_UNFINISHED):
+        while start and self._decode(prompt_ids[start:]).startswith(_UNFINISHED):
             start -= 1  # the cut is within a character
         self._window = list(prompt_ids[start:])  # what is decoded anew with each token: a context, and what follows
-        self._before = tokenizer.decode(self._window)
+        self._before = self._decode(self._window)
         self._pending: list[int] = []  # the last tokens of the window, which have given no text yet
 
     def push(self, *token_ids: int) -> str:
         """The text that these tokens complete; empty while a character is unfinished."""
         self._window, self._pending = [*self._window, *token_ids], [*self._pending, *token_ids]
-        text = self._tokenizer.decode(self._window)
+        text = self._decode(self._window)
         piece = self._new(text)
         if not piece or piece.endswith(_UNFINISHED):
             return ""
         # a prompt may end within a character; then the context has to stay until the next piece
         if len(self._window) > self._LONGEST and text.startswith(self._before):
             self._window = self._pending
-            text = self._tokenizer.decode(self._window)
+            text = self._decode(self._window)
         self._before, self._pending = text, []
         return piece
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of all tokens at once, instead of `push` for each and `flush`."""
-        return self._new(self._tokenizer.decode([*self._window, *token_ids]))
+        return self._new(self._decode([*self._window, *token_ids]))
 
     def flush(self) -> str:
         """What is left at the end: an unfinished character shows as U+FFFD."""
-        text = self._tokenizer.decode(self._window)
+        text = self._decode(self._window)
         piece, self._before, self._pending = self._new(text), text, []
         return piece
 

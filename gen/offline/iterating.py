@@ -41,6 +41,7 @@ def generate_iter(
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
     chat_template_kwargs: Mapping[str, object] | None = None,
+    skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
@@ -87,6 +88,7 @@ def generate_iter(
             eos_token_id=eos_token_id,
             chat=chat,
             chat_template_kwargs=chat_template_kwargs,
+            skip_special_tokens=skip_special_tokens,
             logits_processors=logits_processors,
             top_logprobs=top_logprobs,
         )

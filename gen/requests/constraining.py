@@ -49,4 +49,5 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
     if constraint.automaton is not None:
         constraint.automaton.place(model.placement.logits_device)
-    return replace(request, constraint=constraint)
+    hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
+    return replace(request, constraint=constraint, hidden=hidden, thoughts=None)

@@ -9,10 +9,11 @@ from gen.errors import ArgumentError, show
 from gen.isolation import isolated
 from gen.models.base import Checked, Model
 from gen.requests.processors import read_processors
-from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
+from gen.requests.prompts import Prompt, messages_of, read_one_prompt, vocabulary
 from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
+from gen.requests.thoughts import marks_of_chat, read_shown
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.penalties import Penalties
@@ -49,6 +50,7 @@ def read_requests(
     processors = read_processors(settings.logits_processors)
     top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
+    shown = read_shown(model.tokenizer, settings.skip_special_tokens)
     requests = []
     given = zip(prompts, images, samplers, limits, _read_seeds(settings.seed, len(prompts)), strict=True)
     for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
@@ -70,6 +72,13 @@ def read_requests(
                 f"the sampler makes {count} texts of a prompt, and a call at most {_MOST_SAMPLES}; make the others in "
                 "further calls, each with a seed of its own."
             )
+        thoughts = None
+        if messages_of(prompt) or (settings.chat and isinstance(prompt, str)):
+            thoughts = marks_of_chat(model.tokenizer, settings.chat_template_kwargs, token_ids)
+        marks = () if thoughts is None else thoughts.names  # which are looked for in the text
+        seen = shown | {token_id for token_id, text in model.tokenizer.special_tokens.items() if text in marks}
+        stopping = [one if isinstance(one, str) else one.pattern for one in stops[number]]
+        hidden = model.tokenizer.hidden_in(stopping).items()
         request = Request(
             prompt_ids=token_ids,
             sampler=sampler,
@@ -82,7 +91,9 @@ def read_requests(
             inputs=inputs,
             logits_processors=processors,
             top_logprobs=top_logprobs,
-            hidden=model.tokenizer.hidden_in([one if isinstance(one, str) else one.pattern for one in stops[number]]),
+            shown=seen,
+            hidden={token_id: text for token_id, text in hidden if token_id not in seen},
+            thoughts=thoughts,
             number=number,
         )
         requests.append(request)

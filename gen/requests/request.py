@@ -7,6 +7,7 @@ from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stop
+from gen.requests.thoughts import Marks
 from gen.samplers.base import Sampler
 
 
@@ -44,7 +45,9 @@ class Request:
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()
     top_logprobs: int | None = None
+    shown: frozenset[int] = frozenset()
     hidden: Mapping[int, str] = field(default_factory=dict)
+    thoughts: Marks | None = None
     constraint: Constraint | None = None
     number: int = 0
     sample: int = 0

@@ -24,6 +24,7 @@ class Settings:
     eos_token_id: int | Sequence[int] | None = None
     chat: bool = False
     chat_template_kwargs: Mapping[str, object] | None = None
+    skip_special_tokens: bool | Sequence[str] = True
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
 
@@ -45,6 +46,7 @@ class SharedArguments(TypedDict, total=False):
     eos_token_id: int | Sequence[int] | None
     chat: bool
     chat_template_kwargs: Mapping[str, object] | None
+    skip_special_tokens: bool | Sequence[str]
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from gen.constraints.constraint import Walker
 from gen.errors import GenError, SamplingError
 from gen.loop.results.stop_strings import StopStrings
+from gen.loop.results.thoughts import thoughts_of
 from gen.requests.request import Request
 from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 
@@ -49,6 +50,9 @@ class Completion:
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
+        reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
+            of the text. None where it did not think, for prompts that are no chat, and for output types but for
+            `gen.tool_calls`, whose texts are all that was written.
     """
 
     text: str
@@ -60,6 +64,7 @@ class Completion:
     seed: int
     engine: Literal["device", "host"] | None = None
     top_logprobs: list[TopLogprobs] | None = None
+    reasoning: str | None = None
 
 
 def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:
@@ -105,12 +110,13 @@ class Text:
         self._walker: Walker | None = None
         self._detokenizer: Detokenizer | ByteDetokenizer
         if request.constraint is None:
-            self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
+            self._detokenizer = Detokenizer(tokenizer, request.prompt_ids, request.shown)
         else:
             self._detokenizer = ByteDetokenizer(request.constraint.vocabulary.texts)
             self._walker = request.constraint.walker()
             if self._walker.complete:
                 self.finish_reason = "eos"
+        self._thoughts = None if request.thoughts is None else thoughts_of(request.thoughts)
         self._stops = StopStrings(request.stops, include=request.include_stop)
 
     @property
@@ -183,6 +189,12 @@ class Text:
             self.finish_reason = "stop"
         elif self.finish_reason:
             piece += self._stops.flush()
+        self._add(piece, last=self.finish_reason is not None)
+
+    def _add(self, piece: str, *, last: bool) -> None:
+        """Take what was decoded; a thought is no part of the text."""
+        if self._thoughts is not None:
+            piece = self._thoughts.push(piece) + (self._thoughts.flush() if last else "")
         self._text += piece
 
     @property
@@ -203,11 +215,9 @@ class Text:
         if self.request.stops:
             return
         new = self.token_ids[self._decoded :]
-        if new:
-            self._decoded += len(new)
-            self._text += self._detokenizer.push(*new)
-        if ended:
-            self._text += self._detokenizer.flush()
+        self._decoded += len(new)
+        piece = self._detokenizer.push(*new) if new else ""
+        self._add(piece + (self._detokenizer.flush() if ended else ""), last=ended)
 
     def fork(self, seed: int) -> "Text":
         """Another text that has grown like this one, and goes on by itself."""
@@ -216,6 +226,7 @@ class Text:
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
         other.top_logprobs = None if self.top_logprobs is None else list(self.top_logprobs)
         other._detokenizer, other._stops = copy(self._detokenizer), copy(self._stops)
+        other._thoughts = copy(self._thoughts)
         other._walker = None if self._walker is None else self._walker.copy()
         return other
 
@@ -235,7 +246,8 @@ class Text:
         if self._decoded or self.request.stops:
             self._decode()
         elif self.token_ids:
-            self._text, self._decoded = self._detokenizer.decode(self.token_ids), len(self.token_ids)
+            self._decoded = len(self.token_ids)
+            self._add(self._detokenizer.decode(self.token_ids), last=True)
         return Completion(
             text=self._text,
             value=self._text,
@@ -245,4 +257,5 @@ class Text:
             finish_reason=self.finish_reason,
             seed=self.seed,
             top_logprobs=self.top_logprobs,
+            reasoning=None if self._thoughts is None else self._thoughts.reasoning,
         )

@@ -1,0 +1,139 @@
+"""Thoughts, told apart from the text that they stand in, as it arrives in pieces.
+
+Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "2".
+"""
+
+import re
+from typing import Protocol
+
+from gen.requests.thoughts import Marks
+
+_HEADER_ENDS = "<|message|>"
+_BODY_ENDS = ("<|end|>", "<|start|>", "<|call|>", "<|return|>")
+_CHANNEL = re.compile(r"<\|channel\|>\s*analysis\b")
+
+
+class Thoughts(Protocol):
+    """Takes a text in pieces.
+
+    Attributes:
+        reasoning: the thought so far; None where there is none.
+    """
+
+    reasoning: str | None
+
+    def push(self, piece: str) -> str:
+        """Take more; return what is certain to be no thought."""
+
+    def flush(self) -> str:
+        """What is left of that, once no more will come."""
+
+
+def thoughts_of(marks: Marks) -> Thoughts:
+    """What tells thoughts apart that are marked in this way."""
+    return _Tagged(marks) if marks.kind == "tags" else _InChannels()
+
+
+class _Tagged:
+    """A thought between two strings, before everything else but white space; line breaks around it are dropped."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._opens, self._closes = marks.opens, marks.closes
+        self._state = "thought" if marks.begun else "before"
+        self._held = ""
+        self.reasoning = "" if marks.begun else None
+
+    def push(self, piece: str) -> str:
+        """See `Thoughts.push`."""
+        self._held += piece
+        if self._state == "before":
+            begun = self._held.lstrip()
+            if begun.startswith(self._opens):
+                self._state, self._held, self.reasoning = "thought", begun[len(self._opens) :], ""
+            elif not self._opens.startswith(begun):
+                self._state = "text"
+        if self._state == "thought":
+            self._think()
+        if self._state == "gap":
+            self._held = self._held.lstrip("\n")
+            self._state = "text" if self._held else "gap"
+        return self._taken() if self._state == "text" else ""
+
+    def flush(self) -> str:
+        """See `Thoughts.flush`."""
+        rest = self._taken()
+        if self._state != "thought":
+            return rest
+        self._add(rest)
+        self.reasoning = (self.reasoning or "").rstrip("\n")
+        return ""
+
+    def _think(self) -> None:
+        thought, closed, after = self._held.partition(self._closes)
+        if closed:
+            self._add(thought)
+            self.reasoning = (self.reasoning or "").rstrip("\n")
+            self._state, self._held = "gap", after
+        else:
+            kept = _begun(self._held, self._closes)
+            self._add(self._held[: len(self._held) - kept])
+            self._held = self._held[len(self._held) - kept :]
+
+    def _add(self, thought: str) -> None:
+        self.reasoning = ((self.reasoning or "") + thought).lstrip("\n")
+
+    def _taken(self) -> str:
+        taken, self._held = self._held, ""
+        return taken
+
+
+class _InChannels:
+    """Messages of gpt-oss: those of the channel "analysis" are thoughts, calls of tools stay as they are."""
+
+    def __init__(self) -> None:
+        self._held = self._header = ""
+        self._thinks = False
+        self.reasoning: str | None = None
+
+    def push(self, piece: str) -> str:
+        """See `Thoughts.push`."""
+        self._held += piece
+        text = ""
+        while True:
+            if not self._header:
+                header, found, rest = self._held.partition(_HEADER_ENDS)
+                if not found:
+                    return text
+                self._header, self._held = header + found, rest
+                self._thinks = _CHANNEL.search(header) is not None
+                if self._thinks:
+                    self.reasoning = "" if self.reasoning is None else f"{self.reasoning}\n"
+                elif "to=" in header:
+                    text += self._header.removeprefix("<|start|>assistant")
+            ends = [(self._held.find(mark), mark) for mark in _BODY_ENDS if mark in self._held]
+            if not ends:
+                kept = max(_begun(self._held, mark) for mark in _BODY_ENDS)
+                text += self._said(len(self._held) - kept)
+                return text
+            place, mark = min(ends)
+            text += self._said(place)
+            self._header, self._held = "", self._held[len(mark) if mark != "<|start|>" else 0 :]
+
+    def flush(self) -> str:
+        """See `Thoughts.flush`."""
+        if self._header:
+            return self._said(len(self._held))
+        rest, self._held = self._held, ""
+        return "" if rest.startswith("<|") else rest
+
+    def _said(self, count: int) -> str:
+        """The first characters of a message that are held: a thought, or text."""
+        said, self._held = self._held[:count], self._held[count:]
+        if self._thinks:
+            self.reasoning = (self.reasoning or "") + said
+        return "" if self._thinks else said
+
+
+def _begun(text: str, mark: str) -> int:
+    """How many last characters of the text are the first ones of a mark."""
+    return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
