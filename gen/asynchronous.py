@@ -201,5 +201,7 @@ def _own_engine(model: Model) -> EngineThread:
             f"{type(model).__name__} has no place for an engine (`idle`, see gen.models.idle_rows); make a "
             "gen.Engine of it."
         )
-    thread: EngineThread = idle.engine(lambda: EngineThread(model, Options(rows=ROWS), max_waiting=LARGEST))
+    thread: EngineThread = idle.engine(
+        lambda: EngineThread(model, Options(rows=ROWS, admit_tokens=None), max_waiting=LARGEST)
+    )
     return thread

@@ -31,6 +31,9 @@ class Engine:
         rows: how many requests run at once.
         max_waiting: how many more may wait.
         max_batch_tokens: as for `gen.generate`.
+        admit_tokens: how many tokens of prompts are read at most before those that run get their next token; None for
+            as many as take about as long as a step, which is measured. Prompts with images, and those of models with
+            recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
     Raises:
@@ -43,6 +46,7 @@ class Engine:
         rows: int = 32,
         max_waiting: int = 256,
         max_batch_tokens: int | None = None,
+        admit_tokens: int | None = None,
         replay: bool = True,
         cuda_graph: bool = True,
     ) -> None:
@@ -51,9 +55,12 @@ class Engine:
             check_flag(name, flag)
         if max_batch_tokens is not None:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
+        if admit_tokens is not None:
+            admit_tokens = read_whole("admit_tokens", admit_tokens, minimum=1)
         options = Options(
             rows=read_whole("rows", rows, minimum=1),
             max_batch_tokens=max_batch_tokens,
+            admit_tokens=admit_tokens,
             replay=replay,
             cuda_graph=cuda_graph,
         )
@@ -80,7 +87,10 @@ class Engine:
         return submit(self._thread, self._model, request, constrain, owner=self)
 
     def close(self) -> None:
-        """Take no more requests, and end those under way, whose readers get `EngineClosed`; wait at most a step."""
+        """Take no more requests, and end those under way, whose readers get `EngineClosed`.
+
+        Waits for the step and the part of a prompt under way, and for nothing more.
+        """
         self._thread.close()
 
     def __enter__(self) -> Self:

@@ -236,7 +236,14 @@ def test_arguments_are_refused_in_the_callers_thread() -> None:
         with pytest.raises(gen.ArgumentError, match="submit takes no max_tokens; write max_new_tokens=1"):
             engine.submit("a", max_tokens=1)  # type: ignore[call-arg]
         assert engine.submit("x").completion().text == "hello"
-    for wrong in ({"rows": 0}, {"max_waiting": -1}, {"max_batch_tokens": 0}, {"replay": 1}, {"cuda_graph": 0}):
+    for wrong in (
+        {"rows": 0},
+        {"max_waiting": -1},
+        {"max_batch_tokens": 0},
+        {"admit_tokens": 0},
+        {"replay": 1},
+        {"cuda_graph": 0},
+    ):
         with pytest.raises(gen.ArgumentError, match=next(iter(wrong))):
             gen.Engine(model, **wrong)  # type: ignore[arg-type]
     with pytest.raises(gen.ArgumentError, match="model must be a loaded model"):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.options import ADMIT_TOKENS
+from gen.loop.pace import WHOLE, Pace
 from gen.loop.replay.steps import Steps
 from gen.loop.results.ring import Ticket
 from gen.loop.row_set import RowSet
@@ -28,7 +28,7 @@ class Batch:
         rows: a set of rows with nothing in it.
         width: how many rows a search has; 1 where every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
-        admit_tokens: how many tokens of prompts are read at most before the next step of the rows that go on.
+        admit_tokens: see `gen.loop.options.Options`.
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
     """
 
@@ -39,12 +39,12 @@ class Batch:
         *,
         width: int = 1,
         tokens: int | None = None,
-        admit_tokens: int = ADMIT_TOKENS,
+        admit_tokens: int | None = WHOLE,
         replay: bool = True,
         cuda_graph: bool = True,
     ) -> None:
         self._rows = rows
-        self._admit_tokens = admit_tokens
+        self._pace = Pace(rows.device, admit_tokens)
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
@@ -87,9 +87,16 @@ class Batch:
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
+        begin = self._pace.mark() if self._waiting or self._reading else None
         if self._live:
             self._step()
-        self._admit()  # after the step, so that a first token can be read before the second one is launched
+        # after the step, so that a first token can be read before the second one is launched
+        if self._live and begin is not None:
+            between = self._pace.mark()
+            if read := self._admit(self._pace.tokens(waited_for=True)):
+                self._pace.learn(begin, between, read)
+        else:
+            self._admit(self._pace.tokens(waited_for=False))
         if not self._live:
             self._catch_up(0)
 
@@ -114,13 +121,13 @@ class Batch:
         rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
         self._rows.keep(rows, {slot.job.request for slot in self._live})
 
-    def _admit(self) -> None:
-        """Fill free rows, reading at most so many tokens, so that running rows do not wait long."""
-        budget = self._admit_tokens
+    def _admit(self, most: int) -> int:
+        """Fill free rows, reading so many tokens at most, so that running rows do not wait long; how many were read."""
+        budget = most
         if not self._rows.rows.refillable:
             if self._waiting and not self._live:
                 self._fill_all()
-            return
+            return 0
         if self._reading is not None:
             budget -= self._read_on(*self._reading, budget)
         if not self._live and not self._tickets:
@@ -132,18 +139,19 @@ class Batch:
                 continue
             first, free = self._slots.make_way(head.rows)
             if not free:
-                return
+                break
             if len(head.tokens) > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
-                self._slots.at[first] = Slot(head, head.takers[0], first)
+                self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
-            if len(head.tokens) > budget < self._admit_tokens:  # it is read in one piece, the first of a turn
-                return
+            if len(head.tokens) > budget < most:  # it is read in one piece, the first of a turn
+                break
             jobs = [self._waiting.popleft()]
             while self._waiting and (len(jobs) + 1) * head.rows <= free and alike(jobs, self._waiting[0], budget):
                 jobs.append(self._waiting.popleft())
             budget -= sum(len(job.tokens) for job in jobs)
             self._fill(jobs, first)
+        return most - budget
 
     def _fill_all(self) -> None:
         """Fill as many rows as there are at once, where none can be filled while others go on."""
@@ -164,7 +172,7 @@ class Batch:
         """Read the next part of a prompt, and start its text with the last one; how many tokens were read."""
         self._reading = None
         if job.ended:
-            self._slots.at[row] = None
+            self._slots.at[row : row + job.rows] = [None] * job.rows
             job.finish()
             return 0
         tokens = job.tokens
@@ -173,7 +181,7 @@ class Batch:
             self._fill([job], row)
             return left
         try:
-            self._slots.make_room(job.read + budget)
+            self._slots.make_room(left + job.read)  # once, since it takes long
             self._rows.read_part(row, tokens[job.read : job.read + budget], job.read)
         except Exception as error:
             self._fail([job], row, error)
@@ -209,7 +217,8 @@ class Batch:
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
-        self._slots.at[row] = None  # where a part of the prompt has been read
+        rows = sum(job.rows for job in jobs)
+        self._slots.at[row : row + rows] = [None] * rows  # where a part of the prompt has been read
         failing = self._rows.failing
         others = bool(failing) and not any(job.runs(failing) for job in jobs)  # functions of other rows' requests
         passed_on = others or isinstance(error, ResultError) or is_out_of_memory(error)  # this prompt is not to blame

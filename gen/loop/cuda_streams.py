@@ -23,6 +23,7 @@ class Streams:
 
     def __init__(self, placement: Placement) -> None:
         self.home = placement.logits_device
+        self._inside = False
         # a model may be left over from virtual GPUs
         gpus = [resolve_device(device) for device in placement.devices if device.type == "cuda"]
         self._streams = [torch.cuda.Stream(device) for device in gpus]  # type: ignore[no-untyped-call]
@@ -32,8 +33,14 @@ class Streams:
         """In the block, the logits' device and these streams are the thread's current ones; nothing of it stays.
 
         They wait for what the caller's own streams were given before. Torch's settings are gen's, see `gen.isolation`.
+        A block within another one of theirs changes nothing.
         """
+        if self._inside:
+            yield
+            return
         with ExitStack() as contexts:
+            self._inside = True
+            contexts.callback(setattr, self, "_inside", False)
             contexts.enter_context(own_settings())
             contexts.enter_context(torch.inference_mode())
             for stream in self._streams:

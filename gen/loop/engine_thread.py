@@ -170,29 +170,29 @@ class EngineThread:
 
     def _work(self) -> None:
         """Run until nothing is left to do, and give the rows back."""
-        runner: Runner | None = None
-        while not self._closed:
-            runner = self._begin(runner, self._join())
-            if not self._running:
-                break
-            if runner is not None:
-                runner.advance()
+        while not self._closed and (joining := self._join()):
+            runner = self._begin(joining)
             self._tell()
-        if runner is not None:
-            runner.close()
+            if runner is None:
+                continue
+            with runner.current():
+                while self._running and not self._closed:
+                    for _, job in joining:
+                        runner.add(job)
+                    runner.advance()
+                    self._tell()
+                    joining = self._join()
+                runner.close()
 
-    def _begin(self, runner: Runner | None, joining: list[tuple[Model, Job]]) -> Runner | None:
-        """Let jobs join what runs; what goes wrong with that is their own error."""
-        while runner is None and joining:
+    def _begin(self, joining: list[tuple[Model, Job]]) -> Runner | None:
+        """Run the first job that rows can be made for; the others stay in the list."""
+        while joining:
             model, job = joining.pop(0)
             try:
-                runner = Runner(model, [job], self._options, rows=self._rows)
-            except Exception as error:
+                return Runner(model, [job], self._options, rows=self._rows)
+            except Exception as error:  # of this job's
                 job.fail(error)
-        if runner is not None:
-            for _, job in joining:
-                runner.add(job)
-        return runner
+        return None
 
     def _tell(self) -> None:
         """Wake the readers of texts that have grown, and let go of those that are over."""

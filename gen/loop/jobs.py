@@ -62,7 +62,7 @@ class Job:
     @property
     def may_be_cut(self) -> bool:
         """Whether its prompt may be read in parts."""
-        return not self.request.inputs and self.rows == 1
+        return not self.request.inputs
 
     @property
     def ended(self) -> bool:

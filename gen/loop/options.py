@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-ADMIT_TOKENS = 4096
+from gen.loop.pace import WHOLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,8 @@ class Options:
         rows: how many rows at most; None for the device's usual number.
         fixed: whether there are as many rows as that, or as the requests need, whatever memory holds; where it does not
             hold them nothing more runs. So the rows that run together do not depend on what else takes memory.
-        admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on.
+        admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on; None for
+            as many as are read in the time of a step.
     """
 
     replay: bool = True
@@ -24,4 +25,4 @@ class Options:
     max_batch_tokens: int | None = None
     rows: int | None = None
     fixed: bool = False
-    admit_tokens: int = ADMIT_TOKENS
+    admit_tokens: int | None = WHOLE

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Self
 
 from gen.errors import ModelError, ResultError
@@ -53,6 +54,10 @@ class Runner:
         """Give the rows back to the model; those of a call that broke off are dropped."""
         if hasattr(self, "_rows"):  # else memory was out, and not even fewer were to be had
             self._pool.give_back(self._rows, keep=not broken)
+
+    def current(self) -> AbstractContextManager[None]:
+        """See `gen.loop.cuda_streams.Streams.current`; whoever advances often is in such a block all the time."""
+        return self._rows.streams.current()
 
     @property
     def idle(self) -> bool:
