@@ -237,7 +237,7 @@ class Batch:
     def _step(self) -> None:
         """Launch a step of all rows that go on."""
         count, view = self._slots.shape()
-        self._steps.run(count, view)
+        self._steps.run(count, view, self._slots.lengths(count))
         self._tickets.append((self._rows.send(), count, self._live))
         self._slots.stepped()
         over = False

@@ -73,6 +73,13 @@ class Slots:
         longest = max(self._written[slot.row] for slot in self.live) + 1
         return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
 
+    def lengths(self, count: int) -> list[int]:
+        """How many columns each row of the next step has, its new token counted; 0 for a row that is free."""
+        return [
+            0 if slot is None else written + 1
+            for slot, written in zip(self.at[:count], self._written[:count], strict=True)
+        ]
+
     def stepped(self) -> None:
         """All that go on have a token more."""
         for slot in self.live:

@@ -187,6 +187,17 @@ class Versioned(Protocol):
 
 
 @runtime_checkable
+class LooksByRow(Protocol):
+    """Rows that look at each row's own columns, where the host tells how many those are."""
+
+    def look_at(self, lengths: Sequence[int]) -> None:
+        """How many columns each row of the next step has, its new token counted; 0 for a free row.
+
+        With no lengths all rows look at all columns of a step again, as before the first call.
+        """
+
+
+@runtime_checkable
 class Lent(Protocol):
     """Rows in memory that the model lends: it gets that back when a call ends, and keeps no rows for the next one."""
 

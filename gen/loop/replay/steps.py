@@ -17,7 +17,7 @@ from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
-from gen.models.base import Checked, Model
+from gen.models.base import Checked, LooksByRow, Model
 
 logger = logging.getLogger("gen")
 
@@ -42,6 +42,7 @@ class Steps:
         self._model, self._rows = model, rows
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
+        self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
 
     def look(self) -> None:
@@ -69,8 +70,23 @@ class Steps:
         rows.forget()
         rows.rests_on = now
 
-    def run(self, count: int, view: int) -> None:
-        """A step of the first `count` rows, which look at the first `view` columns."""
+    def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> None:
+        """A step of the first `count` rows, which look at the first `view` columns.
+
+        Args:
+            lengths: how many columns each row has, the new token counted and 0 for a free one, where that is known:
+                then it may look at no more.
+        """
+        if self._looks is None or not lengths:
+            self._run(count, view)
+            return
+        self._looks.look_at(lengths)
+        try:
+            self._run(count, view)
+        finally:
+            self._looks.look_at(())
+
+    def _run(self, count: int, view: int) -> None:
         rows = self._rows
         rows.prepare(slice(0, count))
         key = count, view, *rows.step_kind()

@@ -21,6 +21,7 @@ from transformers.cache_utils import (
 )
 
 from gen.errors import ModelError
+from gen.models.transformers.attention import PromptAttention, StepAttention, mark
 from gen.models.transformers.layer_state import LayerState, Pieces, Place
 
 
@@ -46,26 +47,38 @@ class PromptLayer(_RowLayer):
     Args:
         rows: which rows; prompts are padded on the right.
         start: the column of the first token; above 0 where the prompts' earlier tokens are there already.
+        view: how many columns they look at; None for their own and those before.
+        attention: how; None for transformers' way.
     """
 
     is_compileable = False
     indexer_position_ids: Tensor | None = None  # of tokens before the prompt: none, since it is read in one piece
 
-    def __init__(self, state: LayerState, rows: slice, start: int) -> None:
+    def __init__(
+        self,
+        state: LayerState,
+        rows: slice,
+        start: int,
+        view: int | None = None,
+        attention: PromptAttention | None = None,
+    ) -> None:
         super().__init__(state)
-        self.rows, self.start = rows, start
+        self.rows, self.start, self.view, self.attention = rows, start, view, attention
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        keys = self.state.write_prompt("keys", self.rows, self.start, key_states)
-        return keys, self.state.write_prompt("values", self.rows, self.start, value_states)
+        keys = mark(self._write("keys", key_states), self.attention)
+        return keys, self._write("values", value_states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
-        return self.state.write_prompt("indexer_keys", self.rows, self.start, indexer_key_states)
+        return self._write("indexer_keys", indexer_key_states)
+
+    def _write(self, name: str, states: Tensor) -> Tensor:
+        return self.state.write_prompt(name, self.rows, self.start, states, self.view)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.start + query_length, 0
+        return self.start + query_length if self.view is None else self.view, 0
 
     def get_seq_length(self) -> int:
         return self.start
@@ -76,14 +89,14 @@ class PiecesLayer(_RowLayer):
 
     is_compileable = True  # or transformers drops the mask of pieces of one token
 
-    def __init__(self, state: LayerState, pieces: Pieces) -> None:
+    def __init__(self, state: LayerState, pieces: Pieces, attention: PromptAttention | None) -> None:
         super().__init__(state)
-        self.pieces = pieces
+        self.pieces, self.attention = pieces, attention
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        keys = self.state.write_pieces("keys", self.pieces, key_states)
+        keys = mark(self.state.write_pieces("keys", self.pieces, key_states), self.attention)
         return keys, self.state.write_pieces("values", self.pieces, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -98,14 +111,14 @@ class StepLayer(_RowLayer):
 
     is_compileable = True  # or transformers drops the mask of steps of one token
 
-    def __init__(self, state: LayerState, place: Place) -> None:
+    def __init__(self, state: LayerState, place: Place, attention: StepAttention | None) -> None:
         super().__init__(state)
-        self.place = place
+        self.place, self.attention = place, attention
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        return self._write("keys", key_states), self._write("values", value_states)
+        return mark(self._write("keys", key_states), self.attention), self._write("values", value_states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         return self._write("indexer_keys", indexer_key_states)
@@ -156,8 +169,8 @@ class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc
 class HybridStepLayer(LinearAttentionLayer, StepLayer):  # type: ignore[misc]
     """A layer with keys and values and with recurrent states, at a step."""
 
-    def __init__(self, state: LayerState, place: Place, count: int) -> None:
-        StepLayer.__init__(self, state, place)
+    def __init__(self, state: LayerState, place: Place, count: int, attention: StepAttention | None) -> None:
+        StepLayer.__init__(self, state, place, attention)
         LinearAttentionLayer.__init__(self, number_of_states=max(1, len({number for _, number in state.summaries})))
         _show(self, state, count)
 
@@ -192,7 +205,14 @@ def check_layers(layers: Sequence[object], name: str) -> None:
             )
 
 
-def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: slice, start: int) -> Cache:
+def prompt_cache(
+    layers: Sequence[object],
+    states: Sequence[LayerState],
+    rows: slice,
+    start: int,
+    view: int | None = None,
+    attention: PromptAttention | None = None,
+) -> Cache:
     """The cache for reading prompts into rows; layers that keep nothing stay as they are."""
     made: list[Any] = []
     for layer, state in zip(layers, states, strict=True):
@@ -201,26 +221,38 @@ def prompt_cache(layers: Sequence[object], states: Sequence[LayerState], rows: s
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(type(layer)(number_of_states=layer.number_of_states))
         else:
-            made.append(PromptLayer(state, rows, start) if isinstance(layer, CacheLayerMixin) else layer)
+            keeps = isinstance(layer, CacheLayerMixin)
+            made.append(PromptLayer(state, rows, start, view, attention) if keeps else layer)
     return Cache(layers=made)
 
 
-def pieces_cache(layers: Sequence[object], states: Sequence[LayerState], pieces: Sequence[Pieces]) -> Cache:
+def pieces_cache(
+    layers: Sequence[object], states: Sequence[LayerState], pieces: Sequence[Pieces], attention: PromptAttention | None
+) -> Cache:
     """The cache for reading pieces, which are told for each layer's device; no layer has recurrent states."""
     each = zip(layers, states, pieces, strict=True)
     return Cache(
-        layers=[PiecesLayer(state, on) if isinstance(layer, CacheLayerMixin) else layer for layer, state, on in each]
+        layers=[
+            PiecesLayer(state, on, attention) if isinstance(layer, CacheLayerMixin) else layer
+            for layer, state, on in each
+        ]
     )
 
 
-def step_cache(layers: Sequence[object], states: Sequence[LayerState], places: Sequence[Place], count: int) -> Cache:
+def step_cache(
+    layers: Sequence[object],
+    states: Sequence[LayerState],
+    places: Sequence[Place],
+    count: int,
+    attention: StepAttention | None,
+) -> Cache:
     """The cache for a step of the first `count` rows."""
     made: list[Any] = []
     for layer, state, place in zip(layers, states, places, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
-            made.append(HybridStepLayer(state, place, count))
+            made.append(HybridStepLayer(state, place, count, attention))
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(RecurrentStepLayer(state, count))
         else:
-            made.append(StepLayer(state, place) if isinstance(layer, CacheLayerMixin) else layer)
+            made.append(StepLayer(state, place, attention) if isinstance(layer, CacheLayerMixin) else layer)
     return Cache(layers=made)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gen.attention.plan import whole
+
 if TYPE_CHECKING:
     from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
@@ -14,7 +16,8 @@ class LayerState:
     """What one layer keeps of all rows. Tensors are made at the first prompt, on the device where the layer is.
 
     Attributes:
-        columns: by name, tensors (count, ..., length, width) with an entry for each token of a row.
+        columns: by name, tensors (count, ..., length, width) with an entry for each token of a row, and for those that
+            whole pieces of columns have more.
         summaries: by kind and number, tensors (count, ...) that stand for all tokens of a row: recurrent states.
     """
 
@@ -24,24 +27,30 @@ class LayerState:
         self.summaries: dict[tuple[str, int], Tensor] = {}
         self.kernel_sizes: dict[int, int | None] = {}
 
-    def write_prompt(self, name: str, rows: slice, start: int, states: Tensor) -> Tensor:
-        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' columns so far.
+    def write_prompt(self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None) -> Tensor:
+        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' first columns.
 
         What the rows were before is gone: a NaN of theirs would be a NaN even where the mask gives it no weight.
+
+        Args:
+            view: how many columns are returned; None for those of the prompt and what is before it. Padding for which
+                there is no column is dropped.
         """
         if name not in self.columns:
-            shape = (self.count, *states.shape[1:-2], self.length, states.shape[-1])
+            shape = (self.count, *states.shape[1:-2], whole(self.length), states.shape[-1])
             self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
-        end = start + states.shape[-2]
         kept = self.columns[name][rows]
-        kept[..., start:end, :] = states
+        end = min(start + states.shape[-2], kept.shape[-2])
+        kept[..., start:end, :] = states[..., : end - start, :]
         kept[..., end:, :] = 0
-        return kept[..., :end, :] if start else states
+        if view is None:
+            return kept[..., :end, :] if start else states
+        return kept[..., :view, :]
 
     def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
         """Put the states (n, ..., tokens, width) of pieces into their rows; the rows' columns so far."""
         if name not in self.columns:
-            shape = (self.count, *states.shape[1:-2], self.length, states.shape[-1])
+            shape = (self.count, *states.shape[1:-2], whole(self.length), states.shape[-1])
             self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
         kept = self.columns[name][pieces.rows][..., : pieces.end, :]
         heads = kept.dim() == 4
@@ -81,8 +90,8 @@ class LayerState:
     def grow(self, length: int) -> None:
         """Make room for more columns."""
         for name, columns in self.columns.items():
-            longer = columns.new_zeros((*columns.shape[:-2], length, columns.shape[-1]))
-            longer[..., : self.length, :] = columns
+            longer = columns.new_zeros((*columns.shape[:-2], whole(length), columns.shape[-1]))
+            longer[..., : columns.shape[-2], :] = columns
             self.columns[name] = longer
         self.length = length
 

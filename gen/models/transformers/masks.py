@@ -39,12 +39,14 @@ class Masks:
     Args:
         config: of the decoder.
         flat: whether the model takes a mask (rows, columns) alone, as those with ALiBi do.
+    Attributes:
+        flat: as given, or where the model makes its masks itself.
     Raises:
         ModelError: the config has a kind of layer that is not known.
     """
 
     def __init__(self, config: "PreTrainedConfig", *, flat: bool, dtype: torch.dtype) -> None:
-        self._flat, self._dtype = flat, dtype
+        self.flat, self._dtype = flat, dtype
         windowed = config.model_type not in _WITHOUT_WINDOW
         self._window = getattr(config, "sliding_window", None) if windowed else None
         self._chunk = getattr(config, "attention_chunk_size", None)
@@ -52,7 +54,7 @@ class Masks:
         self._all = FULL
         kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
         if _WITHOUT_TOKENS & kinds.keys() and not {SLIDING, CHUNKED} & kinds.keys():
-            self._flat = True
+            self.flat = True
         elif kinds:
             self._by_name = {}
             for kind in kinds:
@@ -77,7 +79,7 @@ class Masks:
             (rows, 1, tokens, view) of the model's dtype: 0 where a token may look, the lowest number elsewhere; a dict
             of such by kind of layer where the model has several; or (rows, view) bool for a flat one. No host sync.
         """
-        if self._flat:
+        if self.flat:
             return columns <= queries[:, -1:]
         if self._by_name is None:
             return self._numbered(self._seen(self._all, queries, columns))

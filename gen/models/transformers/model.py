@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
     from gen.models.base import Rows
+    from gen.models.transformers.attention import Use
 
     Mask = Tensor | dict[str, Tensor | None] | None
 
@@ -42,6 +43,7 @@ class TransformersModel:
     Attributes:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
+        attention: what use is made of gen's own attention; None where the model lets no other function in.
     """
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -60,6 +62,7 @@ class TransformersModel:
         config = self.decoder_config = model.config.get_text_config(decoder=True)
         # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
+        self.attention = self._own_attention()
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0
         self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
@@ -75,6 +78,17 @@ class TransformersModel:
         """See `gen.models.generation_config.recommended_sampler`; the generation config is read at the first use."""
         vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
         return recommended_sampler(self._inner.generation_config, vocab_size, self.eos_token_ids)
+
+    @property
+    def told_attention(self) -> str:
+        """Whose attention has run, and why."""
+        use = self.attention
+        if use is None:
+            return f"transformers' ({self.decoder_config._attn_implementation})"
+        parts = ["gen's own"] if use.own else []
+        if use.reasons or not use.own:
+            parts.append(f"transformers' ({', '.join(sorted(use.reasons)) or 'not asked'})")
+        return " and ".join(parts)
 
     def takes(self, argument: str) -> bool:
         """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
@@ -148,6 +162,14 @@ class TransformersModel:
         if not self._shares_buffers:
             return nullcontext()
         return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
+
+    def _own_attention(self) -> "Use | None":
+        from gen.models.transformers.attention import Use, install, may_serve
+
+        if self.pads_left or self.takes_flat_masks or not may_serve(self._inner):
+            return None
+        install()
+        return Use()
 
     def _snapshot(self, *, versions: bool) -> Snapshot | None:
         found = Snapshot(self.hf_model, versions=versions)

@@ -70,6 +70,7 @@ def probe_model(model: "TransformersModel") -> None:
                 expected = (_logits_alone if alone else _logits_padded)(model, prompts, continuations)
                 worst = _largest(found, expected)
                 if worst.size <= tolerance:
+                    logger.info("attention of %s: %s", name, model.told_attention)
                     return
     except GenError:
         raise

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gen.attention.plan import Plan, whole
+from gen.attention.prompts import whole_blocks
 from gen.devices import to_device
 from gen.models.base import Inputs
+from gen.models.transformers.attention import PromptAttention, StepAttention
 from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
 from gen.models.transformers.layer_state import LayerState, Pieces, Place
 from gen.models.transformers.masks import Masks
@@ -16,8 +19,10 @@ from gen.models.transformers.wrappers import innermost
 if TYPE_CHECKING:
     from transformers import Cache
 
-    from gen.models.transformers.model import TransformersModel
+    from gen.models.transformers.model import Mask, TransformersModel
 
+# linear layers give a token the same bits in any batch where it has so many rows, or a whole number of times as many
+_WIDTH, _PLACES = 16, 4  # of prompts with their padding, and of the places after which logits are made
 _LOGITS = 2**25  # how many numbers the logits of prompts that are read together may have
 
 
@@ -48,12 +53,16 @@ class TransformersRows:
             for make in (torch.arange, torch.zeros)
         )
         self._position = torch.zeros((count, 1), dtype=torch.int64, device=device)
-        self._all_columns = torch.arange(length, device=device)
+        self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
         self._caches: dict[tuple[int, int], Cache] = {}
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
         self.replayable = not self._spread  # a graph is of one device
+        self._use, self._plan = model.attention, Plan()
+        self._attention = None if self._use is None else StepAttention(self._plan, self._use)
+        self._pads = self._use is not None and not self.whole_prompts
+        self._in_blocks = self._pads and not self._spread and not self._masks.flat and device.type == "cpu"
 
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
@@ -78,14 +87,16 @@ class TransformersRows:
             each = zip(range(first, self.count), pieces, starts, strict=False)
             return torch.cat([self.read(row, [piece], [start], places) for row, piece, start in each])
         model, device, rows = self._model, self._position.device, slice(first, first + len(pieces))
-        token_ids, width = _side_by_side(pieces), max(map(len, pieces))
+        width = max(map(len, pieces))
+        token_ids = _side_by_side(pieces, width)
         begin, end = torch.tensor(starts, device="cpu").unsqueeze(1), max(starts) + width
         columns = to_device(begin + torch.arange(width, device="cpu"), device)
+        attention = PromptAttention(None, self._use) if self._use is not None and any(starts) else None
         if len(set(starts)) == 1:
-            cache = prompt_cache(self._layers, self._states, rows, starts[0])
+            cache = prompt_cache(self._layers, self._states, rows, starts[0], None, attention)
         else:
             placed = {on: Pieces(rows, columns.to(on, non_blocking=True), end) for on in self._column}
-            cache = pieces_cache(self._layers, self._states, [placed[on] for on in self._devices])
+            cache = pieces_cache(self._layers, self._states, [placed[on] for on in self._devices], attention)
         mask = self._masks.of(columns, self._all_columns[:end]) if any(starts) else None
         positions = (model.prompt_inputs(token_ids, 0, {})[0] + begin).clamp(max=model.context_length - 1)
         within = torch.tensor(places, device="cpu").clamp(max=width - 1)
@@ -100,9 +111,16 @@ class TransformersRows:
         self._set_next(rows, torch.tensor([*map(len, pieces)], device="cpu") + begin.squeeze(1))
         return logits
 
+    def look_at(self, lengths: Sequence[int]) -> None:
+        """See `gen.models.base.LooksByRow.look_at`; on CUDA all rows look at all columns of a step."""
+        if not lengths or self._position.device.type != "cpu":
+            self._plan.look_at_all()
+        elif self._attention is not None and (keys := self._states[0].columns.get("keys")) is not None:
+            self._plan.look(lengths, keys[0, ..., 0, :].numel())
+
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
-        count = len(token_ids)
+        count, view = len(token_ids), min(whole(view), len(self._all_columns))
         device = self._position.device
         column, position = self._column[device][:count], self._position[:count]
         mask = self._masks.of(column.unsqueeze(1), self._all_columns[:view])
@@ -134,7 +152,7 @@ class TransformersRows:
         for state in self._states:
             state.grow(length)
         self.length = length
-        self._all_columns = torch.arange(length, device=self._position.device)
+        self._all_columns = torch.arange(whole(length), device=self._position.device)
         self._caches.clear()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
@@ -170,7 +188,9 @@ class TransformersRows:
             lengths = {len(prompts[first])}
             while last < len(prompts) and not inputs[first] and not inputs[last]:
                 lengths.add(len(prompts[last]))
-                places = len(self._kept(lengths)) if self._model.takes("logits_to_keep") else max(lengths)
+                places = (
+                    len(self._kept(lengths, last + 1 - first)) if self._model.takes("logits_to_keep") else max(lengths)
+                )
                 too_many = (last + 1 - first) * places * self._model.vocab_size > _LOGITS
                 if too_many or (self.whole_prompts and len(lengths) > 1):
                     break
@@ -186,22 +206,30 @@ class TransformersRows:
         """
         model, device = self._model, self._position.device
         lengths = [len(prompt) for prompt in prompts]
-        width = max(lengths)
-        token_ids = _side_by_side(prompts)
+        pads = self._pads and not inputs
+        width = -(-max(lengths) // _WIDTH) * _WIDTH if pads else max(lengths)
+        token_ids = _side_by_side(prompts, width)
         positions, placed = model.prompt_inputs(token_ids, start, inputs)
-        mask = None
-        if start:
-            queries = torch.arange(start, start + width, device=device).expand(len(prompts), -1)
-            mask = self._masks.of(queries, self._all_columns[: start + width])
-        kept = self._kept(lengths)
+        if pads:
+            positions = positions.clamp(max=model.context_length - 1)
+        mask: Mask = None
+        view = attention = None
+        if pads and self._in_blocks:
+            view = min(whole_blocks(start + width), len(self._all_columns))
+        if view is not None or start:
+            queries = torch.arange(start, start + width, device=device).unsqueeze(0)
+            seen = self._all_columns[: start + width if view is None else view]
+            mask = _for_each(len(prompts), self._masks.of(queries, seen))
+            attention = None if self._use is None else PromptAttention(start, self._use)
+        kept = self._kept(lengths, len(prompts), width)
         keep: int | Tensor = len(kept)
-        if len(kept) > 1 and not self._spread:
+        if not self._spread and (len(kept) > 1 or width > kept[-1]):
             keep = to_device(torch.tensor(kept, device="cpu") - 1, device)
-        cache = prompt_cache(self._layers, self._states, rows, start)
+        cache = prompt_cache(self._layers, self._states, rows, start, view, attention)
         every = model.forward_all(
             to_device(token_ids, device), to_device(positions, device), mask, cache, placed, logits_to_keep=keep
         )
-        cut = every.shape[1] == len(kept)
+        cut = model.takes("logits_to_keep") and every.shape[1] == len(kept)
         places = torch.tensor([kept.index(n) if cut else n - 1 for n in lengths], device="cpu")
         logits = every.gather(1, to_device(places, every.device).view(-1, 1, 1).expand(-1, 1, every.shape[2])).squeeze(
             1
@@ -221,29 +249,40 @@ class TransformersRows:
         highest = positions.clamp(max=self._model.context_length - 1)
         self._position[rows] = to_device(highest, self._position.device)
 
-    def _kept(self, lengths: Collection[int]) -> Sequence[int]:
-        """The tokens, counted from 1, after which logits are made for prompts of these lengths.
+    def _kept(self, lengths: Collection[int], count: int, width: int = 0) -> Sequence[int]:
+        """The tokens, counted from 1, after which logits are made for so many prompts of these lengths.
 
         A model that is spread is told how many of the last ones, not which: it may need that tensor anywhere.
         """
-        return range(min(lengths), max(lengths) + 1) if self._spread else sorted(set(lengths))
+        if self._spread:
+            return range(min(lengths), max(*lengths, width) + 1)
+        kept = sorted(set(lengths))
+        while self._pads and count * len(kept) % _PLACES:
+            kept.append(kept[-1])
+        return kept
 
     def _cache(self, count: int, view: int) -> "Cache":
         """The cache of a step; made once for each shape."""
         cache = self._caches.get((count, view))
         if cache is None:
             places = {on: Place(self._row[on][:count], self._column[on][:count], view) for on in self._column}
-            cache = step_cache(self._layers, self._states, [places[on] for on in self._devices], count)
+            cache = step_cache(self._layers, self._states, [places[on] for on in self._devices], count, self._attention)
             self._caches[count, view] = cache
         return cache
+
+
+def _for_each(count: int, mask: "Mask") -> "Mask":
+    """The mask of one row, or such masks by kind of layer, for so many; nothing is copied."""
+    if isinstance(mask, dict):
+        return {kind: None if one is None else one.expand(count, -1, -1, -1) for kind, one in mask.items()}
+    return mask if mask is None else mask.expand(count, *[-1] * (mask.dim() - 1))
 
 
 def _slice(rows: range) -> slice:
     return slice(rows.start, rows.stop, rows.step)
 
 
-def _side_by_side(prompts: Sequence[Sequence[int]]) -> Tensor:
+def _side_by_side(prompts: Sequence[Sequence[int]], width: int) -> Tensor:
     """(n, width), int64, on the CPU; padded with a token of its own: no other one's NaN gets into a prompt's row."""
-    width = max(map(len, prompts))
     padded = [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts]
     return torch.tensor(padded, dtype=torch.int64, device="cpu")

@@ -1,0 +1,49 @@
+"""Attention of a step: a row's new tokens look at its own columns, and its keys are read once for all query heads.
+
+Example: 4 query heads over 2 key heads. Heads 0 and 1 ask the keys of key head 0, so that their queries lie side by
+side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, width). Nothing of the keys is copied.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
+
+from gen.attention.plan import Plan
+
+
+def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan: Plan, scale: float | None) -> Tensor:
+    """What each row's tokens find in its columns, `softmax(query @ keys * scale + mask) @ values`.
+
+    A recording keeps this as one call with the plan as it is at that time, whatever its numbers were before.
+
+    Args:
+        query: (n, heads, tokens, width), of the rows' new tokens; floating, any device.
+        keys: (n, key_heads, view, width); `heads` is a multiple of `key_heads`.
+        values: (n, key_heads, view, value_width).
+        mask: (n, 1, tokens, view), numbers to add, of the query's dtype; what a row does not look at is hidden there.
+        plan: how far each row looks.
+        scale: None is `width ** -0.5`.
+    Returns:
+        (n, tokens, heads, value_width), contiguous. Host sync: none.
+    """
+    if has_torch_function((query,)):
+        made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale)
+        return made
+    count, heads, tokens, width = query.shape
+    key_heads = keys.shape[1]
+    packed = query.reshape(count, key_heads, -1, width)
+    if tokens > 1 and heads > key_heads:
+        mask = mask.repeat(1, 1, heads // key_heads, 1)
+    parts = [
+        functional.scaled_dot_product_attention(
+            packed[first:end],
+            keys[first:end, :, :view],
+            values[first:end, :, :view],
+            attn_mask=mask[first:end, ..., :view],
+            scale=scale,
+        )
+        for first, end, view in plan.runs or ((0, count, keys.shape[2]),)
+    ]
+    found = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()

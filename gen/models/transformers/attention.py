@@ -1,0 +1,127 @@
+"""Gen's own attention inside of a transformers model, for the keys that gen's own cache gives, and for no others.
+
+The cache marks the keys that it gives with how they are attended to. The function that transformers has registered as
+"sdpa" is wrapped once, so that marked keys are attended to in that way, and all others as ever: a model's own forward,
+in any thread, gets the same bits from the same function, and its config stays as it is.
+
+This module imports transformers: import it only where a transformers model is at hand.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+from gen.attention.plan import Plan
+from gen.attention.prompts import attend_blocks, attend_groups
+from gen.attention.steps import attend_rows
+
+_NAME, _MARK = "sdpa", "gen_attention"
+
+
+class Attention(Protocol):
+    """How marked keys are attended to; see `attend_rows` for the arguments."""
+
+    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor: ...
+
+
+class Use:
+    """What a model's attention has been, while it was watched.
+
+    Attributes:
+        own: how often gen's own attention ran.
+        reasons: why it was transformers' at other times.
+    """
+
+    def __init__(self) -> None:
+        self.own = 0
+        self.reasons: set[str] = set()
+
+
+class StepAttention:
+    """Of a step: each row looks at its own columns."""
+
+    def __init__(self, plan: Plan, use: Use) -> None:
+        self.plan, self.use = plan, use
+
+    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+        return attend_rows(query, keys, values, mask, self.plan, scale)
+
+
+class PromptAttention:
+    """Of prompts; on a CPU in blocks, where the first token of all has the column `start`."""
+
+    def __init__(self, start: int | None, use: Use) -> None:
+        self.start, self.use = start, use
+
+    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+        if self.start is not None and query.device.type == "cpu":
+            return attend_blocks(query, keys, values, mask, self.start, scale)
+        return attend_groups(query, keys, values, mask, scale)
+
+
+def mark(keys: Tensor, attention: "StepAttention | PromptAttention | None") -> Tensor:
+    """Keys that the cache gives, with how they are attended to; None leaves that to transformers."""
+    if attention is not None:
+        setattr(keys, _MARK, attention)
+    return keys
+
+
+def may_serve(model: Any) -> bool:
+    """Whether a model lets the function run that transformers has registered, as far as its class and config say."""
+    text = model.config.get_text_config(decoder=True)
+    return bool(getattr(model, "_supports_attention_backend", False)) and text._attn_implementation == _NAME
+
+
+def install() -> None:
+    """Let transformers' "sdpa" look for marked keys; does nothing where it does so already."""
+    theirs = ALL_ATTENTION_FUNCTIONS[_NAME]
+    if not isinstance(theirs, _Sdpa):
+        AttentionInterface.register(_NAME, _Sdpa(theirs))
+
+
+class _Sdpa:
+    """transformers' function, but for marked keys."""
+
+    def __init__(self, theirs: Any) -> None:
+        self.theirs = theirs
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        attention = None if torch.compiler.is_compiling() else getattr(key, _MARK, None)
+        if attention is not None and (reason := _refused(query, key, attention_mask, dropout, options)):
+            attention.use.reasons.add(reason)
+            attention = None
+        if attention is None or attention_mask is None:
+            made: tuple[Tensor, Tensor | None] = self.theirs(
+                module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+            )
+            return made
+        attention.use.own += 1
+        return attention(query, key, value, attention_mask, scaling), None
+
+
+def _refused(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, options: dict[str, Any]) -> str:
+    """Why these arguments are left to transformers; empty if they are not."""
+    if mask is None:
+        return "no mask"
+    for name in ("softcap", "position_bias", "s_aux", "cache"):
+        if options.get(name) is not None:
+            return name
+    if dropout:
+        return "dropout"
+    if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2:] != (query.shape[2], key.shape[2]):
+        return f"a mask {tuple(mask.shape)}"
+    if mask.dtype != query.dtype or query.dtype != key.dtype:
+        return "several dtypes"
+    return "other heads" if query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3] else ""
