@@ -10,6 +10,7 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
+from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
 from gen.loop.results.ring import Ring, Ticket
@@ -253,8 +254,15 @@ class RowSet:
         if history.wanted:
             token_ids, lengths = history.seen(here, view)
             for stage in self.stages:
-                if stage.key() is not None:
-                    logits = stage(logits, here, token_ids, lengths, generated)
+                if stage.key() is None:
+                    continue
+                given = logits, here, token_ids, lengths, generated
+                anew = next((one for one in self._run_functions if one is stage and one.anew), None)
+                if anew is None:
+                    logits = stage(*given)
+                else:
+                    logits = torch.empty_like(logits, dtype=torch.float32)
+                    aside(anew.write, logits, *given, results=(logits,))
         ancestors = self.search.choose(logits, here, self._keys.next(here, generated), generated)
         chosen = self.search.results[0][here]
         if seen is not None:

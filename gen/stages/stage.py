@@ -42,7 +42,19 @@ class Stage(Protocol):
 
 @runtime_checkable
 class RunsFunctions(Stage, Protocol):
-    """A stage that runs what requests have brought along, for as long as one of them goes on."""
+    """A stage that runs what requests have brought along, for as long as one of them goes on.
+
+    Attributes:
+        anew: whether it does so at every step: no recording has it in it.
+    """
+
+    @property
+    def anew(self) -> bool: ...
+
+    def write(
+        self, changed: Tensor, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor
+    ) -> None:
+        """As a call, but that the changed logits are written to `changed`, (n, vocab) float32."""
 
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
         """These rows, of these requests, alone go on: what the others asked for is not done any more."""

@@ -23,10 +23,14 @@ class UserProcessors:
     Transformers' own get input_ids (1, length) int64, the tokens of one row, and its scores (1, vocab) float32; they
     are called for the rows of their requests alone. The host counts the lengths, so that it waits for nothing.
 
+    They are called at every step, between recorded parts of it, unless each of them has an attribute `replayable` that
+    is True. Then they are recorded with the step: only the torch calls that they make are made again.
+
     Attributes:
-        replayable: see `gen.stages.stage.Follower`; a row's length is no number that a recorded step knows.
         failing: the functions of the list that was being run when a step failed; empty where none was.
     """
+
+    replayable = True  # but for the functions, which run anew
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -34,7 +38,7 @@ class UserProcessors:
         self._version = 0
         self.failing: Sequence[LogitsProcessor] = ()
         self._asked: list[tuple[int, ...]] = [()] * count  # by row
-        self._lengths = [0] * count  # of each row's tokens; where it is asked for, it is right
+        self._lengths = [0] * count  # of each row's tokens, less one before `prepare`; right where it is asked for
         self.begin()
 
     def begin(self) -> None:
@@ -45,14 +49,16 @@ class UserProcessors:
 
     def key(self) -> Hashable:
         """See `gen.stages.stage.Stage.key`."""
-        return (self._version, self._somewhere, *self._lists) if self._lists else None
+        if not self._lists:
+            return None
+        return "functions" if self.anew else (self._version, self._somewhere, *self._lists)
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
         """See `gen.stages.stage.Stage.admit`."""
         each = (rows.stop - rows.start) // len(requests)
         asked = [_ids(request) for request in requests]
         self._asked[rows] = [ids for ids in asked for _ in range(each)]
-        self._lengths[rows] = [len(read) for read in tokens for _ in range(each)]
+        self._lengths[rows] = [len(read) - 1 for read in tokens for _ in range(each)]
         known = set(self._lists)
         for ids, request in zip(asked, requests, strict=True):
             if ids and ids not in self._lists:
@@ -111,17 +117,24 @@ class UserProcessors:
         return torch.cat(changed)
 
     @property
-    def replayable(self) -> bool:
-        """See `gen.stages.stage.Follower`."""
-        return not any(takes_one_row(one) for processors, _ in self._lists.values() for one in processors)
+    def anew(self) -> bool:
+        """See `gen.stages.stage.RunsFunctions`; a row's length is no number that a recorded step knows."""
+        functions = [one for processors, _ in self._lists.values() for one in processors]
+        return not all(getattr(one, "replayable", False) is True and not takes_one_row(one) for one in functions)
+
+    def write(
+        self, changed: Tensor, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor
+    ) -> None:
+        """See `gen.stages.stage.RunsFunctions`. Host sync: what the functions do."""
+        changed.copy_(self(logits, here, history, lengths, generated))
 
     def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower.prepare`."""
-
-    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.stages.stage.Follower.chosen`; rows that go on from one another have equally many tokens."""
+        """See `gen.stages.stage.Follower.prepare`; rows that go on from one another have equally many tokens."""
         for row in range(self._count)[here]:
             self._lengths[row] += 1
+
+    def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
+        """See `gen.stages.stage.Follower.chosen`."""
 
     def move(self, source: int, target: int) -> None:
         """See `gen.stages.stage.Follower.move`."""

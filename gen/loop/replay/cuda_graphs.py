@@ -8,11 +8,14 @@ outside of the graph, on another stream.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import RLock
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from gen.loop.replay.asides import aside, heard
 from gen.loop.replay.observing import CannotReplay
 
 _ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
@@ -22,18 +25,26 @@ class Graph:
     """A captured step; calling it launches the step on the current stream. Host sync: none.
 
     Args:
-        graph: it was captured in.
+        parts: replays of the graphs that it was captured in, with what runs between them.
+        graph: one of those graphs.
         rests_on: what the graph reads and writes, which must not be freed before it.
 
     Attributes:
         nbytes: by how much its capture has made the memory larger that graphs of its pool compute in.
     """
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, rests_on: Sequence[object], nbytes: int) -> None:
-        self.graph, self._rests_on, self.nbytes = graph, rests_on, nbytes
+    def __init__(
+        self,
+        parts: Sequence[Callable[[], None]],
+        graph: torch.cuda.CUDAGraph,
+        rests_on: Sequence[object],
+        nbytes: int,
+    ) -> None:
+        self._parts, self.graph, self._rests_on, self.nbytes = parts, graph, rests_on, nbytes
 
     def __call__(self) -> None:
-        self.graph.replay()
+        for part in self._parts:
+            part()
 
 
 def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterable[object]) -> Graph:
@@ -60,16 +71,15 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
 
 
 def _captured(step: Callable[[], None], rests_on: Sequence[object], pool: Any) -> Graph:
-    graph = torch.cuda.CUDAGraph()
     before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    capture = _Capture(pool)
     try:
-        with _ONE_AT_A_TIME:
-            with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # others may do what they want
+        with _ONE_AT_A_TIME, heard(capture.hear):
+            capture.begin()
             try:
                 step()
             finally:
-                graph.capture_end()
+                capture.end()
     except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
         _give_up(pool)
         reason = error.__context__ or error  # that of the step, not what ending a broken capture says
@@ -77,7 +87,36 @@ def _captured(step: Callable[[], None], rests_on: Sequence[object], pool: Any) -
             raise reason from None
         raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
     after = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
-    return Graph(graph, rests_on, max(0, *(late - early for early, late in zip(before, after, strict=True))))
+    nbytes = max(0, *(late - early for early, late in zip(before, after, strict=True)))
+    return Graph(capture.parts, capture.graph, rests_on, nbytes)
+
+
+class _Capture:
+    """A step's graphs: one, or several where users' functions run between them.
+
+    Attributes:
+        graph: the last one.
+        parts: replays, and what runs between them.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.parts: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
+            self.graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")  # others may do what they want
+
+    def end(self) -> None:
+        self.graph.capture_end()
+        self.parts.append(self.graph.replay)
+
+    def hear(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+        """A user's function would run here: it will, at each replay, on the same tensors."""
+        self.end()
+        self.parts.append(partial(aside, function, *args, results=results))
+        self.begin()
 
 
 def _give_up(pool: Any) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gen.loop.replay.asides import aside, heard
+
 T = TypeVar("T")
 
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -53,7 +55,17 @@ def observe(step: Callable[[], T]) -> tuple[T, list[Call]]:
     """
     dispatched = _Dispatched()
     functions = _Functions(dispatched)
-    with dispatched, functions:
+
+    def hear(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+        functions.paused = dispatched.paused = True
+        try:
+            before(function, args, results)
+        finally:
+            functions.paused = dispatched.paused = False
+        given = tensors_in(*args, *results)
+        functions.calls.append(Call(aside, (function, *args), {"results": results}, None, given, [], writes=True))
+
+    with heard(hear) as before, dispatched, functions:
         result = step()
     return result, functions.calls
 
@@ -64,12 +76,15 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.inside = 0  # how many torch functions are under way
+        self.paused = False  # whether what runs is no part of a recording
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and telling dynamo so costs as much as an operation
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return op(*args, **(kwargs or {}))
         doubt = _doubt(op)
         if doubt is not None and (reason := doubt(op._schema.name, args, kwargs or {})):
             raise CannotReplay(f"{reason}: {op._schema.name}")
@@ -117,10 +132,13 @@ class _Functions(TorchFunctionMode):
     def __init__(self, dispatched: _Dispatched) -> None:
         super().__init__()
         self.calls: list[Call] = []
+        self.paused = False
         self._dispatched = dispatched
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _READING or func == _ARRAY or (name in _ADDRESSES and _asker() not in _MAY_ASK):
             raise CannotReplay(f"it reads on the host: {name}")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gen.isolation import settings_of_the_process
 from gen.loop.memory import free_bytes
+from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
@@ -95,7 +96,8 @@ class Steps:
         if recording is not None:
             recording()
         elif keeps and self._is_worth_it(key) and self._has_room(count, view):
-            self._run_and_keep(count, view, key)
+            with heard(Once()):
+                self._run_and_keep(count, view, key)
         else:
             rows.step(count, view)()
 
@@ -168,9 +170,10 @@ class Steps:
         """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
         rows = self._rows
         rehearsal = rows.rehearsal(rows.count, rows.length)
-        rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
-        restore()
-        seen = self._recorded(rehearsal, restore, before)
+        with heard(leave_out):
+            rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
+            restore()
+            seen = self._recorded(rehearsal, restore, before)
         restore()
         graph = capture(rows.step(rows.count, rows.length), seen.constants, ())
         rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph

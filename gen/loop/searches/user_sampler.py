@@ -8,18 +8,24 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
+from gen.loop.replay.asides import aside
 from gen.loop.results.texts import Completion, Text
 from gen.requests.request import Request
+from gen.samplers import MultinomialSampler
 from gen.samplers.base import Sampler, check_sampled
 
 
 class UserSampling:
     """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if it is a row of
     the same request; else from itself, and the host raises when it sees that.
+
+    The sampler is called at every step, between recorded parts of it, unless it has an attribute `replayable` that is
+    True, or is one of gen's own: then it is recorded with the step.
     """
 
     def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
         self._sampler = sampler
+        self._replayable = type(sampler) is MultinomialSampler or getattr(sampler, "replayable", False) is True
         self.reorders = sampler.samples > 1
         self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
@@ -45,18 +51,27 @@ class UserSampling:
 
     def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
         """See `gen.loop.searches.search.Search.choose`. Host sync: what the sampler does."""
+        followed = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        if self._replayable:
+            self._sample(logits, here, keys, followed)
+        else:
+            results = (*(result[here] for result in self.tensors()), followed)
+            aside(self._sample, logits, here, keys, followed, results=results)
+        return followed if self.reorders else None
+
+    def _sample(self, logits: Tensor, here: slice, keys: Tensor, followed: Tensor) -> None:
+        """Let the sampler choose, and write down what it has chosen, and which rows it has `followed`."""
         before = self._weights[here]
         sampled = self._sampler.step(logits, before.clone(), keys)  # which it may change in place
         check_sampled(self._sampler, sampled, logits)
         token_ids, ancestors, weights = sampled
         rows = torch.arange(len(logits), device=logits.device)
         samples = self._sampler.samples
-        followed = torch.where(ancestors // samples == rows // samples, ancestors, rows)
+        followed.copy_(torch.where(ancestors // samples == rows // samples, ancestors, rows))
         self._token_ids[here] = token_ids
         self._ancestors[here] = ancestors - rows
         self._logprobs[here] = weights - before.index_select(0, followed)
         self._weights[here] = weights
-        return followed if self.reorders else None
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.searches.search.Search.tensors`."""

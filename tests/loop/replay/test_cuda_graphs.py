@@ -317,22 +317,58 @@ def test_a_step_with_a_graph_allocates_nothing() -> None:
 
 
 class Drawing(MultinomialSampler):
-    """A sampler that draws from torch's generator."""
+    """A sampler that draws from torch's generator, and says wrongly that it may be replayed."""
+
+    replayable = True
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         token_ids, ancestors, logprobs = super().step(logits, weights, keys)
         return token_ids, ancestors, logprobs + 0 * torch.rand_like(logprobs)
 
 
-def reads(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    return logits * (2.0 if float(logits[0, 0]) > 1e9 else 1.0)
+class Reads:
+    """A processor that reads on the host, which is refused where it says that it may be replayed."""
+
+    def __init__(self, *, replayable: bool) -> None:
+        self.replayable, self.runs = replayable, 0
+
+    def __call__(self, token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        self.runs += 1
+        return logits * (2.0 + self.runs % 3 if float(logits[0, 0]) < 1e9 else 1.0)
+
+
+class Picking:
+    """Draws as gen does with a temperature that changes, and says nothing of replays."""
+
+    samples, penalties = 1, None
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        self.runs += 1
+        return gen.samplers.multinomial(temperature=0.5 + self.runs % 2).step(logits, weights, keys)
+
+
+def test_users_functions_run_between_the_graphs_of_a_step(captures: list[tuple[int, int]], gpu: torch.device) -> None:
+    model = adapter(gpu)
+    runs, texts = [], []
+    for cuda_graph in (False, True, True):
+        reads, picks = Reads(replayable=False), Picking()
+        sampler = gen.samplers.multinomial(**PENALTIES)
+        processed = tokens(model, sampler, 30, logits_processors=[reads], cuda_graph=cuda_graph)
+        texts.append((processed, tokens(model, picks, 30, cuda_graph=cuda_graph)))
+        runs.append((reads.runs, picks.runs))
+    assert runs == [runs[0]] * 3 and runs[0][0] >= 30
+    assert texts == [texts[0]] * 3
+    assert {(3, 32), (3, 64)} <= set(captures)
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"sampler": Drawing()}, "it draws random numbers of torch's"),
-        ({"logits_processors": [reads]}, "it reads on the host"),
+        ({"logits_processors": [Reads(replayable=True)]}, "it reads on the host"),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

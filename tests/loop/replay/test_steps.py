@@ -78,7 +78,9 @@ def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) ->
 
 
 class Counting:
-    """A processor that counts its runs on the host where it is shown more than 32 columns."""
+    """Says that it may be replayed, and counts its runs on the host where it is shown more than 32 columns."""
+
+    replayable = True
 
     def __init__(self, how: str) -> None:
         self.how, self.runs, self.table = how, 0, torch.zeros(500, 259)
@@ -149,3 +151,67 @@ def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
     plain = steps(False)
     assert any(parents != [0, 1, 2, 3] * 2 for _, _, parents, *_ in plain)
     assert repr(steps(True)) == repr(plain)
+
+
+class Noted:
+    """Greedy after a bias that changes, as a processor or a sampler; writes down how many tokens there were."""
+
+    samples, penalties = 1, None
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.lengths: list[int] = []
+        self.most = most
+
+    def _bias(self, logits: Tensor) -> Tensor:
+        if len(self.lengths) > self.most:
+            raise TimeoutError("it took too long")
+        return logits + torch.arange(logits.shape[1]).roll(3 * len(self.lengths)) * 0.02
+
+    def __call__(self, token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+        self.lengths.append(int(lengths[0]))
+        return self._bias(logits)
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
+        self.lengths.append(len(self.lengths) + 4)
+        return gen.samplers.greedy().step(self._bias(logits), weights, keys)
+
+
+class NotedScores(Noted):
+    """As transformers' processors."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        self.lengths.append(input_ids.shape[1])
+        return self._bias(scores)
+
+
+def noted(model: TransformersModel, how: str, replay: bool, most: int = 10**9) -> tuple[Noted, list[int]]:
+    functions = NotedScores(most) if how == "scores" else Noted(most)
+    options: dict[str, Any] = {"replay": replay, "max_new_tokens": 60, "eos_token_id": [], "details": True}
+    options["sampler"] = functions if how == "sampler" else gen.samplers.greedy()
+    if how == "beams":
+        options["sampler"] = gen.samplers.beam_search(2)
+    made: Any = gen.generate(model, FOUR, logits_processors=[] if how == "sampler" else [functions], **options)
+    return functions, made.token_ids
+
+
+@pytest.mark.parametrize("how", ["processor", "scores", "sampler", "beams"])
+def test_users_functions_run_once_at_every_step_beside_its_recording(model: TransformersModel, how: str) -> None:
+    for _ in range(2):
+        (eager, expected), (replayed, found) = (noted(model, how, replay) for replay in (False, True))
+        assert found == expected
+        assert replayed.lengths == eager.lengths == [*range(4, 64)]
+    assert shapes(model) == {(2 if how == "beams" else 1, view) for view in (32, 64)}
+
+
+@pytest.mark.parametrize("how", ["processor", "scores", "sampler"])
+def test_what_a_users_function_raises_at_a_recorded_step_is_raised(model: TransformersModel, how: str) -> None:
+    noted(model, how, True)
+    for most in (20, 40, 59):
+        with pytest.raises(TimeoutError, match="it took too long"):
+            noted(model, how, True, most)
+
+
+def test_recordings_serve_other_functions_of_a_users(model: TransformersModel, twice: list[bool]) -> None:
+    for _ in range(20):
+        noted(model, "processor", True)
+    assert len(twice) == 2

@@ -1,0 +1,68 @@
+"""What a step does beside its recording: users' functions, which run at every step, between recorded parts of it.
+
+Example: a step computes logits, lets a user's function change them, and draws. Its recording computes logits, runs the
+function anew, as it is by then, and draws.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import local
+from typing import Any
+
+from torch import Tensor
+
+Hearer = Callable[[Callable[..., object], Sequence[object], Sequence[Tensor]], None]
+
+
+class _Current(local):
+    hearer: Hearer | None = None  # of the thread
+
+
+_current = _Current()
+
+
+def aside(function: Callable[..., object], *args: object, results: Sequence[Tensor]) -> None:
+    """Run a function as a part of a step that is never recorded: it runs whenever the step does, replayed or not.
+
+    Args:
+        function: what it gives to the rest of the step it writes into `results`. Equal for equal steps.
+        results: tensors among its arguments, or kept by it.
+    """
+    run(function, args, results) if _current.hearer is None else _current.hearer(function, args, results)
+
+
+def run(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+    """Do what is asked for, and nothing else."""
+    function(*args)
+
+
+def leave_out(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+    """Instead of the function: zeros."""
+    for result in results:
+        result.zero_()
+
+
+@contextmanager
+def heard(hearer: Hearer) -> Iterator[Hearer]:
+    """In the block, `hearer` is told of this thread's asides, and does what is to be done; who was told before."""
+    before = _current.hearer
+    _current.hearer = hearer
+    try:
+        yield before or run
+    finally:
+        _current.hearer = before
+
+
+class Once:
+    """Runs each function once, and gives the same results again afterwards: while one step runs more than once."""
+
+    def __init__(self) -> None:
+        self._given: dict[Any, list[Tensor]] = {}
+
+    def __call__(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
+        if function not in self._given:
+            function(*args)
+            self._given[function] = [result.clone() for result in results]
+        else:
+            for result, given in zip(results, self._given[function], strict=True):
+                result.copy_(given)
