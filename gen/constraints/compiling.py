@@ -109,7 +109,9 @@ def _made(plan: Tree, vocabulary: Vocabulary) -> Constraint:
             automaton = TokenAutomaton(made.table(), vocabulary)
         except Empty as error:
             raise ConstraintError(f"no text meets the output type: {error}") from error
-        except (Unsupported, TooLarge) as error:
+        except Unsupported as error:
+            raise ConstraintError(str(error)) from error
+        except TooLarge as error:
             reason = str(error)
         else:
             return Constraint(
@@ -124,8 +126,10 @@ def _made(plan: Tree, vocabulary: Vocabulary) -> Constraint:
             )
     try:
         grammar = Grammar(made.grammar(), vocabulary)
+    except Empty as error:
+        raise ConstraintError(f"no text meets the output type: {error}") from error
     except ConstraintError as error:
-        same = made.table is None or str(error) == reason  # of what is no pattern at all, and no grammar
+        same = made.table is None or str(error) == reason
         raise ConstraintError(str(error) if same else f"{reason}; nor can the host engine: {error}") from error
     return Constraint(
         engine="host",

@@ -17,10 +17,13 @@ SCRIPT = textwrap.dedent(
     import json, resource, sys, time
     from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
     from gen.constraints.automata.regexes import choice_table, regex_table
-    from gen.constraints.schema import closed_schema, schema_table
+    from gen.constraints.schema import schema_grammar, schema_table
 
     def schema(value):
         return lambda: schema_table(value, closed=True, whitespace="line")
+
+    def grammar(value):
+        return lambda: schema_grammar(value, closed=True, whitespace="line")
 
     def chain(word, levels):
         inner = {f"d{n}": {word: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
@@ -69,8 +72,12 @@ SCRIPT = textwrap.dedent(
         "a pattern that backtracks": schema({"type": "string", "pattern": "^(a+)+$", "enum": ["a" * 40 + "b"]}),
         "multipleOf 999983": schema({"type": "integer", "multipleOf": 999983}),
         "a hundred patterns": schema({"allOf": [{"pattern": f".{{{n}}}a.*b{{{n}}}"} for n in range(100)]}),
-        "40 levels closed": lambda: closed_schema(chain("anyOf", 40)),
-        "40 levels of doubled allOf closed": lambda: closed_schema(chain("allOf", 40)),
+        "a grammar of 40 levels of doubled allOf": grammar(chain("allOf", 40)),
+        "a grammar of 40 levels of references": grammar(pairs(40)),
+        "a grammar of 200 alternatives": grammar(some_of(200)),
+        "a grammar of 1000 optional properties": grammar({"properties": {f"p{n}": {} for n in range(1000)}}),
+        "a grammar of 100000 items": grammar({"type": "array", "items": {"type": "integer"}, "maxItems": 100000}),
+        "a grammar of an enum of 50000": grammar({"enum": [f"value {n * 7919}" for n in range(50000)]}),
     }
     for name, make in cases.items():
         before = time.process_time()

@@ -1,16 +1,21 @@
-"""Grammars for llguidance: full matches of Python's own engine, JSON that jsonschema takes, and what is refused."""
+"""Grammars for llguidance: the texts of the automaton, JSON that jsonschema takes, and what is refused."""
 
 import json
-import re
+import random
 from typing import Any
 
 import jsonschema
 import pytest
 
 from gen.constraints import grammars
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
+from gen.constraints.automata.regexes import regex_table
 from gen.constraints.host_engine import Grammar
+from gen.constraints.schema import Whitespace, schema_table, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
+from tests.constraints.schema.random_schemas import random_schema, random_value
+from tests.constraints.walks import random_texts
 
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b"", b"ab", b'": ', b"true"])
 TEXTS = [
@@ -66,6 +71,9 @@ PATTERNS = [
     "é|😀",
     r"a\Z",
     r"\Aab",
+    "(?i)[a-k]",
+    "(?s:.)",
+    "^(?:a|bc)$",
 ]
 
 
@@ -73,25 +81,29 @@ def accepts(grammar: str, text: str) -> bool:
     return Grammar(grammar, VOCABULARY).accepts(text)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_means_what_it_means_to_python(pattern: str) -> None:
-    grammar = grammars.of_regex(pattern)
+@pytest.mark.parametrize("pattern", [*PATTERNS, "(?=a)[ab]+", "(?!ab)..", r"(?=.*\d$)\w+"])
+def test_a_pattern_means_what_it_means_to_the_automaton(pattern: str) -> None:
+    grammar, table = Grammar(grammars.of_regex(pattern), VOCABULARY), regex_table(pattern)
     for text in TEXTS:
-        assert accepts(grammar, text) == bool(re.fullmatch(pattern, text, re.ASCII)), text
+        assert grammar.accepts(text) == table.accepts(text.encode()), text
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_the_pattern_of_a_schema_matches_anywhere(pattern: str) -> None:
-    grammar = grammars.of_text({"type": "string", "pattern": pattern})
-    for text in TEXTS:
-        if not text.endswith("\n"):  # before which $ matches in Python, and not in JSON Schema
-            assert accepts(grammar, text) == bool(re.search(pattern, text, re.ASCII)), text
+@pytest.mark.parametrize("pattern", [*PATTERNS, "^(?!.*ab)[a-z]*", "^a|b$", "(?:^a|\\d)"])
+def test_the_pattern_of_a_schema_matches_anywhere_in_strings_with_and_without_quotes(pattern: str) -> None:
+    for schema in ({"type": "string", "pattern": pattern}, {"type": "string", "not": {"pattern": pattern}}):
+        try:
+            table = string_table(schema)
+        except Empty:
+            continue
+        bare = Grammar(grammars.of_text(schema), VOCABULARY)
+        quoted = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
+        for text in TEXTS:
+            expected = table.accepts(text.encode())
+            assert bare.accepts(text) == quoted.accepts(json.dumps(text, ensure_ascii=False)) == expected, text
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"\b", "a^b", "a$b", "(^a|b)", r"(a)\1", "(?=a)a", "(?i)a", "(?i:a)", "a(?<!b)", "[", "a++", "\\ud800"]
-)
-def test_what_llguidance_reads_otherwise_is_refused(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", [r"\ba", "a^b", "a$b", r"(a)\1", "a(?=b)", "a(?<!b)", "[", "a++", "(?m)^a$"])
+def test_what_rust_cannot_say_is_refused(pattern: str) -> None:
     with pytest.raises(ConstraintError):
         grammars.of_regex(pattern)
 
@@ -119,12 +131,43 @@ def test_a_choice_may_have_many_options() -> None:
     assert matcher.is_accepting() and grammar.accepts(texts[-1]) and not grammar.accepts("option 20000")
 
 
-def test_texts_have_enum_pattern_or_length() -> None:
-    assert accepts(grammars.of_text({"type": "string", "minLength": 2, "maxLength": 3}), "é\n")
-    assert not accepts(grammars.of_text({"type": "string", "minLength": 2}), "é")
-    assert accepts(grammars.of_text({"enum": ["a", "b"]}), "b")
-    with pytest.raises(ConstraintError, match="pattern, maxLength"):
-        grammars.of_text({"type": "string", "pattern": "a", "maxLength": 3})
+def test_texts_have_any_number_of_patterns_lengths_formats_and_values() -> None:
+    schema = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}], "maxLength": 3, "not": {"const": "ab"}}
+    assert [accepts(grammars.of_text(schema), text) for text in ("ab", "a\nb", "aéb", "abbb", "b")] == [
+        *(False, True, True, False, False)
+    ]
+    date = grammars.of_text({"anyOf": [{"type": "string", "format": "date"}, {"enum": ["unknown", 5]}]})
+    assert [accepts(date, text) for text in ("2024-02-29", "2023-02-29", "unknown", "5")] == [True, False, True, False]
+    assert accepts(grammars.of_text({"type": "string", "minLength": 2, "maxLength": 100_000}), "é\n" * 2)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
+    """Of random schemas: texts of the automaton, the same with a letter more or less, and random values."""
+    chance = random.Random(seed)
+    compared = []
+    for number in range(40):
+        schema = random_schema(chance)
+        asked: dict[str, Any] = {"closed": chance.random() < 0.5, "whitespace": chance.choice(["line", "indent"])}
+        try:
+            table = schema_table(schema, **asked)
+            grammar = Grammar(grammars.of_schema(schema, **asked), VOCABULARY)
+        except (Unsupported, TooLarge, ConstraintError):
+            continue
+        except Empty:
+            with pytest.raises((Empty, ConstraintError)):
+                grammars.of_schema(schema, **asked)
+            continue
+        texts = random_texts(table, 8, seed=number)
+        for text in texts[:]:
+            place = chance.randrange(len(text))
+            texts += [text[:place] + text[place + 1 :], text[:place] + chance.choice('ab"{}[],: 01x-') + text[place:]]
+        indent = 2 if asked["whitespace"] == "indent" else None
+        texts += [json.dumps(random_value(chance, 2), ensure_ascii=False, indent=indent) for _ in range(8)]
+        for text in texts:
+            compared.append(table.accepts(text.encode()))
+            assert grammar.accepts(text) == compared[-1], (schema, asked, text)
+    assert sum(compared) > 150 and len(compared) - sum(compared) > 150
 
 
 SCHEMA: dict[str, Any] = {
@@ -145,7 +188,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize(("whitespace", "separators"), [("line", (", ", ": ")), ("compact", (",", ":"))])
-def test_json_is_what_jsonschema_takes(closed: bool, whitespace: str, separators: tuple[str, str]) -> None:
+def test_json_is_what_jsonschema_takes(closed: bool, whitespace: Whitespace, separators: tuple[str, str]) -> None:
     grammar = grammars.of_schema(SCHEMA, closed=closed, whitespace=whitespace)
     validator = jsonschema.Draft202012Validator(SCHEMA | ({"additionalProperties": False} if closed else {}))
     for value in VALUES:
@@ -154,25 +197,76 @@ def test_json_is_what_jsonschema_takes(closed: bool, whitespace: str, separators
     assert not accepts(grammar, json.dumps(VALUES[1], separators=other))
 
 
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["leaf", [1], {"a": None}]}, "size": {"type": "integer", "minimum": 3}},
+    "required": ["kind"],
+    "oneOf": [
+        {"properties": {"kind": {"const": "leaf"}}, "required": ["size"]},
+        {
+            "properties": {
+                "kind": {"type": ["array", "object"]},
+                "left": {"$ref": "#"},
+                "right": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+            },
+            "required": ["left"],
+        },
+    ],
+}
+
+
+def test_a_schema_that_refers_to_itself_keeps_one_of_and_is_closed() -> None:
+    leaf = {"kind": "leaf", "size": 12}
+    node = {"kind": [1], "left": leaf}
+    values: list[Any] = [leaf, node, {"kind": {"a": None}, "left": node, "right": None}, node | {"right": node}]
+    values += [{}, {"kind": "leaf", "size": 2}, {"kind": "leaf", "left": leaf}, node | {"left": {}}, leaf | {"more": 1}]
+    values += [node | {"left": leaf | {"more": [[[[]]]]}}, {"kind": [2], "left": leaf}, {"kind": [1], "size": 4}]
+    validator = jsonschema.Draft202012Validator(TREE)
+    for closed in (True, False):
+        grammar = Grammar(grammars.of_schema(TREE, closed=closed, whitespace="line"), VOCABULARY)
+        for value in values:
+            expected = validator.is_valid(value) and not (closed and '"more"' in json.dumps(value))
+            assert grammar.accepts(json.dumps(value)) == expected, value
+
+
 @pytest.mark.parametrize(
-    ("schema", "arguments", "message"),
+    "schema",
     [
-        ({"disallow": "string"}, {}, "ignores disallow"),
-        ({"properties": {"a": {"anyOf": [{"extends": {}}]}}}, {}, "ignores extends"),
-        ({}, {"whitespace": "indent"}, "whitespace='indent'"),
-        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, {}, "cannot close it: objects at #"),
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}}},
     ],
 )
-def test_what_it_cannot_say_is_refused(schema: Any, arguments: Any, message: str) -> None:
+def test_a_schema_whose_values_would_never_end_is_empty(schema: Any) -> None:
+    with pytest.raises(Empty, match="no value meets this schema"):
+        grammars.of_schema(schema, closed=True, whitespace="line")
+
+
+def test_a_value_that_never_ends_is_no_way_out() -> None:
+    """A model that may begin one can only go on for ever."""
+    endless = {"type": "object", "properties": {"x": {"$ref": "#/$defs/e"}}, "required": ["x"]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/e"}, "b": {"type": "null"}},
+        "$defs": {"e": endless},
+    }
+    grammar = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
+    assert grammar.accepts('{"b": null}')
+    walker = grammar.walker()
+    assert all(walker.push(byte) for byte in b'{"') and not walker.push(ord("a"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"a": {"$ref": "#"}, "b": {"disallow": "string"}}}, "disallow at #/properties/b"),
+        ({"items": {"$ref": "#"}, "uniqueItems": True}, "uniqueItems at #, of items that are not few"),
+        ({"$ref": "#"}, "refers to itself"),
+    ],
+)
+def test_what_no_engine_can_say_is_refused(schema: Any, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
-        grammars.of_schema(schema, **({"closed": True, "whitespace": "line"} | arguments))
-
-
-@pytest.mark.parametrize("keyword", ["not", "if", "uniqueItems", "contains", "dependentRequired", "propertyNames"])
-def test_llguidance_refuses_the_keywords_that_it_does_not_know(keyword: str) -> None:
-    grammar = grammars.of_schema({"type": "array", keyword: {"type": "string"}}, closed=False, whitespace="line")
-    with pytest.raises(ConstraintError, match=f"llguidance: .*{keyword}"):
-        Grammar(grammar, VOCABULARY)
+        grammars.of_schema(schema, closed=True, whitespace="line")
 
 
 def test_a_grammar_that_is_none_is_refused_in_one_line() -> None:

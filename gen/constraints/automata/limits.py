@@ -7,7 +7,7 @@ SECONDS = 2.0
 
 
 class Unsupported(Exception):
-    """The automaton cannot say this; another engine may. The message names keyword and path."""
+    """No engine can say this. The message names keyword and path."""
 
 
 class TooLarge(Exception):

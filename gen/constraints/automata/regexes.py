@@ -88,6 +88,34 @@ def matched(
         raise TooLarge("a regex nested too deeply") from None
 
 
+def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: bool) -> Ranges | None:
+    """The characters of an item of a parsed pattern that stands for one character; None for other items."""
+    if kind is op.LITERAL:
+        return _in_any_case(((value, value),), flags, ecma and certain)
+    if kind is op.NOT_LITERAL:
+        return complement(_in_any_case(((value, value),), flags, ecma and not certain))
+    if kind is op.ANY:
+        return dot(flags, ecma, certain)
+    if kind is not op.IN:
+        return None
+    negated = value[0][0] is op.NEGATE
+    certain = certain is not negated
+    plain: list[tuple[int, int]] = []
+    categories: list[tuple[int, int]] = []
+    for member, said in value[negated:]:
+        if member is op.CATEGORY:
+            categories += category(_CATEGORIES[said], certain)
+        else:
+            plain.append(said if member is op.RANGE else (said, said))
+    ranges = union([*_in_any_case(union(plain), flags, ecma and certain), *categories])
+    return complement(ranges) if negated else ranges
+
+
+def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool) -> Ranges:
+    """Characters in any case if case is ignored: of ASCII alone where readers of JSON Schema differ on others."""
+    return any_case(ranges, flags | re.ASCII if of_ascii else flags)
+
+
 class _Reader:
     """Makes the automaton of a parsed pattern."""
 
@@ -143,14 +171,9 @@ class _Reader:
     def _item(self, kind: Any, value: Any, state: int, flags: int) -> int:
         """Add an item of Python's parse tree after `state`; returns the state after it."""
         nfa = self._nfa
-        if kind is op.LITERAL:
-            return nfa.reads(state, self._case(((value, value),), flags, self._certain))
-        if kind is op.NOT_LITERAL:
-            return nfa.reads(state, complement(self._case(((value, value),), flags, not self._certain)))
-        if kind is op.ANY:
-            return nfa.reads(state, dot(flags, self._ecma, self._certain))
-        if kind is op.IN:
-            return nfa.reads(state, self._members(value, flags))
+        letters = characters_of(kind, value, flags, ecma=self._ecma, certain=self._certain)
+        if letters is not None:
+            return nfa.reads(state, letters)
         if kind is op.BRANCH:
             end = nfa.state()
             for alternative in value[1]:
@@ -182,24 +205,6 @@ class _Reader:
             state = self._sequence(items, nfa.after(state), flags)
         nfa.join(state, end)
         return end
-
-    def _members(self, members: Any, flags: int) -> Ranges:
-        """The characters of a bracket expression."""
-        negated = members[0][0] is op.NEGATE
-        certain = self._certain is not negated
-        plain: list[tuple[int, int]] = []
-        categories: list[tuple[int, int]] = []
-        for kind, value in members[negated:]:
-            if kind is op.CATEGORY:
-                categories += category(_CATEGORIES[value], certain)
-            else:
-                plain.append(value if kind is op.RANGE else (value, value))
-        ranges = union([*self._case(union(plain), flags, certain), *categories])
-        return complement(ranges) if negated else ranges
-
-    def _case(self, ranges: Ranges, flags: int, certain: bool) -> Ranges:
-        """Characters in any case if case is ignored: of ASCII alone where readers of JSON Schema differ on others."""
-        return any_case(ranges, flags | re.ASCII if self._ecma and certain else flags)
 
     def _guard(self, at: Any, flags: int) -> anchors.Guard:
         if at is op.AT_BEGINNING:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 
-from gen.constraints.automata.limits import Empty, Unsupported
+from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.table import Table
 from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
@@ -43,11 +43,11 @@ class Composition:
         self._check_repeats(tree)
 
     def table(self) -> Table:
-        """The automaton. Raises Unsupported, TooLarge or Empty where there is none."""
+        """The automaton. Raises TooLarge or Empty where there is none."""
         leaves = {}
         for key, reader in self._readers.items():
             if isinstance(reader, HostRecogniser):
-                raise Unsupported(f"one of its parts: {reader.reason}")
+                raise TooLarge(f"one of its parts: {reader.reason}")
             assert isinstance(reader, TableRecogniser)  # there are two kinds
             leaves[key] = reader.table
         return joined_table(self._tree, leaves, self._vocabulary.specials)

@@ -17,6 +17,7 @@ from gen.constraints.automata.limits import TooLarge
 from gen.constraints.composing.joining import joined_table, word_pieces
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser
 from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
+from gen.constraints.grammars import ONE_TERMINAL
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -93,7 +94,7 @@ class _Writer:
             return None if part is None or separator is None else _again(tree, part, f"{separator} {part}")
         given = tree.grammar()
         grammar = json.loads(given)["grammars"][0] if given.startswith('{"grammars"') else {}
-        return f"({grammar['lark_grammar'].removeprefix('start: ')})" if grammar.get("name") == "regex" else None
+        return f"({grammar['lark_grammar'].removeprefix(ONE_TERMINAL)})" if grammar.get("name") == "regex" else None
 
     def _named(self, item: _Lexeme | Tree) -> str:
         """An item as it stands in a rule."""

@@ -9,6 +9,7 @@ from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
 from gen.constraints.host_engine import Grammar
 from gen.constraints.tables.vocabulary import Vocabulary
+from gen.errors import ConstraintError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -97,7 +98,9 @@ def recogniser(plan: Plan) -> Recogniser:
     if plan.table is not None:
         try:
             return TableRecogniser(plan.table())
-        except (Unsupported, TooLarge) as error:
+        except Unsupported as error:
+            raise ConstraintError(str(error)) from error
+        except TooLarge as error:
             reason = str(error)
     return HostRecogniser(Grammar(plan.grammar(), _single_bytes()), reason)
 

@@ -7,15 +7,17 @@ from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, deadli
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.automata.table import Table, table
-from gen.constraints.automata.texts import both, listed
-from gen.constraints.schema.closed import closed_schema
+from gen.constraints.schema.parts import Part
+from gen.constraints.schema.writing import grammar
+from gen.constraints.schema.writing.automaton import AutomatonWriter
+from gen.constraints.schema.writing.grammar import GrammarWriter
 from gen.constraints.schema.writing.layout import LAYOUTS
-from gen.constraints.schema.writing.strings import string_texts
 from gen.constraints.schema.writing.writer import Place, Writer
 
-__all__ = ["Whitespace", "closed_schema", "schema_table", "string_table"]
+__all__ = ["Whitespace", "schema_grammar", "schema_table", "string_table", "string_terminal"]
 
 Whitespace = Literal["line", "compact", "indent"]
+_GRAMMAR_SECONDS = 5
 _DEPTH = 2  # how deep values of any type nest
 
 
@@ -32,7 +34,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         Empty: no value meets the schema.
     """
     deadline = deadline_in()
-    writer = Writer(schema, closed, LAYOUTS[whitespace], deadline)
+    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], deadline)
     start = writer.nfa.state()
     try:
         end = writer.value((schema,), start, Place("#", _DEPTH, 0))
@@ -43,19 +45,35 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
     return table(determinise(writer.nfa, start, end, deadline=deadline))
 
 
+def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
+    """The same as `schema_table` in llguidance's Lark; values of any type nest at will unless they are indented."""
+    try:
+        writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], deadline_in(_GRAMMAR_SECONDS))
+        return writer.grammar(schema, Place("#", _DEPTH, 0))
+    except RecursionError:
+        raise TooLarge("a schema nested too deeply") from None
+
+
 def string_table(schema: Any) -> Table:
     """The strings of a schema as they are, without quotes and escapes, in UTF-8. Raises as `schema_table` does."""
     deadline = deadline_in()
-    writer = Writer(schema, True, LAYOUTS["line"], deadline)
+    writer = AutomatonWriter(schema, True, LAYOUTS["line"], deadline)
     nfa = Nfa()
     start, end = nfa.state(), nfa.state()
-    for part in writer.parts_of((schema,), "#"):
-        if "string" in part.types:
-            if refusal := part.refusal("string"):
-                raise Unsupported(refusal)
-            texts = string_texts(part, writer.patterns, "#")
-            if part.values is not None:
-                texts = both(texts, listed(value for value in part.values if isinstance(value, str)), deadline)
-            if texts is not None:
-                nfa.join(spell(nfa, texts, nfa.after(start), utf8), end)
+    for part in _string_parts(writer, schema):
+        texts = writer.texts(part, "#")
+        if texts is not None:
+            nfa.join(spell(nfa, texts, nfa.after(start), utf8), end)
     return table(determinise(nfa, start, end, deadline=deadline))
+
+
+def string_terminal(schema: Any) -> str:
+    """The same as `string_table` as a terminal of llguidance's Lark."""
+    return grammar.string_terminal(_string_parts(GrammarWriter(schema, True, LAYOUTS["line"], deadline_in()), schema))
+
+
+def _string_parts(writer: Writer, schema: Any) -> list[Part]:
+    parts = [part for part in writer.parts_of((schema,), "#") if "string" in part.types]
+    if refusal := next((refusal for part in parts if (refusal := part.refusal("string"))), None):
+        raise Unsupported(refusal)
+    return parts

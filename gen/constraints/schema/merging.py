@@ -29,6 +29,10 @@ class Merger:
         self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[int] = []
 
+    def opposite(self, schema: Any) -> dict[str, Any]:
+        """The schema of what does not meet a schema: the same one each time."""
+        return self._references.opposite(schema)
+
     def all_of(self, schemas: Sequence[Any], path: str) -> Parts:
         """The parts of values that meet all of the schemas."""
         out: Parts = (ANYTHING,)

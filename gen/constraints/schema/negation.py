@@ -47,21 +47,21 @@ def negated(schema: Any, path: str, references: References, depth: int = 0) -> l
             for number, one in enumerate(said):
                 out += negated(one, f"{here}/{number}", references, depth + 1)
         elif word == "anyOf" and isinstance(said, list):
-            out.append(Negated(ANYTHING, tuple({"not": one} for one in said)))
+            out.append(Negated(ANYTHING, tuple(map(references.opposite, said))))
         elif word == "not":
             out.append(Negated(ANYTHING, (said,)))
         elif word == "properties":
             for name, one in said.items():
                 if one is not True and one != {}:
-                    other = Properties(named={name: {"not": one}}, matching={}, lists=False)
+                    other = Properties(named={name: references.opposite(one)}, matching={}, lists=False)
                     part = Part(types=frozenset(("object",)), required=(name,), properties=(other,))
                     out.append(Negated(part))
         elif word in SAYS_SOMETHING or word in _HOLD_SCHEMAS:
-            out += map(Negated, _opposite(word, own, path))
+            out += map(Negated, _opposite(word, own, path, references))
     return out
 
 
-def _opposite(word: str, own: Part, path: str) -> list[Part]:
+def _opposite(word: str, own: Part, path: str, references: References) -> list[Part]:
     """The ways not to meet one plain keyword."""
     if word == "type":
         if "integer" in own.types and "number" not in own.types:
@@ -86,7 +86,7 @@ def _opposite(word: str, own: Part, path: str) -> list[Part]:
     if word == "contains":
         [contains] = own.contains
         if contains.least == 1 and contains.most is None:
-            return [Part(types=arrays, items=(Items(rest={"not": contains.schema}),))]
+            return [Part(types=arrays, items=(Items(rest=references.opposite(contains.schema)),))]
     if word == "minProperties":
         return [Part(types=objects, max_properties=own.min_properties - 1)] if own.min_properties else []
     if word in ("minimum", "exclusiveMinimum") and own.low is not None:

@@ -38,6 +38,7 @@ class References:
         self._plain_id = isinstance(dialect, str) and _HAS_PLAIN_ID.search(dialect) is not None
         self._bases: dict[int, str] = {}
         self._named: dict[str, Any] | None = None
+        self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def resolve(self, schema: dict[str, Any], path: str) -> Any:
         """The schema that the `$ref` of a schema at a path refers to. Raises Unsupported if it is not in this one."""
@@ -64,6 +65,10 @@ class References:
             except (KeyError, ValueError, IndexError, TypeError):
                 raise Unsupported(f"$ref {ref[:80]!r} at {path}: there is no such place in the schema") from None
         return node
+
+    def opposite(self, schema: Any) -> dict[str, Any]:
+        """The schema of what does not meet a schema: the same one each time, so that it is read and written once."""
+        return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
 
     def own(self, schema: dict[str, Any]) -> dict[str, Any]:
         """The schema without the keywords that its draft does not know, or takes for remarks."""

@@ -41,7 +41,7 @@ _ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsSbB.\\/^$*+?()\[\]{}|-]|\.|\[\
 _ATOMS = rf"({_ATOM}([*+?]|\{{[1-9]\}})?)*"
 _REGEX = rf"\^?{_ATOMS}(\({_ATOMS}(\|{_ATOMS})*\)[*+?]?{_ATOMS})*\$?"
 
-_FORMATS = {
+FORMATS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",
@@ -64,14 +64,14 @@ _FORMATS = {
     "base64 encoding": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
 
-_LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
+LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
 
 
 def format_texts(name: str) -> Dfa | None:
     """The texts of a format; any text for formats that are none."""
-    return _known(name) if name in _FORMATS else ANY
+    return _known(name) if name in FORMATS else ANY
 
 
 @cache
 def _known(name: str) -> Dfa | None:
-    return of_length(matched(_FORMATS[name], deadline_in(60)), 0, _LONGEST.get(name))
+    return of_length(matched(FORMATS[name], deadline_in(60)), 0, LONGEST.get(name))

@@ -21,8 +21,8 @@ DIGITS = 19
 
 _DECIMALS = 18
 _EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
-_WHOLE = r"-?[1-9][0-9]{0,18}|0"
-_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
+ANY_WHOLE = r"-?[1-9][0-9]{0,18}|0"
+ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
 _MOST_STATES = 5000
 
 
@@ -37,7 +37,7 @@ def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fractio
     whole = whole or bool(multiples)
     multiple = lcm(*(int(one) for one in multiples))
     if low is None and high is None and multiple == 1:
-        return matched(_WHOLE if whole else _NUMBER, deadline_in(60))
+        return matched(ANY_WHOLE if whole else ANY_NUMBER, deadline_in(60))
     zero = (Fraction(0), whole)  # "-0" is no whole number
     positive = negative = None
     if high is None or high[0] >= 0:

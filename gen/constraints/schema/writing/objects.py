@@ -4,26 +4,25 @@ The states between properties are told apart by how many there were so far, as f
 one (then a comma follows), or how many if there is a limit. The count stops at the largest that matters.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import Unsupported
-from gen.constraints.automata.spelling import json_content, spell
-from gen.constraints.automata.texts import ANY, both, holds, listed
-from gen.constraints.schema.parts import Part
+from gen.constraints.schema.parts import Part, merge
+from gen.constraints.schema.values import meets
 from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
-from gen.constraints.schema.writing.strings import string_texts
 
 if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Place, Writer
 
 _MOST_PATTERNS = 3
+_MOST_NAMES = 64  # of those that are written one by one
 
 
 class _Others(NamedTuple):
-    """Names that are not listed, and the schemas that their values must meet."""
+    """Names that are not listed, as strings of a part, and the schemas that their values must meet."""
 
-    names: Dfa
+    names: Part
     schemas: tuple[Any, ...]
 
 
@@ -32,13 +31,18 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
     if part.absent.intersection(part.required):
         return None
     allowed = _names(writer, part, place)
-    others = _others(writer, part, allowed, place)
-    listed_ones = [
-        (name, schemas)
-        for name in listed_names(part)
-        if (schemas := property_schemas(part, name, writer.patterns, place.path, closed=writer.closed)) is not None
-        and holds(allowed, name)
-    ]
+    if allowed is None:
+        listed_ones: list[tuple[str, tuple[Any, ...]]] = []
+        others: list[_Others] = []
+    else:
+        listed_ones = [
+            (name, schemas)
+            for name in listed_names(part)
+            if (schemas := property_schemas(part, name, writer.patterns, place.path, closed=writer.closed)) is not None
+            and (allowed is ANY_NAME or meets(allowed, name, writer.parts_of, writer.patterns, place.path))
+        ]
+        others, few_ones = _others(writer, part, allowed, place)
+        listed_ones += few_ones
     if len({name for name, _ in listed_ones}.intersection(part.required)) < len(part.required):
         return None
     counts = _Counts(part, len(listed_ones), bool(others), place)
@@ -82,7 +86,7 @@ class _Object:
             self._separate(here, keys)
             here = {}
             for count, start in keys.items():
-                key = writer.text(start, writer.layout.dumps(name, 0).decode()[1:] + writer.layout.name)
+                key = writer.text(writer.text(start, writer.layout.dumps(name, 0).decode()), writer.layout.name)
                 end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
@@ -104,11 +108,11 @@ class _Object:
                 self._writer.nfa.join(one, closing.setdefault(count > 0, self._writer.nfa.state()))
 
     def _separate(self, here: dict[int, int], keys: dict[int, int]) -> None:
-        """Write what stands before one more property, and the quote of its name."""
+        """Write what stands before one more property."""
         for count, one in here.items():
             after = self._counts.after(count)
             if after is not None:
-                separated = self._writer.text(one, (self._between if count else self._opened) + '"')
+                separated = self._writer.text(one, self._between if count else self._opened)
                 self._writer.nfa.join(separated, keys.setdefault(after, self._writer.nfa.state()))
 
     def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[_Others]) -> None:
@@ -123,11 +127,14 @@ class _Object:
                     nfa.join(end, here.setdefault(count + 1, nfa.state()))
 
     def _properties(self, state: int, others: list[_Others]) -> list[int]:
-        """One property that is not listed, after the quote of its name; the states after it."""
+        """One property that is not listed; the states after it."""
         writer = self._writer
         ends = []
         for names, schemas in others:
-            key = writer.text(spell(writer.nfa, names, state, json_content), '"' + writer.layout.name)
+            name = writer.string(names, state, f"{self._place.path}/propertyNames")
+            if name is None:
+                continue
+            key = writer.text(name, writer.layout.name)
             depth = self._place.depth if schemas else self._place.depth - 1
             end = writer.value(schemas, key, self._place.within("additionalProperties", depth))
             if end is not None:
@@ -135,9 +142,12 @@ class _Object:
         return ends
 
 
-def _names(writer: "Writer", part: Part, place: "Place") -> Dfa | None:
-    """All names that `propertyNames` allows."""
-    texts: Dfa | None = ANY
+ANY_NAME = Part(types=frozenset(("string",)))
+
+
+def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
+    """What `propertyNames` asks of all names; None if it allows none."""
+    allowed = ANY_NAME
     for schema in part.names:
         path = f"{place.path}/propertyNames"
         parts = [one for one in writer.parts_of((schema,), path) if "string" in one.types]
@@ -148,25 +158,23 @@ def _names(writer: "Writer", part: Part, place: "Place") -> Dfa | None:
         [one] = parts
         if one.refusal("string"):
             raise Unsupported(f"propertyNames at {place.path}: {one.refusal('string')}")
-        allowed = string_texts(one, writer.patterns, path)
-        if one.values is not None:
-            allowed = both(allowed, listed(v for v in one.values if isinstance(v, str)), writer.deadline)
-        texts = both(texts, allowed, writer.deadline)
-    return texts
+        allowed = merge(allowed, replace(one, types=ANY_NAME.types))
+    return allowed
 
 
-def _others(writer: "Writer", part: Part, allowed: Dfa | None, place: "Place") -> list[_Others]:
-    """The names that are not listed, by which patterns they match."""
+def _others(
+    writer: "Writer", part: Part, allowed: Part, place: "Place"
+) -> tuple[list[_Others], list[tuple[str, tuple[Any, ...]]]]:
+    """The names that are not listed, by which patterns they match; and one by one where they are few, so that none
+    comes twice."""
     patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
     if len(patterns) > _MOST_PATTERNS:
         raise Unsupported(f"patternProperties at {place.path}: more than {_MOST_PATTERNS} patterns")
     closed = writer.closed and is_closed(part)
     if closed and not patterns:
-        return []
-    path = f"{place.path}/patternProperties"
-    taken = listed(sorted({*listed_names(part), *part.absent}))
-    rest = both(allowed, taken, writer.deadline, without=True)
-    out = []
+        return [], []
+    rest = merge(allowed, Part(types=ANY_NAME.types, excluded=frozenset({*listed_names(part), *part.absent})))
+    out, few_ones = [], []
     for bits in range(1 << len(patterns)):
         matching = [pattern for number, pattern in enumerate(patterns) if bits >> number & 1]
         if not matching and closed:
@@ -175,10 +183,13 @@ def _others(writer: "Writer", part: Part, allowed: Dfa | None, place: "Place") -
         for one in part.properties:
             mine = [one.matching[pattern] for pattern in matching if pattern in one.matching]
             schemas += mine or ([] if one.additional is None else [one.additional])
-        names = rest
-        for pattern in patterns:
-            known = writer.patterns.texts(pattern, path, certain=pattern in matching)
-            names = both(names, known, writer.deadline, without=pattern not in matching)
-        if names is not None and simple(schemas) != (False,):
+        if simple(schemas) == (False,):
+            continue
+        unmatched = tuple(pattern for pattern in patterns if pattern not in matching)
+        names = merge(rest, Part(types=ANY_NAME.types, patterns=tuple(matching), unmatched=unmatched))
+        known = writer.few_strings(names, _MOST_NAMES, f"{place.path}/patternProperties")
+        if known is None:
             out.append(_Others(names, simple(schemas)))
-    return out
+        else:
+            few_ones += [(name, simple(schemas)) for name in known]
+    return out, few_ones

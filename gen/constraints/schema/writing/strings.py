@@ -8,7 +8,7 @@ from gen.constraints.schema.writing.formats import format_texts
 
 
 def string_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
-    """The strings of the part's formats, patterns and lengths that it does not exclude, or None. Raises as they do."""
+    """The strings of the part's formats, patterns, lengths and values that it does not exclude, or None."""
     texts: Dfa | None = ANY
     for one in [format_texts(name) for name in part.formats] + [patterns.texts(one, path) for one in part.patterns]:
         texts = one if texts is ANY else texts if one is ANY else both(texts, one, patterns.deadline)
@@ -16,6 +16,8 @@ def string_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
         texts = both(texts, patterns.texts(pattern, path, certain=False), patterns.deadline, without=True)
     if part.excluded:
         texts = both(texts, listed(sorted(part.excluded)), patterns.deadline, without=True)
+    if part.values is not None:
+        texts = both(texts, listed(one for one in part.values if isinstance(one, str)), patterns.deadline)
     return of_length(texts, part.min_length, part.max_length)
 
 

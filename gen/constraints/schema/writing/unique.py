@@ -9,11 +9,9 @@ from math import ceil, comb, floor
 from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.limits import TooLarge, Unsupported
-from gen.constraints.automata.texts import few, listed
 from gen.constraints.schema.parts import TYPES, Part, identity
 from gen.constraints.schema.values import allowed_values, meets
 from gen.constraints.schema.views import item_schemas
-from gen.constraints.schema.writing.strings import string_texts
 
 if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Place, Writer
@@ -50,7 +48,7 @@ def write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> in
     if part.min_items > most:
         return None
     ordered = sum(comb(len(values), count) for count in range(most + 1)) > _MOST_SETS
-    nfa, texts = writer.nfa, [listed([writer.layout.dumps(value, place.level + 1)]) for value in values]
+    nfa, inside = writer.nfa, place.within("items", place.depth)
     opened, between, closing = writer.layout.around(place.level)
     end = nfa.state()
     start = writer.text(state, "[")
@@ -63,12 +61,11 @@ def write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> in
         after: dict[int, int] = {}
         for came, one in here.items():
             before = writer.text(one, between if count else opened)
-            for number, text in enumerate(texts):
+            for number, value in enumerate(values):
                 if (number < came) if ordered else (came >> number & 1):
                     continue
-                assert text is not None  # it is one value; tells mypy
                 key = number + 1 if ordered else came | 1 << number
-                nfa.join(nfa.insert(text, nfa.after(before)), after.setdefault(key, nfa.state()))
+                nfa.join(writer.listed([value], before, inside), after.setdefault(key, nfa.state()))
         here = after
         if count + 1 >= part.min_items:
             for one in here.values():
@@ -105,8 +102,7 @@ def _of_part(writer: "Writer", part: Part, path: str) -> list[Any] | None:
         elif name == "integer" and part.low is not None and part.high is not None:
             values = range(ceil(part.low[0]), floor(part.high[0]) + 1)
         elif name == "string":
-            texts = string_texts(part, writer.patterns, path)
-            values = [] if texts is None else few(texts, _MOST_VALUES)
+            values = writer.few_strings(part, _MOST_VALUES, path)
         if values is None or len(values) > 10 * _MOST_VALUES:
             return None
         out += [one for one in values if meets(part, one, writer.parts_of, writer.patterns, path)]

@@ -1,27 +1,25 @@
-"""Parts as an automaton over bytes: every value that a schema allows, as it is written."""
+"""What is written for a value of a schema, whatever it is written into: an automaton or a grammar.
 
+`objects`, `arrays` and `unique` write by way of a `Writer`. States are those of an automaton that reads bytes
+(`automaton`), or of a network that reads whole words (`grammar`).
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline, deadline_in
-from gen.constraints.automata.nfa import Mark, Nfa
-from gen.constraints.automata.spelling import json_content, spell
-from gen.constraints.automata.texts import ANY, listed
+from gen.constraints.automata.limits import Unsupported
+from gen.constraints.automata.texts import few
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
 from gen.constraints.schema.parts import ANYTHING, TYPES, Part
-from gen.constraints.schema.values import allowed_values
+from gen.constraints.schema.values import allowed_values, meets
 from gen.constraints.schema.views import Patterns
 from gen.constraints.schema.writing.arrays import write_array
 from gen.constraints.schema.writing.layout import Layout
-from gen.constraints.schema.writing.numbers import number_texts
 from gen.constraints.schema.writing.objects import write_object
 from gen.constraints.schema.writing.strings import string_texts
-
-_LEVELS = 100
 
 
 class Place(NamedTuple):
@@ -36,64 +34,78 @@ class Place(NamedTuple):
         return Place(f"{self.path}/{step}", depth, self.level + 1)
 
 
-class _Written(NamedTuple):
-    """What was written for a value: between which marks, and the states where the value begins and ends."""
+class States(Protocol):
+    """States that lead to others; see `gen.constraints.automata.nfa.Nfa`."""
 
-    begin: Mark
-    beyond: Mark
-    start: int
-    end: int
+    def state(self) -> int: ...
+
+    def join(self, source: int, target: int) -> None: ...
+
+    def after(self, state: int) -> int: ...
 
 
-class Writer:
-    """Writes values into an automaton.
+class Writer(ABC):
+    """Writes values.
 
     Attributes:
-        nfa: the automaton; a value's own states are reached from its start alone, so that they can be copied.
+        nfa: the states.
         closed: objects have what they list alone.
         disjoint: proves that parts have no value in common.
     """
 
+    nfa: States
+
     def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
-        self.nfa, self.closed, self.layout, self.deadline = Nfa(), closed, layout, deadline
+        self.closed, self.layout, self.deadline = closed, layout, deadline
         self.patterns = Patterns(deadline)
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
         self._merger = Merger(root, deadline, self.disjoint)
-        self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self._open: set[tuple[int, ...]] = set()
-        self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
+        self._texts: dict[Part, Dfa | None] = {}
 
-    def parts_of(self, schemas: Sequence[Any], path: str) -> Sequence[Part]:
-        """The parts of values that meet all of the schemas."""
-        return self._merger.all_of(schemas, path)
-
+    @abstractmethod
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
         """Write any value that meets all schemas after `state`; returns the state after it, None if there is no value.
 
         Raises Unsupported, TooLarge.
         """
-        indented = place.level if self.layout.indent is not None else 0
-        key = (tuple(map(id, schemas)), place.depth, indented)
-        if key in self._copies:
-            return self._copy(self._copies[key], state)
-        if key[0] and key[0] in self._open:
-            raise Unsupported(f"$ref at {place.path[:200]}: the schema refers to itself")
-        if place.level > _LEVELS:
-            raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
-        check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
-        if not schemas:
-            return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
-        start = self.nfa.after(state)
-        begin = self.nfa.mark()._replace(states=start)
-        self._open.add(key[0])
-        end = self.any_of(self.parts_of(schemas, place.path), start, place)
-        self._open.discard(key[0])
-        self._copies[key] = None if end is None else _Written(begin, self.nfa.mark(), start, end)
-        return end
+
+    @abstractmethod
+    def text(self, state: int, text: str) -> int:
+        """Write a text as it is; returns the state after it, as all of these do."""
+
+    @abstractmethod
+    def string(self, part: Part, state: int, path: str) -> int | None:
+        """Write any of a part's strings in JSON; None if there is none."""
+
+    @abstractmethod
+    def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
+        """Write one of some values, of which there is at least one."""
+
+    @abstractmethod
+    def number(self, part: Part, whole: bool, state: int) -> int | None:
+        """Write any of a part's numbers; None if there is none."""
+
+    def parts_of(self, schemas: Sequence[Any], path: str) -> Sequence[Part]:
+        """The parts of values that meet all of the schemas."""
+        return self._merger.all_of(schemas, path)
 
     def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema of what does not meet a schema: the same one each time, so that it is written once."""
-        return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
+        """The schema of what does not meet a schema."""
+        return self._merger.opposite(schema)
+
+    def texts(self, part: Part, path: str) -> Dfa | None:
+        """The strings of a part, as texts over code points; None if there is none. Raises TooLarge."""
+        if part not in self._texts:
+            self._texts[part] = string_texts(part, self.patterns, path)
+        return self._texts[part]
+
+    def few_strings(self, part: Part, most: int, path: str) -> list[str] | None:
+        """The strings of a part themselves; None if they are more than `most`."""
+        if part.values is not None:
+            found = (one for one in part.values if isinstance(one, str))
+            return [one for one in found if meets(part, one, self.parts_of, self.patterns, path)]
+        texts = self.texts(part, path)
+        return [] if texts is None else few(texts, most)
 
     def any_of(self, parts: Sequence[Part], state: int, place: Place) -> int | None:
         """Write any value of some parts after `state`; returns the state after it, None if there is no value."""
@@ -105,23 +117,12 @@ class Writer:
             self.nfa.join(one, end)
         return end
 
-    def text(self, state: int, text: str) -> int:
-        """Write a text as it is."""
-        return self.nfa.spell(state, text.encode())
-
-    def string(self, state: int, texts: Dfa) -> int:
-        """Write any of some texts as a JSON string."""
-        if texts is ANY:
-            return self.nfa.insert(_any_string(), state)
-        return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
-
     def _part(self, part: Part, state: int, place: Place) -> Iterator[int | None]:
         """Write a part after `state`; where each of its alternatives ends."""
         if part.values is not None:
             values = allowed_values(part, self.parts_of, self.patterns, place.path)
-            texts = listed(self.layout.dumps(value, place.level) for value in values)
-            if texts is not None:
-                yield self.nfa.insert(texts, self.nfa.after(state))
+            if values:
+                yield self.listed(values, self.nfa.after(state), place)
             return
         free = part is ANYTHING
         for name in TYPES:
@@ -146,37 +147,8 @@ class Writer:
         if name == "object":
             return write_object(self, part, state, place)
         if name == "string":
-            strings = string_texts(part, self.patterns, place.path)
-            return None if strings is None else self.string(state, strings)
+            return self.string(part, state, place.path)
         try:
-            numbers = number_texts(part.low, part.high, part.multiples, name == "integer")
+            return self.number(part, name == "integer", state)
         except Unsupported as error:
             raise Unsupported(f"{error} at {place.path}") from None
-        return None if numbers is None else self.nfa.insert(numbers, state)
-
-    def _copy(self, written: _Written | None, state: int) -> int | None:
-        """Copy what was written before, to stand after `state`."""
-        if written is None:
-            return None
-        shift = self.nfa.copy(written.begin, written.beyond)
-        self.nfa.join(state, written.start + shift)
-        return written.end + shift
-
-
-@cache
-def _any_string() -> Dfa:
-    """Any JSON string: the same in all schemas."""
-    nfa = Nfa()
-    start = nfa.state()
-    end = nfa.spell(spell(nfa, ANY, nfa.spell(start, b'"'), json_content), b'"')
-    return determinise(nfa, start, end, deadline=deadline_in(60))
-
-
-@lru_cache(256)
-def _any_value(layout: Layout, depth: int, level: int) -> Dfa:
-    """Values of any type, as they are written at a level: the same in all schemas."""
-    writer = Writer(True, False, layout, deadline_in(60))
-    start = writer.nfa.state()
-    end = writer.any_of((ANYTHING,), start, Place("#", depth, level))
-    assert end is not None  # there is always null; tells mypy
-    return determinise(writer.nfa, start, end, deadline=writer.deadline)

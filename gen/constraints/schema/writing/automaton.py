@@ -1,0 +1,111 @@
+"""Values as an automaton over bytes: a value that stands in several places is written once, and copied."""
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from gen.constraints.automata.determinising import determinise
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.nfa import Mark, Nfa
+from gen.constraints.automata.spelling import json_content, spell
+from gen.constraints.automata.texts import ANY, listed
+from gen.constraints.schema.parts import ANYTHING, Part
+from gen.constraints.schema.writing.layout import Layout
+from gen.constraints.schema.writing.numbers import number_texts
+from gen.constraints.schema.writing.writer import Place, Writer
+
+_LEVELS = 100
+
+
+class _Written(NamedTuple):
+    """What was written for a value: between which marks, and the states where the value begins and ends."""
+
+    begin: Mark
+    beyond: Mark
+    start: int
+    end: int
+
+
+class AutomatonWriter(Writer):
+    """See `Writer`. A value's own states are reached from its start alone, so that they can be copied."""
+
+    nfa: Nfa
+
+    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
+        super().__init__(root, closed, layout, deadline)
+        self.nfa = Nfa()
+        self._open: set[tuple[int, ...]] = set()
+        self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
+
+    def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
+        """See `Writer`. Raises TooLarge for a schema that refers to itself."""
+        indented = place.level if self.layout.indent is not None else 0
+        key = (tuple(map(id, schemas)), place.depth, indented)
+        if key in self._copies:
+            return self._copy(self._copies[key], state)
+        if key[0] and key[0] in self._open:
+            raise TooLarge(f"$ref at {place.path[:200]}: the schema refers to itself")
+        if place.level > _LEVELS:
+            raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
+        check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+        if not schemas:
+            return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
+        start = self.nfa.after(state)
+        begin = self.nfa.mark()._replace(states=start)
+        self._open.add(key[0])
+        end = self.any_of(self.parts_of(schemas, place.path), start, place)
+        self._open.discard(key[0])
+        self._copies[key] = None if end is None else _Written(begin, self.nfa.mark(), start, end)
+        return end
+
+    def text(self, state: int, text: str) -> int:
+        """See `Writer`."""
+        return self.nfa.spell(state, text.encode())
+
+    def string(self, part: Part, state: int, path: str) -> int | None:
+        """See `Writer`."""
+        texts = self.texts(part, path)
+        if texts is None:
+            return None
+        if texts is ANY:
+            return self.nfa.insert(_any_string(), state)
+        return self.text(spell(self.nfa, texts, self.text(state, '"'), json_content), '"')
+
+    def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
+        """See `Writer`."""
+        texts = listed(self.layout.dumps(value, place.level) for value in values)
+        assert texts is not None  # there is a value; tells mypy
+        return self.nfa.insert(texts, self.nfa.after(state))
+
+    def number(self, part: Part, whole: bool, state: int) -> int | None:
+        """See `Writer`."""
+        numbers = number_texts(part.low, part.high, part.multiples, whole)
+        return None if numbers is None else self.nfa.insert(numbers, state)
+
+    def _copy(self, written: _Written | None, state: int) -> int | None:
+        """Copy what was written before, to stand after `state`."""
+        if written is None:
+            return None
+        shift = self.nfa.copy(written.begin, written.beyond)
+        self.nfa.join(state, written.start + shift)
+        return written.end + shift
+
+
+@cache
+def _any_string() -> Dfa:
+    """Any JSON string: the same in all schemas."""
+    nfa = Nfa()
+    start = nfa.state()
+    end = nfa.spell(spell(nfa, ANY, nfa.spell(start, b'"'), json_content), b'"')
+    return determinise(nfa, start, end, deadline=deadline_in(60))
+
+
+@lru_cache(256)
+def _any_value(layout: Layout, depth: int, level: int) -> Dfa:
+    """Values of any type, as they are written at a level: the same in all schemas."""
+    writer = AutomatonWriter(True, False, layout, deadline_in(60))
+    start = writer.nfa.state()
+    end = writer.any_of((ANYTHING,), start, Place("#", depth, level))
+    assert end is not None  # there is always null; tells mypy
+    return determinise(writer.nfa, start, end, deadline=writer.deadline)

@@ -1,0 +1,169 @@
+"""Values as a grammar for llguidance: a value is a rule, so that a schema may refer to itself, and no text is too long.
+
+Example: {"properties": {"next": {"$ref": "#"}}} is `s0: "{" s1` and `s1: "}" | "'next'" ": " s0 "}"`, with double
+quotes for single ones. llguidance always takes the longest terminal, so that no terminal may be another one and more:
+strings and numbers are one each, commas and brackets too.
+"""
+
+import json as json_text
+from collections.abc import Sequence
+from typing import Any
+
+from gen.constraints.automata.dfa import Dfa
+from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.rust_syntax import (
+    Conditions,
+    characters,
+    conditions,
+    lengths,
+    literal,
+    terminal,
+    terminal_of,
+)
+from gen.constraints.schema.parts import Part
+from gen.constraints.schema.writing.formats import FORMATS, LONGEST
+from gen.constraints.schema.writing.layout import Layout
+from gen.constraints.schema.writing.network import Network
+from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts
+from gen.constraints.schema.writing.writer import Place, Writer
+
+_MOST_RULES = 20_000
+_LEVELS = 100
+
+
+class GrammarWriter(Writer):
+    """See `Writer`."""
+
+    nfa: Network
+
+    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
+        super().__init__(root, closed, layout, deadline)
+        self.nfa = Network(deadline)
+        self._rules: dict[tuple[tuple[int, ...], int, int], int] = {}
+        self._todo: list[tuple[Sequence[Any], int, Place]] = []
+        self._kept: list[Sequence[Any]] = []  # so that no other schema gets the identity of one of a rule
+        self._digits: list[str] = []  # terminals that others are made of
+
+    def grammar(self, schema: Any, place: Place) -> str:
+        """A grammar of the values of a schema, in Lark. Raises Unsupported, TooLarge, Empty."""
+        start = self._rule((schema,), place)
+        while self._todo:
+            schemas, first, place = self._todo.pop()
+            check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+            try:
+                end = self.any_of(self.parts_of(schemas, place.path), first, place)
+            except Unsupported as error:  # which matters if such a value can be written at all
+                self.nfa.refused[first] = error
+                end = first
+            if end is not None:
+                self.nfa.ends.add(end)
+        return "\n".join([self.nfa.lark(start), *self._digits])
+
+    def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
+        """See `Writer`; whether there is such a value is seen at the end."""
+        return self.nfa.reads(state, self._rule(schemas, place))
+
+    def _rule(self, schemas: Sequence[Any], place: Place) -> int:
+        """The first state of the rule of all values that meet some schemas."""
+        if self.layout.indent is None:  # what stands at another level is written alike, and as deep as one likes
+            place = place._replace(level=0, depth=1)
+        elif place.level > _LEVELS:
+            raise TooLarge(f"whitespace='indent' has no end at {place.path[:80]}")
+        key = (tuple(map(id, schemas)), place.level, place.depth)
+        if key not in self._rules:
+            if len(self._rules) > _MOST_RULES:
+                raise TooLarge(f"more than {_MOST_RULES} rules of a grammar")
+            self._kept.append(schemas)
+            self._rules[key] = self.nfa.state()
+            self._todo.append((schemas, self._rules[key], place))
+        return self._rules[key]
+
+    def text(self, state: int, text: str) -> int:
+        """See `Writer`."""
+        return self.nfa.reads(state, terminal_of(literal(text))) if text else state
+
+    def string(self, part: Part, state: int, path: str) -> int | None:
+        """See `Writer`."""
+        try:
+            if self.texts(part, path) is None:
+                return None
+        except TooLarge:  # which says that there are some
+            pass
+        quote = terminal_of(literal('"'))
+        return self.nfa.reads(state, f"{quote} {_strings(part, json=True)} {quote}")
+
+    def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
+        """See `Writer`. Arrays and objects are written word by word, as all others are."""
+        end = self.nfa.state()
+        plain = []
+        for value in values:
+            if isinstance(value, dict | list) and value:
+                self.nfa.join(self._nested(value, self.nfa.after(state), place.level), end)
+            else:
+                plain.append(literal(self.layout.dumps(value, 0).decode()))
+        if plain:
+            self.nfa.join(self.nfa.reads(state, terminal_of("|".join(plain))), end)
+        return end
+
+    def _nested(self, value: Any, state: int, level: int) -> int:
+        """One array or object that is not empty."""
+        opened, between, closing = self.layout.around(level)
+        brackets = "{}" if isinstance(value, dict) else "[]"
+        state = self.text(state, brackets[0])
+        for number, one in enumerate(value):
+            state = self.text(state, between if number else opened)
+            if isinstance(value, dict):
+                state = self.text(self.text(state, self.layout.dumps(one, 0).decode()), self.layout.name)
+                one = value[one]
+            state = self.listed([one], state, Place("", 0, level + 1))
+        return self.text(state, closing + brackets[1])
+
+    def number(self, part: Part, whole: bool, state: int) -> int | None:
+        """See `Writer`."""
+        numbers = number_texts(part.low, part.high, part.multiples, whole)
+        if numbers is None:
+            return None
+        if numbers is number_texts(None, None, (), whole):
+            return self.nfa.reads(state, terminal_of(ANY_WHOLE if whole else ANY_NUMBER))
+        return self.nfa.reads(state, self._acyclic(numbers))
+
+    def _acyclic(self, texts: Dfa) -> str:
+        """Texts of an automaton in which nothing comes again, as a terminal for each state."""
+        name = f"D{len(self._digits)}"
+        for state, edges in enumerate(texts.lines):
+            ways = [
+                f"{terminal_of(characters(((low, high),), json=False))} {name}_{target}" for low, high, target in edges
+            ]
+            if texts.final[state]:
+                ways.append('""')
+            self._digits.append(f"{name}_{state}: {' | '.join(ways)}")
+        return f"{name}_0"
+
+
+def string_terminal(parts: Sequence[Part]) -> str:
+    """The strings of some parts as they are, without quotes and escapes, as a terminal of Lark. Raises Unsupported."""
+    return f"({' | '.join(_strings(part, json=False) for part in parts)})"
+
+
+def _strings(part: Part, *, json: bool) -> str:
+    """A terminal of the strings of a part, without quotes. Raises Unsupported."""
+    every = [conditions(FORMATS[name], search=False, json=json) for name in part.formats if name in FORMATS]
+    every += [conditions(pattern, search=True, json=json) for pattern in part.patterns]
+    none = [conditions(pattern, search=True, json=json, certain=False) for pattern in part.unmatched]
+    if part.excluded:
+        none.append(Conditions(("|".join(_written(one, json) for one in sorted(part.excluded)),), ()))
+    if part.values is not None:
+        texts = (_written(one, json) for one in part.values if isinstance(one, str))
+        every.append(Conditions(("|".join(texts),), ()))
+    limits: list[tuple[int, int | None]] = [(0, LONGEST[name]) for name in part.formats if name in LONGEST]
+    if part.min_length or part.max_length is not None:
+        limits.append((part.min_length, part.max_length))
+    if not every:
+        limits = limits or [(0, None)]
+    every += [Conditions((lengths(low, high, json=json),), ()) for low, high in limits]
+    return f"({' & '.join([*map(terminal, every), *(f'~{terminal(one)}' for one in none)])})"
+
+
+def _written(text: str, json: bool) -> str:
+    """The pattern of one text, as it is or as the content of a JSON string."""
+    return literal(json_text.dumps(text, ensure_ascii=False)[1:-1] if json else text) or "(?:)"

@@ -1,0 +1,147 @@
+"""A grammar in the making: states as of an Nfa, whose edges are whole words and other rules.
+
+Example: "[", then values with ", " between, then "]", where the values are those of a rule that begins at 7,
+
+    0 --"["--> 1        1 --7--> 2        2 --", "--> 1        2 --"]"--> 3, the end
+
+is in Lark, with states of one way out written into those that lead to them: `s0: "[" s1`, `s1: s7 s2`,
+`s2: ", " s1 | "]"`.
+"""
+
+from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, check_deadline
+
+_MOST_STATES = 300_000
+
+Symbol = str | int
+"""A terminal, as Lark writes one, or the first state of a rule."""
+
+Way = tuple[Symbol, int] | None
+"""What is read and where that leads; None where a rule may end."""
+
+
+class Network:
+    """States numbered from 0; see `gen.constraints.automata.nfa.Nfa`, whose interface this is.
+
+    Attributes:
+        states: how many there are.
+        ends: the states at which a rule ends.
+        refused: why rules that begin at some states cannot be written.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.states = 0
+        self.ends: set[int] = set()
+        self.refused: dict[int, Unsupported] = {}
+        self._edges: dict[int, list[Way]] = {}
+        self._silent: dict[int, list[int]] = {}
+        self._deadline = deadline
+
+    def state(self) -> int:
+        """A new state. Raises TooLarge at the bound."""
+        self.states += 1
+        if self.states > _MOST_STATES:
+            raise TooLarge(f"more than {_MOST_STATES} states of a grammar")
+        if self.states % 1000 == 0:
+            check_deadline(self._deadline, "writing the grammar")
+        return self.states - 1
+
+    def join(self, source: int, target: int) -> None:
+        """Let a state lead to another without reading."""
+        self._silent.setdefault(source, []).append(target)
+
+    def after(self, state: int) -> int:
+        """A new state that `state` leads to without reading."""
+        new = self.state()
+        self.join(state, new)
+        return new
+
+    def reads(self, state: int, symbol: Symbol) -> int:
+        """A new state that `state` leads to by a symbol."""
+        new = self.state()
+        self._edges.setdefault(state, []).append((symbol, new))
+        return new
+
+    def lark(self, start: int) -> str:
+        """The grammar of what can be reached from a rule and has texts. Raises Empty if it has none, Unsupported."""
+        ways = {state: self._ways(state) for state in range(self.states)}
+        live = _live(ways)
+        if start not in live:
+            raise Empty("no value meets this schema")
+        for state in live:
+            kept = (way for way in ways[state] if way is None or _leads_on(way, live))
+            ways[state] = list(dict.fromkeys(kept))
+        return _lines(ways, start, self.refused)
+
+    def _ways(self, state: int) -> list[Way]:
+        """The edges of a state and of all that it leads to without reading."""
+        seen, todo = {state}, [state]
+        out: list[Way] = []
+        for here in todo:
+            if here in self.ends:
+                out.append(None)
+            out += self._edges.get(here, ())
+            new = [one for one in self._silent.get(here, ()) if one not in seen]
+            seen.update(new)
+            todo += new
+        return out
+
+
+def _leads_on(way: tuple[Symbol, int], live: set[int]) -> bool:
+    symbol, target = way
+    return target in live and (isinstance(symbol, str) or symbol in live)
+
+
+def _live(ways: dict[int, list[Way]]) -> set[int]:
+    """The states from which a rule can end."""
+    needs: dict[int, list[int]] = {}  # the states to be looked at again once a state is live
+    for state, found in ways.items():
+        for way in found:
+            for one in () if way is None else way[::-1]:
+                if isinstance(one, int):
+                    needs.setdefault(one, []).append(state)
+    live: set[int] = set()
+    todo = list(ways)
+    while todo:
+        state = todo.pop()
+        if state not in live and any(way is None or _leads_on(way, live) for way in ways[state]):
+            live.add(state)
+            todo += needs.get(state, ())
+    return live
+
+
+def _lines(ways: dict[int, list[Way]], start: int, refused: dict[int, Unsupported]) -> str:
+    """Rules of Lark, and their terminals."""
+    uses: dict[int, int] = {}
+    for found in ways.values():
+        for way in found:
+            if way is not None:
+                uses[way[1]] = uses.get(way[1], 0) + 1
+    terminals: dict[str, str] = {}
+    lines = ["start: s" + str(start)]
+    todo, known = [start], {start}
+
+    def named(state: int) -> str:
+        if state not in known:
+            known.add(state)
+            todo.append(state)
+        return f"s{state}"
+
+    def written(way: Way) -> str:
+        words = []
+        while way is not None:
+            symbol, state = way
+            words.append(
+                named(symbol) if isinstance(symbol, int) else terminals.setdefault(symbol, f"T{len(terminals)}")
+            )
+            if len(ways[state]) > 1 or (uses[state] > 1 and ways[state] != [None]):
+                words.append(named(state))
+                break
+            [way] = ways[state]
+        return " ".join(words) or '""'
+
+    for state in todo:
+        if state in refused:
+            raise refused[state]
+        lines.append(f"s{state}: {' | '.join(map(written, ways[state]))}")
+    lines += [f"{name}: {terminal}" for terminal, name in terminals.items()]
+    return "\n".join(lines)
