@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from gen.scoring.scorer import Score
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
+    from gen.tools.calls import tool_calls
+    from gen.tools.values import ToolCall, ToolCalls
 
 __all__ = [
     "ArgumentError",
@@ -63,6 +65,8 @@ __all__ = [
     "SamplingError",
     "Score",
     "Stream",
+    "ToolCall",
+    "ToolCalls",
     "TopLogprobs",
     "agenerate",
     "astream",
@@ -91,6 +95,7 @@ __all__ = [
     "stream",
     "testing",
     "text",
+    "tool_calls",
 ]
 
 _HOMES = {
@@ -135,6 +140,8 @@ _HOMES = {
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],
+    "tools.calls": ["tool_calls"],
+    "tools.values": ["ToolCall", "ToolCalls"],
 }
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
-from gen.constraints.compiling import carry_out, compiled_before
-from gen.constraints.plans import read_type
+from gen.constraints.compiling import carry_out, compiled_before, read_type
 from gen.errors import ArgumentError, BatchError, show
 from gen.loop.jobs import Job
 from gen.loop.results.texts import Completion
@@ -157,7 +156,7 @@ def read_submitted(
     request = read_one(function, model, prompt, constraint, settings, check_loaded)
     if output_type is None or constraint is not None:
         return request, None
-    plan = read_type(output_type)
+    plan = read_type(model, output_type)
     return request, lambda request: constrained(model, request, carry_out(model, plan))
 
 

@@ -109,6 +109,12 @@ class Tokenizer:
         if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):
             raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
 
+    @property
+    def template_for_tools(self) -> str:
+        """The chat template that is used with tools, as it is written; "" where there is none."""
+        has_one = self._chat_template or self._tokenizer.chat_template
+        return self.chat_template({"tools": [{}]}) if has_one else ""
+
     @cached_property
     def special_tokens(self) -> dict[int, str]:
         """The special tokens by id, as prompts write them."""

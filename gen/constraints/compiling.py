@@ -8,10 +8,11 @@ from weakref import WeakKeyDictionary
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition
-from gen.constraints.composing.trees import Plan, Tree
+from gen.constraints.composing.trees import Plan, Told, Tree, read_tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
-from gen.constraints.plans import read_type
+from gen.constraints.output_types import Composed
+from gen.constraints.plans import read_plan
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
@@ -20,6 +21,7 @@ from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.reading import check_loaded
 from gen.tokenizers import Tokenizer
+from gen.tools.values import ToolCallsType
 
 _MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
 _MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
@@ -42,7 +44,7 @@ def compile(model: Model, output_type: Any) -> Constraint:
     check_loaded(model)
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
-    return carry_out(model, read_type(output_type))
+    return carry_out(model, read_type(model, output_type))
 
 
 def compiled_before(model: Model, output_type: Any) -> Constraint | None:
@@ -53,10 +55,23 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
     """
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
-    plan = read_type(output_type)
+    plan = read_type(model, output_type)
     with _changing:
         known = plan.key in _kept.get(model.tokenizer, ())
     return carry_out(model, plan) if known else None
+
+
+def read_type(model: Model, output_type: Any) -> Tree | Told:
+    """What becomes of an output type.
+
+    Raises:
+        ConstraintError: it is none.
+    """
+    if isinstance(output_type, ToolCallsType):
+        from gen.tools.forms import tree_of
+
+        return tree_of(output_type, model.tokenizer)
+    return read_tree(output_type, read_plan) if isinstance(output_type, Composed) else read_plan(output_type)
 
 
 def _checked(model: Model, constraint: Constraint) -> Constraint:
@@ -75,7 +90,7 @@ def _checked(model: Model, constraint: Constraint) -> Constraint:
 
 
 @isolated
-def carry_out(model: Model, plan: Tree) -> Constraint:
+def carry_out(model: Model, plan: Tree | Told) -> Constraint:
     """What `compile` makes of a plan, kept from before or made now."""
     vocabulary = vocabulary_of(model)
     with _changing:
@@ -90,7 +105,8 @@ def carry_out(model: Model, plan: Tree) -> Constraint:
         while new and (len(kept) > _MOST_KEPT or (len(kept) > 1 and _bytes(kept.values()) > _MOST_BYTES)):
             kept.popitem(last=False)
     value = plan.parse if isinstance(plan, Plan) else plan.value
-    return replace(constraint, value=value)  # equal schemas may be of different types
+    told = plan if isinstance(plan, Told) else None
+    return replace(constraint, value=value, told=told)  # equal schemas may be of different types
 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:
@@ -98,7 +114,7 @@ def _bytes(constraints: Iterable[Constraint]) -> int:
     return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
 
 
-def _made(plan: Tree, vocabulary: Vocabulary) -> Constraint:
+def _made(plan: Tree | Told, vocabulary: Vocabulary) -> Constraint:
     """The automaton of a plan, or its grammar."""
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
     composed = made if isinstance(made, Composition) else None

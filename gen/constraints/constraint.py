@@ -1,6 +1,5 @@
 """A compiled output type: what a text may be, on which engine it is held to that, and which value it stands for."""
 
-import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
@@ -9,6 +8,7 @@ from gen.errors import ConstraintError, show
 
 if TYPE_CHECKING:
     from gen.constraints.composing.splitting import Splitter
+    from gen.constraints.composing.trees import Told
     from gen.constraints.host_engine import Grammar
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
@@ -50,6 +50,7 @@ class Constraint:
         grammar: llguidance's; None on the device engine. Equal constraints share it.
         splitter: splits a text into the pieces of its parts; None for a type that is not made of others.
         special_ids: the special tokens that the strings of its parts name.
+        told: of a type whose texts may have a thought in them.
         value: what a text stands for, or its pieces; see `read`.
     """
 
@@ -62,6 +63,7 @@ class Constraint:
     grammar: "Grammar | None" = field(default=None, repr=False)
     splitter: "Splitter | None" = field(default=None, repr=False)
     special_ids: frozenset[int] = field(default=frozenset(), repr=False)
+    told: "Told | None" = field(default=None, repr=False)
     value: Callable[[Any], Any] = field(repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
@@ -79,14 +81,13 @@ class Constraint:
             return self.value(self.splitter.split(_data(text)))
         return self.value(text)
 
-    def written(self, text: str, token_ids: Sequence[int]) -> str | bytes:
-        """A text, or what it begins with, as its tokens wrote it: bytes where special tokens are part of it."""
-        if not self.special_ids:
-            return text
-        plain = codecs.utf_8_decode(b"".join(map(self.vocabulary.texts.__getitem__, token_ids)), "replace", False)[0]
-        if plain != text:  # a stop string has ended it
-            return text
-        return self.vocabulary.written(token_ids)
+    def written(self, text: str, token_ids: Sequence[int], *, cut: bool) -> str | bytes:
+        """A text as its tokens wrote it, where that says more: special tokens, and a thought.
+
+        Args:
+            cut: whether a stop string has ended the text, so that its tokens have more in them.
+        """
+        return text if cut or not (self.special_ids or self.told) else self.vocabulary.written(token_ids)
 
     def read(self, text: str) -> Any:
         """The value of a text.

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, get_origin
@@ -91,7 +91,19 @@ class Repeat:
     most: int | None
 
 
-Composed = Sequence | Either | Repeat
+@dataclass(frozen=True)
+class Made:
+    """Texts of a type, whose value is made into another one; not for users.
+
+    Attributes:
+        make: gives the value; it may raise ValueError.
+    """
+
+    part: Any
+    make: Callable[[Any], Any]
+
+
+Composed = Sequence | Either | Repeat | Made
 
 
 def regex(pattern: str) -> Regex:

@@ -14,21 +14,13 @@ from typing import Any
 from gen.constraints import grammars
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.table import Table
-from gen.constraints.composing.trees import Plan, Tree, read_tree
-from gen.constraints.output_types import Choice, Composed, Grammar, JsonSchema, Text, regex
+from gen.constraints.composing.trees import Plan
+from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, regex
 from gen.constraints.schema import schema_table, string_table
 from gen.constraints.type_keys import TypeKey
 from gen.errors import ConstraintError, show
 from gen.forking import new_lock
-
-
-def read_type(output_type: Any) -> Tree:
-    """What becomes of an output type.
-
-    Raises:
-        ConstraintError: it is none.
-    """
-    return read_tree(output_type, read_plan) if isinstance(output_type, Composed) else read_plan(output_type)
+from gen.tools.values import ToolCallsType
 
 
 def read_plan(output_type: Any) -> Plan:
@@ -79,6 +71,7 @@ def read_plan(output_type: Any) -> Plan:
 
 
 _HINTS: dict[Any, str] = {
+    ToolCallsType: "gen.tool_calls is a whole text, and no part of one",
     str: "gen.regex takes a pattern, gen.choice a list of options",
     dict: "gen.json_schema takes a schema",
     list | tuple | set: "gen.choice takes options; a list of types is for a list of prompts, one for each",

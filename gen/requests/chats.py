@@ -10,6 +10,7 @@ from typing import Any
 from gen.errors import ArgumentError, show
 from gen.requests.tool_messages import check_calls, written_with_tools
 from gen.tokenizers import Message, Tokenizer
+from gen.tools.describing import in_plain_messages, with_tools_told
 
 _TRACE = "gen.part.of.message.{}."  # a key that no template reads: it is in a text only where whole parts are printed
 _ASKERS = ("system", "developer", "user")  # templates may leave out what an assistant has thought
@@ -21,19 +22,30 @@ def chat_text(
 ) -> str:
     """As `Tokenizer.chat_text`; where a content is a list of parts and the template writes texts, they are joined.
 
-    A text that the template writes only if it is part of a list is given as one.
+    A text that the template writes only if it is part of a list is given as one. Tools are given as the template takes
+    them; one that knows none is given plain messages.
 
     Raises:
         ArgumentError: as of `Tokenizer.chat_text`, a message without role or content, or a part that the template does
             not take.
     """
-    given = [_checked(number, message) for number, message in enumerate(messages)]
-    template = tokenizer.chat_template(template_kwargs) if _has_tools(given) else ""
-    return written_with_tools(given, template, lambda formed: _chat_text(tokenizer, formed, template_kwargs))
+    given: Sequence[Mapping[str, Any]] = [_checked(number, message) for number, message in enumerate(messages)]
+    kwargs = dict(template_kwargs or {})
+    tools = kwargs.get("tools") or None
+    if tools is None and not any(message.get("tool_calls") or message["role"] == "tool" for message in given):
+        return _chat_text(tokenizer, given, template_kwargs)
+    if tools is not None:
+        from gen.tools.calls import tools_for_template  # pydantic is not for those who give none
 
-
-def _has_tools(messages: Sequence[Mapping[str, Any]]) -> bool:
-    return any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+        kwargs["tools"] = told = tools_for_template(tools)
+    template = tokenizer.chat_template(kwargs)
+    calls = tools is not None or any(message.get("tool_calls") for message in given)
+    if calls and not re.search(r"\btool_calls\b", template):  # results alone are the template's to write
+        given = in_plain_messages(given)
+    if tools is not None and not re.search(r"\btools\b", template):
+        given = with_tools_told(given, told)
+        del kwargs["tools"]
+    return written_with_tools(given, template, lambda formed: _chat_text(tokenizer, formed, kwargs))
 
 
 def _chat_text(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gen.constraints.compiling import compile
+from gen.constraints.compiling import carry_out, compile
 from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, ConstraintError
 from gen.isolation import isolated
@@ -34,6 +34,10 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
     """
     if constraint is None:
         return request
+    thoughts = request.thoughts if constraint.told is not None else None
+    if thoughts is not None and thoughts.begun and constraint.told is not None and constraint.told.begun is not None:
+        begun = carry_out(model, replace(constraint.told, written=constraint.told.begun))
+        constraint = replace(begun, told=constraint.told)
     for token_id in request.eos_token_ids:
         vocabulary = constraint.vocabulary
         if (spelt := vocabulary.tokens[token_id]) and token_id not in vocabulary.names.keys() - constraint.special_ids:
@@ -50,4 +54,4 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
     if constraint.automaton is not None:
         constraint.automaton.place(model.placement.logits_device)
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
-    return replace(request, constraint=constraint, hidden=hidden, thoughts=None)
+    return replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)

@@ -20,16 +20,14 @@ def written_with_tools(messages: Messages, template: str, write: Callable[[Messa
     """The text of a conversation, whose calls are given as the template writes them.
 
     Args:
-        template: as it is written.
+        template: as it is written; it knows calls, or there are none.
         write: the template, used on messages; raises ArgumentError where it refuses them.
     Raises:
-        ArgumentError: the template does not know calls, or what tools return; or it refuses the messages.
+        ArgumentError: the template does not know these calls, or what tools return; or it refuses the messages.
     """
     if not any(map(_calls, messages)):
         return _with_results(messages, template, write)
     number = next(number for number, message in enumerate(messages) if _calls(message))
-    if not re.search(r"\btool_calls\b", template):
-        raise _unknown(number, "tool_calls")
     names = [call["function"]["name"] for message in messages for call in _calls(message)]
     failed: ArgumentError | None = None
     for given in _forms(messages):

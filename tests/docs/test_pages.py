@@ -31,6 +31,7 @@ from tests.models.transformers.vision_helpers import picture, tiny_processor, ti
 # Pages whose programs no test can run; that they can be read, and that all names in them exist, is tested below.
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
+    "guides/tools.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "outlines.md": "Outlines 0.0.46; benchmarks/outlines/suite.py installs it and runs the like",
 }
 PROJECT = tomllib.loads((pages.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -1,5 +1,6 @@
 """Contents that are lists of parts: each template gets them as it takes them, and writes the same texts."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import gen
 from gen.requests.chats import chat_text
 from gen.tokenizers import Tokenizer
+from gen.tools.calls import tools_for_template
 from tests.helpers import ScriptedModel, byte_tokenizer
 
 
@@ -183,11 +185,56 @@ def test_calls_and_results_are_given_as_the_template_takes_them(written: str, ca
     assert chat_text(tokenizer, messages) == expected
 
 
+TOLD = """[user] Sum?
+[assistant] <tool_call>
+{"name": "add", "arguments": {"x": 1}}
+</tool_call>
+[user] <tool_response>
+3
+</tool_response>
+<tool_response>
+[4]
+</tool_response>
+[user] And?
+[assistant] """
+
+
 @pytest.mark.parametrize("written", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("content", [None, ""])
-def test_a_template_without_tools_writes_no_call(written: str, content: str | None) -> None:
-    with pytest.raises(gen.ArgumentError, match="message 1 has tool_calls, which this model's chat template does not"):
-        chat_text(tokenizer_of(written), [*ASKED, calling(content=content)])
+@pytest.mark.parametrize("content", [None, "", [], texts("")])
+def test_a_template_without_tools_gets_plain_messages(written: str, content: Any) -> None:
+    """A call is a text of the assistant in the form of `gen.tool_calls`, what tools return a text of the user."""
+    results: list[dict[str, Any]] = [{"role": "tool", "content": "3"}, {"role": "tool", "content": texts("[4]")}]
+    messages = [*ASKED, calling(content=content), *results, user("And?")]
+    tokenizer = tokenizer_of(written)
+    assert chat_text(tokenizer, messages) == TOLD
+    said = chat_text(tokenizer, [*ASKED, calling(content="Wait."), *results, user("And?")])
+    assert said == TOLD.replace("[assistant] <tool_call>", "[assistant] Wait.\n<tool_call>")
+
+
+def add(x: int) -> int:
+    """Add one."""
+    return x + 1
+
+
+@pytest.mark.parametrize("written", TEXTS.values(), ids=TEXTS)
+def test_a_template_without_tools_is_told_of_them_in_the_system_message(written: str) -> None:
+    tokenizer = tokenizer_of(written)
+    told = chat_text(tokenizer, ASKED, {"tools": [add]})
+    begin, _, tools = told.partition("<tools>\n")
+    assert begin.startswith("[system] You may call tools") and tools.endswith("</tool_call>\n[user] Sum?\n[assistant] ")
+    assert json.loads(tools.partition("\n")[0]) == tools_for_template([add])[0]
+    assert chat_text(tokenizer, [SYSTEM, *ASKED], {"tools": [add]}) == told.replace(
+        "[system] ", "[system] Be brief.\n\n"
+    )
+
+
+def test_a_template_with_tools_gets_them_as_openai_has_them() -> None:
+    tokenizer = tokenizer_of("{{ tools | tojson }}" + template(TOOLS["added"]))
+    told, _, rest = chat_text(tokenizer, ASKED, {"tools": [add]}).partition("[user]")
+    assert json.loads(told) == tools_for_template([add])
+    assert rest == " Sum?\n[assistant] "
+    with pytest.raises(gen.ConstraintError, match="a tool is a function with type hints"):
+        chat_text(tokenizer, ASKED, {"tools": ["add"]})
 
 
 @pytest.mark.parametrize("ending", ["", "{{ raise_exception('roles must alternate') }}"])

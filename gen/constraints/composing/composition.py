@@ -9,7 +9,7 @@ from gen.constraints.composing.host_grammars import host_grammar
 from gen.constraints.composing.joining import joined_table, word_pieces, word_table
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser, recogniser
 from gen.constraints.composing.splitting import Splitter
-from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Tree, Word
+from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Told, Tree, Word, bare
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
@@ -25,10 +25,12 @@ class Composition:
             token that ends the model's texts.
     """
 
-    def __init__(self, tree: Tree, vocabulary: Vocabulary) -> None:
-        self._tree, self._vocabulary = tree, vocabulary
+    def __init__(self, tree: Tree | Told, vocabulary: Vocabulary) -> None:
+        told = tree if isinstance(tree, Told) else Told(tree, tree)
+        self._tree, self._read, self._vocabulary = bare(told.written), bare(told.read), vocabulary
         self._readers: dict[object, Recogniser] = {}
-        words = {one.text for one in _ends(tree) if isinstance(one, Word)}
+        ends = [*_ends(self._tree), *_ends(self._read)]
+        words = {one.text for one in ends if isinstance(one, Word)}
         for text in words:
             for name in vocabulary.end_names:
                 if name in text:
@@ -37,10 +39,10 @@ class Composition:
                     )
         named = {piece for text in words for piece in word_pieces(text, vocabulary.specials)}
         self.special_ids = frozenset(token_id for token_id, name in vocabulary.names.items() if name in named)
-        for one in _ends(tree):
+        for one in ends:
             if one.key not in self._readers:
                 self._readers[one.key] = self._reader(one)
-        self._check_repeats(tree)
+        self._check_repeats(self._tree)
 
     def table(self) -> Table:
         """The automaton. Raises TooLarge or Empty where there is none."""
@@ -59,7 +61,7 @@ class Composition:
     @cached_property
     def splitter(self) -> Splitter:
         """What splits its texts."""
-        return Splitter(self._tree, self._readers)
+        return Splitter(self._read, self._readers)
 
     def _reader(self, end: Plan | Word) -> Recogniser:
         if isinstance(end, Word):
@@ -92,7 +94,9 @@ def _ends(tree: Tree) -> Iterator[Plan | Word]:
         return
     if isinstance(tree, Again):
         parts: tuple[Tree, ...] = (tree.part, tree.separator)
+    elif isinstance(tree, OneOf):
+        parts = tree.branches
     else:
-        parts = tree.parts if isinstance(tree, Row) else tree.branches
+        parts = tree.parts if isinstance(tree, Row) else (tree.part,)
     for part in parts:
         yield from _ends(part)

@@ -16,7 +16,7 @@ import numpy as np
 from gen.constraints.automata.limits import TooLarge
 from gen.constraints.composing.joining import joined_table, word_pieces
 from gen.constraints.composing.recognisers import HostRecogniser, Recogniser, TableRecogniser
-from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
+from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Tree, Word
 from gen.constraints.grammars import ONE_TERMINAL
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
@@ -92,6 +92,7 @@ class _Writer:
         if isinstance(tree, Again):
             part, separator = self._lexeme(tree.part), self._lexeme(tree.separator)
             return None if part is None or separator is None else _again(tree, part, f"{separator} {part}")
+        assert isinstance(tree, Plan)  # of a bare tree; tells mypy
         given = tree.grammar()
         grammar = json.loads(given)["grammars"][0] if given.startswith('{"grammars"') else {}
         return f"({grammar['lark_grammar'].removeprefix(ONE_TERMINAL)})" if grammar.get("name") == "regex" else None
@@ -108,7 +109,7 @@ class _Writer:
             part = self._add("rule", self.rule(item.part))
             further = self._add("rule", self.rule(Row((item.separator, item.part))))
             return _again(item, part, further)
-        assert not isinstance(item, Row)  # its parts are items
+        assert isinstance(item, Plan)  # the parts of a row are items; tells mypy
         if item.key not in self._known:
             name = self._known[item.key] = f"part{len(self.grammars)}"
             given = item.grammar()

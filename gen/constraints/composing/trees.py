@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.constraints.automata.table import Table
-from gen.constraints.output_types import Composed, Repeat, Sequence
+from gen.constraints.output_types import Composed, Made, Repeat, Sequence
 from gen.errors import ConstraintError, show
 
 
@@ -102,7 +102,62 @@ class Again:
         return [self.part.value(one) for one in piece]
 
 
-Tree = Plan | Word | Row | OneOf | Again
+@dataclass(frozen=True)
+class Remade:
+    """A tree whose value is made into another one."""
+
+    part: "Tree"
+    make: Callable[[Any], Any]
+
+    @property
+    def key(self) -> Hashable:
+        """As of a `Word`."""
+        return self.part.key
+
+    def value(self, piece: Any) -> Any:
+        """As of a `Plan`."""
+        return self.make(self.part.value(piece))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A tree whose texts may have a thought in them, which is no part of what is read.
+
+    Attributes:
+        written: what texts are held to.
+        read: what they are read by: with the thought or without it.
+        begun: what they are held to where the prompt has begun the thought; None where that cannot be.
+    """
+
+    written: "Tree"
+    read: "Tree"
+    begun: "Tree | None" = None
+
+    @property
+    def key(self) -> Hashable:
+        """As of a `Word`."""
+        return ("told", self.written.key)
+
+    def value(self, piece: Any) -> Any:
+        """As of a `Plan`."""
+        return self.read.value(piece)
+
+
+Tree = Plan | Word | Row | OneOf | Again | Remade
+"""What stands within a tree; a `Told` is one as a whole."""
+
+
+def bare(tree: Tree) -> Tree:
+    """A tree that has the same texts and pieces, without what makes values into others."""
+    if isinstance(tree, Remade):
+        return bare(tree.part)
+    if isinstance(tree, Row):
+        return Row(tuple(map(bare, tree.parts)))
+    if isinstance(tree, OneOf):
+        return OneOf(tuple(map(bare, tree.branches)))
+    if isinstance(tree, Again):
+        return Again(bare(tree.part), tree.separator, tree.least, tree.most)
+    return tree
 
 
 def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
@@ -119,6 +174,8 @@ def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
             return Word(part)
         return read_tree(part, read_plan) if isinstance(part, Composed) else read_plan(part)
 
+    if isinstance(output_type, Made):
+        return Remade(read(output_type.part), output_type.make)
     if isinstance(output_type, Sequence):
         return Row(tuple(map(read, output_type.parts)))
     if isinstance(output_type, Repeat):

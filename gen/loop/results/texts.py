@@ -51,7 +51,8 @@ class Completion:
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
         reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
-            of the text. None where it did not think, for prompts that are no chat, and for output types.
+            of the text. None where it did not think, for prompts that are no chat, and for output types but for
+            `gen.tool_calls`, whose texts are all that was written.
     """
 
     text: str

@@ -18,7 +18,7 @@ def valued(request: Request, completion: Completion) -> Completion:
         return completion
     bare = replace(completion, value=None, engine=constraint.engine)
     text = show(completion.text, 200)
-    written = constraint.written(completion.text, completion.token_ids)
+    written = constraint.written(completion.text, completion.token_ids, cut=completion.finish_reason == "stop")
     if not constraint.accepts(written):
         raise IncompleteError(
             f"prompt {request.number}: the text ended ({completion.finish_reason}) before it was a whole value of its "

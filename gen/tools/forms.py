@@ -1,0 +1,230 @@
+"""How the families of models write calls of tools: each form as an output type whose value is a `ToolCalls`.
+
+Example, of Hermes and Qwen: a text, then <tool_call>, a line with {"name": "f", "arguments": {"x": 1}}, </tool_call>.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gen.constraints.composing.trees import Told, Tree, read_tree
+from gen.constraints.output_types import Made, either, regex, repeat, sequence, text
+from gen.constraints.plans import read_plan
+from gen.errors import ConstraintError
+from gen.requests.thoughts import Marks, marks_of
+from gen.tokenizers import Tokenizer
+from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a form is written for.
+
+    Attributes:
+        tools: those that may be called; none for a text alone.
+        optional: whether there may be a text, and no call.
+        most: how many calls; None for any number.
+        template: the chat template, "" where there is none.
+        specials: the texts of the tokenizer's special tokens.
+        left_out: what a text may not have in it beside what begins a call.
+    """
+
+    tools: tuple[Tool, ...]
+    optional: bool
+    most: int | None
+    template: str
+    specials: Collection[str]
+    left_out: tuple[str, ...]
+
+    def calls(self, written: Callable[[Tool], Any]) -> Any:
+        """One call of any tool; `written` gives the output type of a tool's call."""
+        return either(*(written(tool) for tool in self.tools))
+
+
+def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
+    """The tree of tool calls for a tokenizer.
+
+    Raises:
+        ConstraintError: it cannot be told how the template writes calls, or the vocabulary lacks special tokens of the
+            form.
+    """
+    template = tokenizer.template_for_tools
+    specials = frozenset(tokenizer.special_tokens.values())
+    name = asked.format or form_of(template)
+    form = _FORMS[name]
+    if lacking := [one for one in form.specials if one not in specials]:
+        raise ConstraintError(
+            f"the format {name!r} needs the special tokens {', '.join(lacking)}, which this tokenizer lacks; give "
+            "another format to gen.tool_calls."
+        )
+    tools = asked.tools if asked.choice in ("auto", "required") else ()
+    named = tuple(tool for tool in asked.tools if tool.name == asked.choice)
+    marks = marks_of(template)
+    tags = marks if marks is not None and marks.kind == "tags" else None
+    main = form.write(
+        _Asked(
+            tools=tools or named,
+            optional=asked.choice in ("auto", "none"),
+            most=None if asked.parallel and not named else 1,
+            template=template,
+            specials=specials,
+            left_out=() if tags is None else (tags.opens, tags.closes),
+        )
+    )
+    if name == "gpt-oss":
+        plain = Made(text(), lambda said: _value(said, []))
+        return Told(_tree(main), _tree(either(main, plain) if asked.choice in ("auto", "none") else main))
+    return _after_thought(main, tags)
+
+
+def form_of(template: str) -> str:
+    """The name of the form in which a chat template writes calls.
+
+    Raises:
+        ConstraintError: it is none that gen knows.
+    """
+    if all(name in template for name in ("<|channel|>", "<|message|>")):
+        return "gpt-oss"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<tool_call>" in template and "<function=" not in template and "<arg_key>" not in template:
+        return "hermes"
+    if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters": ' in template):
+        return "llama3"
+    if not re.search(r"\btools\b", template):
+        return "hermes"
+    raise ConstraintError(
+        f"it cannot be told how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
+        f"{', '.join(_FORMS)}."
+    )
+
+
+def _after_thought(main: Any, marks: Marks | None) -> Told:
+    """A form that a thought between two strings may come before."""
+    if marks is None:
+        tree = _tree(main)
+        return Told(tree, tree)
+    rest = sequence(text(without=[marks.closes]), marks.closes, regex("\n*"))
+    whole, none = sequence(marks.opens, rest), ""
+
+    def after(*thoughts: Any) -> Tree:
+        return _tree(Made(sequence(either(*thoughts), main), lambda parts: parts[1]))
+
+    return Told(after(whole, none), after(whole, rest, none), after(rest))
+
+
+def _tree(output_type: Any) -> Tree:
+    return read_tree(output_type, read_plan)
+
+
+def _value(said: str, calls: list[ToolCall]) -> ToolCalls:
+    return ToolCalls(text=said.strip(), calls=calls)
+
+
+def _json_call(arguments: str, tool: Tool, after: Any = "}") -> Any:
+    """A call as an object with a name and arguments; what comes after may have the id."""
+    begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{arguments}": '
+
+    def make(parts: tuple[Any, ...]) -> ToolCall:
+        found = parts[2][1] if isinstance(parts[2], tuple) else None
+        return ToolCall(name=tool.name, arguments=parts[1], id=found)
+
+    return Made(sequence(begin, tool.arguments, after), make)
+
+
+def _hermes(asked: _Asked) -> Any:
+    said = text(without=["<tool_call>", *asked.left_out])
+    if not asked.tools:
+        return Made(said, lambda value: _value(value, []))
+    call = sequence("<tool_call>\n", asked.calls(partial(_json_call, "arguments")), "\n</tool_call>")
+    calls = repeat(Made(call, lambda parts: parts[1]), "\n", 0 if asked.optional else 1, asked.most)
+    if not asked.optional:
+        return Made(calls, lambda found: _value("", found))
+    return Made(sequence(said, calls), lambda parts: _value(*parts))
+
+
+def _llama3(asked: _Asked) -> Any:
+    if not asked.tools:
+        return Made(text(without=asked.left_out), lambda value: _value(value, []))
+    said = either("", sequence(regex(r"[^{\s]"), text(without=asked.left_out)))  # a brace begins a call
+    plain = Made(said, lambda value: _value("".join(value), []))
+    call = asked.calls(partial(_json_call, "parameters"))
+    tag = "<|python_tag|>"
+    if tag in asked.specials:
+        call = Made(sequence(either("", tag), call), lambda parts: parts[1])
+    one = Made(call, lambda found: _value("", [found]))
+    return either(one, plain) if asked.optional else one
+
+
+def _mistral(asked: _Asked) -> Any:
+    begin = "[TOOL_CALLS]"
+    said = text(without=[begin, *asked.left_out])
+    if not asked.tools:
+        return Made(said, lambda value: _value(value, []))
+    calls: Any
+    if "[ARGS]" in asked.template:
+        calls = repeat(asked.calls(partial(_named_call, asked.template)), "", 1, asked.most)
+    else:
+        gap = " " if f"{begin} [" in asked.template else ""
+        after = sequence(', "id": "', regex("[a-zA-Z0-9]{9}"), '"}')
+        listed = repeat(asked.calls(partial(_json_call, "arguments", after=after)), ", ", 1, asked.most)
+        calls = Made(sequence(f"{begin}{gap}[", listed, "]"), lambda parts: parts[1])
+    if not asked.optional:
+        return Made(calls, lambda found: _value("", found))
+    return Made(sequence(said, either(calls, "")), lambda parts: _value(parts[0], parts[1] or []))
+
+
+def _named_call(template: str, tool: Tool) -> Any:
+    """A call of newer models of Mistral's: the name, an id where the template has one, and the arguments."""
+    if "[CALL_ID]" in template:
+        parts = sequence(f"[TOOL_CALLS]{tool.name}[CALL_ID]", regex("[a-zA-Z0-9]{9}"), "[ARGS]", tool.arguments)
+        return Made(parts, lambda found: ToolCall(name=tool.name, arguments=found[3], id=found[1]))
+    plain = sequence(f"[TOOL_CALLS]{tool.name}[ARGS]", tool.arguments)
+    return Made(plain, lambda found: ToolCall(name=tool.name, arguments=found[1]))
+
+
+_NEXT = "<|end|><|start|>assistant"
+
+
+def _gpt_oss(asked: _Asked) -> Any:
+    """Messages in channels: a thought, then the answer; or words about a call, and the call, which ends the text."""
+    said = text(without=[*_FORMS["gpt-oss"].specials])
+    thought = sequence("<|channel|>analysis<|message|>", said, _NEXT)
+    final = sequence("<|channel|>final<|message|>", said)
+    plain = Made(final, lambda parts: _value(parts[1], []))
+
+    def after_thought(main: Any) -> Any:
+        return Made(sequence(repeat(thought), main), lambda parts: parts[1])
+
+    if not asked.tools:
+        return after_thought(plain)
+    about = sequence("<|channel|>commentary<|message|>", said, _NEXT)
+    call = Made(
+        sequence(repeat(about, most=1) if asked.optional else "", asked.calls(_channel_call)),
+        lambda parts: _value(parts[0][0][1] if parts[0] else "", [parts[1]]),
+    )
+    return after_thought(either(plain, call) if asked.optional else call)
+
+
+def _channel_call(tool: Tool) -> Any:
+    begin = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
+    return Made(sequence(begin, tool.arguments), lambda parts: ToolCall(name=tool.name, arguments=parts[1]))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form: what makes its output type, and the special tokens that it needs."""
+
+    write: Callable[[_Asked], Any]
+    specials: tuple[str, ...] = ()
+
+
+_FORMS = {
+    "hermes": _Form(_hermes),
+    "llama3": _Form(_llama3),
+    "mistral": _Form(_mistral, ("[TOOL_CALLS]",)),
+    "gpt-oss": _Form(_gpt_oss, ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>")),
+}

@@ -1,0 +1,288 @@
+"""Calls of tools in the form of each family: read back by transformers, by a plain reader, and as values.
+
+The templates, tokenizers and response templates are written here, after those of the families.
+"""
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from transformers.utils.chat_parsing import parse_response
+
+import gen
+from gen.samplers import multinomial
+from gen.tokenizers import Tokenizer
+from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
+
+START = "[assistant] "
+BEFORE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ tools }}"
+CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
+NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+CHANNELS = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"]
+CHANNEL_CALL = r"<\|channel\|>commentary to=functions\.(?P<name>\w+) <\|constrain\|>json<\|message\|>"
+FAMILIES: dict[str, tuple[list[str], str, dict[str, Any]]] = {
+    "hermes": (
+        [],
+        BEFORE + "{# <tool_call> #}" + START,
+        {"content": {}, "tool_calls": {"open": "<tool_call>\n", "close": "\n</tool_call>", "repeats": True}},
+    ),
+    "llama3": (
+        ["<|python_tag|>"],
+        BEFORE + "{# <|python_tag|> #}" + START,
+        {
+            "content": {},
+            "tool_calls": {
+                "open_pattern": r'(?:<\|python_tag\|>)?\{"name": "(?P<name>\w+)", "parameters": ',
+                "close_pattern": r"\}\Z",
+                "transform": NAMED,
+                "repeats": True,
+            },
+        },
+    ),
+    "mistral": (
+        ["[TOOL_CALLS]"],
+        BEFORE + "{# [TOOL_CALLS][ #}" + START,
+        {"content": {}, "tool_calls": {"open": "[TOOL_CALLS]", "transform_each": True}},
+    ),
+    "mistral, named": (
+        ["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
+        BEFORE + "{# [TOOL_CALLS][CALL_ID][ARGS] #}" + START,
+        {
+            "content": {},
+            "tool_calls": {
+                "open_pattern": r"\[TOOL_CALLS\](?P<name>\w+)\[CALL_ID\]\w{9}\[ARGS\]",
+                "close_pattern": r"(?=\[TOOL_CALLS\])|\Z",
+                "transform": NAMED,
+                "repeats": True,
+            },
+        },
+    ),
+    "gpt-oss": (
+        CHANNELS,
+        BEFORE + "{# <|start|><|channel|><|message|> #}<|start|>assistant",
+        {
+            "thinking": {"open": "<|channel|>analysis<|message|>", "close": "<|end|>", "repeats": True, "join": ""},
+            "content": {
+                "open": ["<|channel|>final<|message|>", "<|channel|>commentary<|message|>"],
+                "close": "<|end|>",
+            },
+            "tool_calls": {"open_pattern": CHANNEL_CALL, "transform": NAMED, "repeats": True},
+        },
+    ),
+}
+
+
+class Book(BaseModel):
+    """Book a table."""
+
+    people: Annotated[int, Field(ge=1, le=12)]
+    where: Literal["in", "out"]
+
+
+def weather(city: Annotated[str, Field(max_length=5)], days: Literal[1, 2] = 1) -> str:
+    """Tell the weather.
+
+    Args:
+        city: where it is.
+    """
+    return f"{city} {days}"
+
+
+NOW = {"type": "function", "function": {"name": "now"}}
+MOVE = {
+    "type": "function",
+    "function": {
+        "name": "move",
+        "parameters": {
+            "type": "object",
+            "properties": {"to": {"$ref": "#/$defs/place"}},
+            "required": ["to"],
+            "$defs": {"place": {"type": "object", "properties": {"x": {"enum": [1, 2.5]}}, "required": ["x"]}},
+        },
+    },
+}
+TOOLS: list[Any] = [weather, Book, NOW, MOVE]
+
+
+def model_of(family: str) -> Any:
+    specials, template, _ = FAMILIES[family]
+    tokenizer = byte_tokenizer(specials=specials)
+    tokenizer.chat_template = template
+    size = 259 + len(specials)
+    return gen.from_transformers(tiny_model(vocab_size=size, eos_token_id=EOS, max_position_embeddings=512), tokenizer)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> tuple[str, Any]:
+    return request.param, model_of(request.param)
+
+
+def all_of(model: Any, made: gen.Completion) -> str:
+    """All that was written, with the names of special tokens."""
+    texts = gen.compile(model, str).vocabulary.texts
+    return b"".join(texts[token_id] for token_id in made.token_ids).decode()
+
+
+def answer(model: Any, kind: Any, limit: int, **given: Any) -> gen.Completion:
+    """A text of a chat, also one that the limit has shaped."""
+    try:
+        made: Any = gen.generate(model, "x", kind, chat=True, details=True, max_new_tokens=limit, **given)
+    except gen.IncompleteError as error:
+        made = error.completion
+    assert isinstance(made, gen.Completion)
+    return made
+
+
+def as_json(calls: list[gen.ToolCall]) -> list[tuple[str, Any]]:
+    return [
+        (one.name, one.arguments.model_dump() if isinstance(one.arguments, Book) else one.arguments) for one in calls
+    ]
+
+
+def read_by_transformers(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]:
+    fields = {name: dict(field) for name, field in FAMILIES[family][2].items()}
+    fields["tool_calls"] = {"content": "json", "transform": CALL} | fields["tool_calls"]
+    if family == "hermes":
+        fields["tool_calls"]["transform"] = {"type": "function", "function": "{content}"}
+    template = {"start_anchor": "<|start|>assistant" if family == "gpt-oss" else START, "fields": fields}
+    found = parse_response(written, template, prefix=template["start_anchor"])
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in found.get("tool_calls", [])]
+    return found.get("content", "").strip(), calls
+
+
+def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]:
+    """By hand, from the description of each form."""
+    if family == "gpt-oss":
+        bodies = re.split(r"<\|end\|><\|start\|>assistant", written)
+        heads = [body.partition("<|message|>") for body in bodies]
+        said = "".join(text for head, _, text in heads if "to=" not in head and "analysis" not in head)
+        called = [(head.partition("functions.")[2].split(" ")[0], text) for head, _, text in heads if "to=" in head]
+        return said.strip(), [(name, json.loads(text)) for name, text in called]
+    begin = {"hermes": "<tool_call>\n", "llama3": '{"name"'}.get(family, "[TOOL_CALLS]")
+    said, found, rest = written.partition(begin)
+    if not found:
+        return written.strip(), []
+    if family == "hermes":
+        objects = [json.loads(part.removesuffix("\n</tool_call>")) for part in rest.split("\n<tool_call>\n")]
+    elif family == "llama3":
+        said, objects = said.removesuffix("<|python_tag|>"), [json.loads(found + rest)]
+    elif family == "mistral":
+        objects = json.loads(rest)
+    else:
+        parts = [re.split(r"\[CALL_ID\]|\[ARGS\]", part) for part in rest.split(begin)]
+        objects = [{"name": name, "arguments": json.loads(text)} for name, _, text in parts]
+    return said.strip(), [(one["name"], one.get("arguments", one.get("parameters"))) for one in objects]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none", "move"])
+def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> None:
+    name, model = family
+    kind = gen.compile(model, gen.tool_calls(TOOLS, choice=choice))
+    assert kind.engine == "device" and kind.least_tokens is not None
+    found = set()
+    bias = {ord("<"): 4.0, ord("["): 4.0, ord("{"): 6.0} | dict.fromkeys(range(128, 259), -9.0)
+    sampler = multinomial(logit_bias=bias, temperature=2)
+    limit = max(kind.least_tokens, 90)
+    made = [answer(model, kind, limit, sampler=sampler, seed=seed) for seed in range(8)]
+    for one in made:
+        written = all_of(model, one)
+        value: gen.ToolCalls = one.value
+        calls = as_json([*value.calls])
+        assert (value.text, calls) == read_plainly(name, written) == read_by_transformers(name, written), written
+        assert kind.read(written) == value
+        found |= {called for called, _ in calls} or {""}
+        assert len(calls) <= 1 or name not in ("llama3", "gpt-oss")
+        assert all(isinstance(one.arguments, Book) == (one.name == "Book") for one in value.calls)
+        assert all((one.id is not None) == name.startswith("mistral") for one in value.calls)
+        if choice in ("required", "move"):
+            assert calls and (choice != "move" or [one for one, _ in calls] == ["move"])
+        if choice == "none":
+            assert not calls
+    if choice == "auto":
+        assert "" in found or len(found) > 1
+    if choice == "required" and name != "gpt-oss":  # whose thought takes what the limit leaves
+        assert len(found) > 1
+
+
+def test_one_call_at_most_where_they_are_not_parallel() -> None:
+    model = model_of("hermes")
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for parallel in (True, False):
+        for choice in ("auto", "required"):
+            kind = gen.compile(model, gen.tool_calls(TOOLS, choice=choice, parallel=parallel))
+            assert kind.accepts(call)
+            assert kind.accepts(f"{call}\n{call}") is parallel
+    assert not gen.compile(model, gen.tool_calls(TOOLS, choice="now")).accepts(f"{call}\n{call}")
+
+
+def test_a_thought_may_come_first_and_one_that_the_prompt_has_begun() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    template = BEFORE + "{# <tool_call> #}{{ '</think>'[:0] }}" + START
+    for begun, written in ((False, "<think>\nHm.\n</think>\n\n"), (True, "\nHm.\n</think>\n\n")):
+        said = written + call
+        model: Any = ScriptedModel(said)
+        tokenizer = byte_tokenizer()
+        tokenizer.chat_template = template + ("<think>" if begun else "")
+        model.tokenizer = Tokenizer(tokenizer)
+        for choice in ("auto", "required"):
+            kind = gen.tool_calls([NOW], choice=choice)
+            made = gen.generate(model, "x", kind, chat=True, details=True, max_new_tokens=300)
+            assert made.value == gen.ToolCalls(text="", calls=[gen.ToolCall(name="now", arguments={})])
+            assert (made.text, made.reasoning) == (call, "Hm.")
+            assert len(made.token_ids) == len(said)
+            assert "".join(gen.stream(model, "x", kind, chat=True, max_new_tokens=300)) == call
+    model = ScriptedModel("Hm. </think>Two. Three.")
+    model.tokenizer = Tokenizer(tokenizer)
+    cut = gen.generate(model, "x", gen.tool_calls([NOW]), chat=True, details=True, stop=" Th", max_new_tokens=300)
+    assert (cut.value.text, cut.reasoning, cut.finish_reason) == ("Two.", "Hm. ", "stop")
+
+
+def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
+    tree = {"type": "object", "properties": {"of": {"$ref": "#"}}}
+    tool = {"type": "function", "function": {"name": "tree", "parameters": tree}}
+    for name in FAMILIES:
+        model = model_of(name)
+        kind = gen.compile(model, gen.tool_calls([tool, NOW], choice="tree"))
+        assert kind.engine == "host"
+        made = gen.generate(model, "x", kind, chat=True, seed=1, details=True, max_new_tokens=400)
+        assert [one.name for one in made.value.calls] == ["tree"]
+        assert read_plainly(name, all_of(model, made))[1] == as_json([*made.value.calls])
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("", "hermes"),
+        ("{{ messages }}", "hermes"),
+        ("{{ tools }}<tool_call>{{ arguments }}", "hermes"),
+        ("{{ tools }}[TOOL_CALLS]", "mistral"),
+        ('{{ tools }}<|start_header_id|>"parameters": ', "llama3"),
+        ("{{ tools }}<|channel|><|message|>", "gpt-oss"),
+        ("{{ tools }}<function=", None),
+        ("{{ tools }}<tool_call><function=", None),
+    ],
+)
+def test_the_form_is_found_from_the_template(template: str, form: str | None) -> None:
+    from gen.tools.forms import form_of
+
+    if form is not None:
+        assert form_of(template) == form
+        return
+    model = model_of("hermes")
+    model.tokenizer._tokenizer.chat_template = template
+    with pytest.raises(gen.ConstraintError, match="cannot be told how this model's chat template writes calls"):
+        gen.compile(model, gen.tool_calls([NOW]))
+    assert gen.compile(model, gen.tool_calls([NOW], format="hermes")).engine == "device"
+
+
+@pytest.mark.parametrize("form", ["mistral", "gpt-oss"])
+def test_a_form_whose_special_tokens_the_vocabulary_lacks_is_refused(form: str) -> None:
+    with pytest.raises(gen.ConstraintError, match=f"the format '{form}' needs the special tokens .*, which"):
+        gen.compile(model_of("hermes"), gen.tool_calls([NOW], format=form))
+
+
+def test_tool_calls_are_no_part_of_a_text() -> None:
+    with pytest.raises(gen.ConstraintError, match=r"gen.tool_calls is a whole text, and no part of one"):
+        gen.compile(model_of("hermes"), gen.sequence("x", gen.tool_calls([NOW])))
