@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,13 +21,33 @@ MARK = "x-gen"
 
 
 class _Annotation:
-    """Tells pydantic's JSON Schema that it stands in Annotated, which pydantic itself does not mind."""
+    """Tells pydantic's JSON Schema that it stands in Annotated: what it asks of a str, or that it cannot stand there.
+
+    Pydantic itself does not mind it.
+    """
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
-        return {**handler(schema), MARK: f"gen.{_NAMES[type(self).__name__]}"}
+        made = handler(schema)
+        asked = self._of_strings() if schema["type"] == "str" else {}
+        if not asked:
+            return {**made, MARK: f"gen.{_NAMES[type(self).__name__]}"}
+        return {**made, "allOf": [asked]} if made.keys() & asked.keys() else {**made, **asked}
+
+    def _of_strings(self) -> dict[str, Any]:
+        """A JSON Schema of the strings that are its texts; {} where it cannot be said of a str."""
+        return {}
 
 
-_NAMES = {"Regex": "regex", "Choice": "choice", "JsonSchema": "json_schema", "Grammar": "grammar"}
+_NAMES = {
+    "Regex": "regex",
+    "Choice": "choice",
+    "JsonSchema": "json_schema",
+    "Grammar": "grammar",
+    "Text": "text",
+    "Sequence": "sequence",
+    "Either": "either",
+    "Repeat": "repeat",
+}
 
 
 @dataclass(frozen=True)
@@ -35,12 +56,21 @@ class Regex(_Annotation):
 
     pattern: str
 
+    def _of_strings(self) -> dict[str, Any]:
+        flags = re.match(r"\(\?[a-z]+\)|", self.pattern)[0]  # type: ignore[index]  # matches always
+        rest = self.pattern.removeprefix(flags) + ("\n" if "x" in flags else "")  # after a comment
+        begin, end = (r"\A", r"\Z") if "m" in flags else ("^", "$")
+        return {"pattern": f"{flags}{begin}(?:{rest}){end}"}
+
 
 @dataclass(frozen=True)
 class Choice(_Annotation):
     """See `gen.choice`."""
 
     options: Mapping[str, Any]
+
+    def _of_strings(self) -> dict[str, Any]:
+        return {"enum": [*self.options]} if all(one == text for text, one in self.options.items()) else {}
 
 
 @dataclass(frozen=True)
@@ -60,29 +90,37 @@ class Grammar(_Annotation):
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(_Annotation):
     """See `gen.text`."""
 
     without: tuple[str, ...]
     max_chars: int | None
 
+    def _of_strings(self) -> dict[str, Any]:
+        asked: dict[str, Any] = {"type": "string"}
+        if self.max_chars is not None:
+            asked["maxLength"] = self.max_chars
+        if self.without:
+            asked["not"] = {"pattern": "|".join(map(re.escape, self.without))}
+        return asked
+
 
 @dataclass(frozen=True)
-class Sequence:
+class Sequence(_Annotation):
     """See `gen.sequence`."""
 
     parts: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Either:
+class Either(_Annotation):
     """See `gen.either`."""
 
     branches: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Repeat(_Annotation):
     """See `gen.repeat`."""
 
     part: Any

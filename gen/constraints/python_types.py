@@ -96,8 +96,8 @@ def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
     """Raise a ConstraintError for what pydantic alone can check."""
     if MARK in schema:
         raise ConstraintError(
-            f"{show(output_type)} at {path}: {schema[MARK]} cannot stand in Annotated; give it as it is, or take "
-            "Field(pattern=...) there."
+            f"{show(output_type)} at {path}: {schema[MARK]} cannot stand in Annotated; give it as it is. "
+            "Annotated[str, X] takes gen.regex, gen.text and a gen.choice of strings."
         )
     if ELSEWHERE in schema:
         raise ConstraintError(

@@ -29,6 +29,7 @@ from gen.constraints.plans import read_plan
 from gen.constraints.python_types import is_text, schema_of
 from gen.errors import ConstraintError
 from tests.constraints.walks import random_texts
+from tests.helpers import ScriptedModel
 
 
 class Color(Enum):
@@ -273,7 +274,14 @@ def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
         (set[list[int]], "#: a set of lists, which cannot be hashed"),
         (set[Cat], "a set of Cat, which cannot be hashed"),
         (Annotated[str, Field(pattern="[a&&b]")], "the pattern '.a&&b.', whose brackets"),
-        (Annotated[str, gen.regex("a")], "#: gen.regex cannot stand in Annotated; give it as it is"),
+        (Annotated[int, gen.regex("1")], "#: gen.regex cannot stand in Annotated; give it as it is"),
+        (Annotated[str | None, gen.regex("1")], "gen.regex cannot stand in Annotated"),
+        (Annotated[str, gen.choice(["a", 2])], "gen.choice cannot stand in Annotated"),
+        (Annotated[str, gen.grammar("start: /a/")], "gen.grammar cannot stand in Annotated"),
+        (Annotated[str, gen.json_schema({})], "gen.json_schema cannot stand in Annotated"),
+        (Annotated[str, gen.sequence("a")], "gen.sequence cannot stand in Annotated"),
+        (Annotated[str, gen.either("a")], "gen.either cannot stand in Annotated"),
+        (list[Annotated[str, gen.repeat("a")]], "#/items: gen.repeat cannot stand in Annotated"),
         (list[Annotated[int, gen.choice([1, 2])]], "#/items: gen.choice cannot stand in Annotated"),
         (dict[str, Annotated[dict[str, int], gen.json_schema({})]], "gen.json_schema cannot stand in Annotated"),
         (Annotated[str, gen.grammar('start: "a"')], "gen.grammar cannot stand in Annotated"),
@@ -460,3 +468,45 @@ def test_a_function_is_never_called() -> None:
     for output_type in (record, list[record], dict[str, record]):  # type: ignore[valid-type]
         with pytest.raises(ConstraintError):
             read_plan(output_type)
+
+
+@dataclass
+class Held:
+    code: Annotated[str, gen.regex(r'\d{3}"?')]
+    kind: Annotated[str, gen.choice(["x", "y\n"])]
+    note: Annotated[str, gen.text(without=["ab", '"'], max_chars=5)]
+    names: list[Annotated[str, gen.regex("(?i)k+|z")]]
+
+
+def test_a_str_in_annotated_is_held_to_gens_types_escaped_as_json_escapes() -> None:
+    model: Any = ScriptedModel("x")
+    constraint = gen.compile(model, Held)
+    good: dict[str, Any] = {"code": '123"', "kind": "y\n", "note": "a\nb", "names": ["Kk", "z"]}
+    changes = [("code", "1234"), ("code", "abc"), ("kind", "z"), ("note", "cab"), ("note", "123456"), ("names", ["zz"])]
+    assert constraint.read(json.dumps(good)) == Held(**good)
+    for name, wrong in changes:
+        assert not constraint.accepts(json.dumps(good | {name: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "good", "wrong"),
+    [
+        (gen.regex(r"\d{3}"), ["123"], ["abc", "1234", "123\n"]),
+        (gen.regex("a|bc"), ["a", "bc"], ["ab", "abc", ""]),
+        (gen.regex("(?x)a # not b\n c*  # nor d"), ["a", "acc"], ["b", "a "]),
+        (gen.regex("(?m)^a$\n^b$"), ["a\nb"], ["a", "b"]),
+        (gen.choice(["a", 'b"']), ["a", 'b"'], ["b", "a\n"]),
+        (gen.text(without=["."]), ["", "a\n"], ["a.b"]),
+        (gen.text(max_chars=2), ["", "é\n"], ["abc"]),
+        (gen.text(), ["", "x"], []),
+    ],
+    ids=str,
+)
+def test_alone_too_without_quotes(asked: Any, good: list[str], wrong: list[str]) -> None:
+    """Beside a pattern of pydantic's both hold."""
+    model: Any = ScriptedModel("x")
+    constraint, plain = (gen.compile(model, one) for one in (Annotated[str, asked], asked))
+    both = gen.compile(model, Annotated[str, pydantic.Field(pattern="^a"), asked]) if "a" in good else None
+    for text in [*good, *wrong]:
+        assert constraint.accepts(text) is plain.accepts(text) is (text in good)
+        assert both is None or both.accepts(text) is (text in good and text.startswith("a"))
