@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
+
 from gen.offline.engines.local import Answer, WorkerDied, read_answer
+from gen.offline.manifest import read_manifest
 from gen.offline.worker.process import answered
 from gen.offline.worker.worker import Worker
 
@@ -27,12 +30,17 @@ class WorkerHere:
 
     def ask(self, **asked: Any) -> Answer:
         self._device = asked.get("device", self._device)
-        if "task" in asked and self._device in self.dead_devices:
+        if "task" in asked and (self._device in self.dead_devices or self._kills(**asked)):
             raise WorkerDied("was killed by SIGKILL")
         answer, _ = answered(self._worker, json.loads(json.dumps(asked)))
         if isinstance(answer, Worker):
             self._worker, answer = answer, {}
         return read_answer(answer)
+
+    def _kills(self, folder: str, task: Mapping[str, Any], **_: Any) -> bool:
+        """Whether a row of a task kills the worker."""
+        rows = read_manifest(Path(folder))[0].shard(task["shard"], task["first"], task["count"])
+        return any(row.id in self.deadly for row in rows)
 
     def end(self) -> None:
         self._worker = None
@@ -44,4 +52,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_parts(parts: Sequence[Path]) -> list[dict[str, Any]]:
+    """The results of parts, in JSON lines or parquet."""
+    if parts[0].suffix == ".parquet":
+        return [row for part in parts for row in pyarrow.parquet.read_table(part).to_pylist()]
     return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]
