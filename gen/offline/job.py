@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gen.errors import ArgumentError, check_number, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_type
 from gen.offline.driver import Driver
+from gen.offline.engines.local import Local
 from gen.offline.inputs.rows import LARGEST, check_template
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def run_batch(
         names=names,
         folder=folder,
         settings=as_json(settings),
-        devices=_read_devices(devices),
+        engine=Local(_read_devices(devices)),
         rows=rows,
         shard_rows=shard_rows,
         progress=progress,

@@ -22,11 +22,6 @@ def part_path(folder: Path, manifest: Manifest, number: int) -> Path:
     return folder / f"part-{number:05d}.{manifest.settings['format']}"
 
 
-def piece_path(folder: Path, number: int, first: int, count: int) -> Path:
-    """Where the results of some rows of a shard are, which will be joined."""
-    return folder / "pieces" / f"part-{number:05d}-{first}-{count}.jsonl"
-
-
 def meta_path(folder: Path, number: int) -> Path:
     """Where it is told how a part was made."""
     return folder / f"part-{number:05d}.meta.json"
@@ -55,6 +50,13 @@ def read_meta(folder: Path, number: int) -> Result:
         return read
     except (OSError, ValueError):
         return {"rows": 0, "failed": 0, "tokens": 0}
+
+
+def write_piece(folder: Path, number: int, first: int, results: Sequence[Result]) -> None:
+    """Write the results of some rows of a shard, which will be joined."""
+    path = folder / "pieces" / f"part-{number:05d}-{first}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    write_aside(path, lines(results))
 
 
 def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:

@@ -8,5 +8,5 @@ def workers_here(monkeypatch: pytest.MonkeyPatch) -> type[WorkerHere]:
     """Jobs have workers without processes of their own, which die where the test says."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     kind = type("OwnWorker", (WorkerHere,), {})
-    monkeypatch.setattr("gen.offline.driver.WorkerProcess", kind)
+    monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", kind)
     return kind

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from gen.offline.engines.local import Answer, WorkerDied, read_answer
+from gen.offline.engines.processes import Answer, WorkerDied, read_answer
 from gen.offline.manifest import read_manifest
 from gen.offline.worker.process import answered
 from gen.offline.worker.worker import Worker

@@ -1,99 +1,91 @@
-"""Workers as processes of this machine, one for each device, made again when they die."""
+"""The engine of this machine: a process for each device, made again when it dies."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
-from gen.errors import ArgumentError, GenError
-from gen.offline.engines.schedule import Schedule, Seat, Work, told
-
-Answer = dict[str, Any]
+from gen.errors import GenError
+from gen.offline.engines.engine import Open
+from gen.offline.engines.processes import Answer, Worker, WorkerDied, WorkerProcess
+from gen.offline.engines.progress import say
+from gen.offline.engines.schedule import Schedule, Seat, told
 
 _LOOK = 0.5  # seconds after which Ctrl-C, or an error, is heard at the latest
+_TRIES = 3  # of a device before another one is asked
 
 
-class WorkerDied(Exception):
-    """A worker ended while it was asked for something; the message says how, as in "was killed by SIGKILL"."""
+class Local:
+    """See `gen.offline.engines.engine.Engine`.
 
+    Args:
+        devices: their names; None for every CUDA device, or else the CPU.
+    """
 
-class Worker(Protocol):
-    """What runs work: a process, or what a test has in its place."""
+    def __init__(self, devices: Sequence[str] | None) -> None:
+        self._devices = devices
+        self._seats: list[Seat] = []
+        self._workers: dict[int, Worker] = {}
 
-    def ask(self, **asked: Any) -> Answer:
-        """Its answer.
+    def threads(self) -> int:
+        """See `Engine.threads`: the machine's cores are shared."""
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        sharing = max(1, sum(name == "cpu" for name in self._devices or ()))
+        return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // sharing)
 
-        Raises:
-            WorkerDied: it has died.
-            ArgumentError, GenError: what the worker says ends the job.
-        """
+    def check(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
+        """See `Engine.check`: it is asked of the first device where a worker lives."""
+        asked, reason = list(self._devices or ()), ""
+        for number, device in enumerate(asked or [None]):
+            where = device or "this machine"
+            for _ in range(_TRIES):
+                try:
+                    worker = self._workers[number] = _started(settings, device, threads)
+                    facts = worker.ask(check=longest, devices=asked)
+                except WorkerDied as death:
+                    reason = str(death)
+                    say(f"a worker of {where} {reason}, before the first row")
+                else:
+                    names = asked or facts["devices"]
+                    self._seats = [Seat(name, out=index < number) for index, name in enumerate(names)]
+                    return facts
+            say(f"{where} is left out: {_TRIES} workers died there before the first row.")
+        raise GenError(f"no device is left: workers died on each of them. The last one {reason}.")
 
-    def end(self) -> None:
-        """Let it end, now."""
-
-
-class WorkerProcess:
-    """A process that runs `gen.offline.worker.process`."""
-
-    def __init__(self) -> None:
-        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # what the driver can import
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gen.offline.worker.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            encoding="utf-8",
+    def run(self, job: Open) -> None:
+        """See `Engine.run`."""
+        manifest = job.manifest
+        run_work(
+            Schedule(shards=dict(job.shards), seats=self._seats, joined=job.joined, blame=job.blame, say=say),
+            lambda seat: _started(manifest.settings, seat.name, manifest.threads),
+            {"folder": str(job.folder), "digest": job.digest},
+            job.done,
+            self._workers,
         )
 
-    def ask(self, **asked: Any) -> Answer:
-        """See `Worker.ask`."""
-        line = ""
-        assert self._process.stdin is not None and self._process.stdout is not None  # tells mypy
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        answer: Answer = json.loads(line) if line.endswith("\n") else {"fault": ""}
-        if "fault" in answer:
-            raise WorkerDied((answer["fault"] and f"failed: {answer['fault']}") or _how_ended(self._process.wait()))
-        if "error" in answer:
-            raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
-        return answer
-
-    def end(self) -> None:
-        """See `Worker.end`."""
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
-        self._process.wait()
+    def close(self) -> None:
+        """See `Engine.close`."""
+        while self._workers:
+            self._workers.popitem()[1].end()
 
 
-def read_answer(answer: Answer) -> Answer:
-    """What a worker answers.
-
-    Raises:
-        WorkerDied, ArgumentError, GenError: as of `Worker.ask`.
-    """
-    if "fault" in answer:
-        raise WorkerDied(f"failed with {answer['fault']}")
-    if "error" in answer:
-        raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
-    return answer
+def _started(settings: Mapping[str, Any], device: str | None, threads: int) -> Worker:
+    """A worker that has loaded the model."""
+    worker = WorkerProcess()
+    try:
+        worker.ask(settings=dict(settings), device=device, threads=threads)
+    except BaseException:
+        worker.end()
+        raise
+    return worker
 
 
 def run_work(
     schedule: Schedule,
     start: Callable[[Seat], Worker],
     asking: Mapping[str, Any],
-    done: Callable[[Seat, Work, Answer], object],
-    ready: Mapping[int, Worker],
+    done: Callable[[str, Answer], object],
+    workers: dict[int, Worker],
 ) -> None:
     """Run a schedule to its end, in a thread for each of its seats.
 
@@ -101,11 +93,10 @@ def run_work(
         start: makes a worker for a seat.
         asking: what a worker is told with each piece of work.
         done: told of all that was done.
-        ready: workers that there are already, by the numbers of their seats.
+        workers: those that there are already, by the numbers of their seats; in the end there are none.
     Raises:
         Exception: what ended the job before its end.
     """
-    workers = dict(ready)
 
     def sit(number: int, seat: Seat) -> None:
         try:
@@ -123,7 +114,7 @@ def run_work(
                 else:
                     schedule.finished(seat, work, answer["good"])
                     if not work.probe:
-                        done(seat, work, answer)
+                        done(seat.name, answer)
         except Exception as error:
             schedule.fail(error)
         finally:
@@ -148,11 +139,3 @@ def run_work(
             worker.end()
     if schedule.error is not None:
         raise schedule.error
-
-
-def _how_ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, GenError, IncompleteError, show
 from gen.offline.described import made_sampler, made_type
-from gen.offline.files import write_aside
 from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
-from gen.offline.parts import Result, error_result, failed, lines, piece_path, tokens_of, write_part
+from gen.offline.parts import Result, error_result, failed, tokens_of, write_part, write_piece
 from gen.offline.worker.fingerprint import fingerprint
 from gen.offline.worker.results import answer_of, result_of
 
@@ -126,9 +125,7 @@ class Worker:
         elif task.count is None:
             write_part(folder, manifest, task.shard, results, meta)
         else:
-            path = piece_path(folder, task.shard, task.first, task.count)
-            path.parent.mkdir(exist_ok=True)
-            write_aside(path, lines(results))
+            write_piece(folder, task.shard, task.first, results)
         good = next((task.first + index for index, result in enumerate(results) if not failed(result)), None)
         counts = {"rows": len(results), "failed": sum(map(failed, results)), "tokens": sum(map(tokens_of, results))}
         return {**counts, "good": good}

@@ -1,0 +1,91 @@
+"""Workers as processes of this machine, and what all workers have in common."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any, Protocol
+
+from gen.errors import ArgumentError, GenError
+
+Answer = dict[str, Any]
+
+
+class WorkerDied(Exception):
+    """A worker ended while it was asked for something; the message says how, as in "was killed by SIGKILL"."""
+
+
+class Worker(Protocol):
+    """What runs work: a process, or what a test has in its place."""
+
+    def ask(self, **asked: Any) -> Answer:
+        """Its answer.
+
+        Raises:
+            WorkerDied: it has died.
+            ArgumentError, GenError: what the worker says ends the job.
+        """
+
+    def end(self) -> None:
+        """Let it end, now."""
+
+
+class WorkerProcess:
+    """A process that runs `gen.offline.worker.process`."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # what the driver can import
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gen.offline.worker.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            encoding="utf-8",
+        )
+
+    def ask(self, **asked: Any) -> Answer:
+        """See `Worker.ask`."""
+        line = ""
+        assert self._process.stdin is not None and self._process.stdout is not None  # tells mypy
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        answer: Answer = json.loads(line) if line.endswith("\n") else {"fault": ""}
+        if "fault" in answer:
+            raise WorkerDied((answer["fault"] and f"failed: {answer['fault']}") or _how_ended(self._process.wait()))
+        if "error" in answer:
+            raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
+        return answer
+
+    def end(self) -> None:
+        """See `Worker.end`."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self._process.wait()
+
+
+def read_answer(answer: Answer) -> Answer:
+    """What a worker answers.
+
+    Raises:
+        WorkerDied, ArgumentError, GenError: as of `Worker.ask`.
+    """
+    if "fault" in answer:
+        raise WorkerDied(f"failed with {answer['fault']}")
+    if "error" in answer:
+        raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
+    return answer
+
+
+def _how_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
