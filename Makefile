@@ -8,7 +8,7 @@ JOBS ?= logical
 PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check docs resolve release-check lowest bench gpu clean
+.PHONY: demo real test check docs resolve release-check lowest ray bench gpu clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
 define install
@@ -71,6 +71,13 @@ lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py \
 		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py
 
+# The tests of the engine ray, which need 600 MB more than all others: in an environment of their own.
+.venv-ray/.installed: pyproject.toml constraints.txt
+	$(call install,.venv-ray,constraints.txt,'.[ray]')
+
+ray: .venv-ray/.installed
+	.venv-ray/bin/python -m pytest -q tests/ray
+
 bench: .venv/.installed
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
@@ -83,4 +90,4 @@ gpu:
 	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
 
 clean:
-	rm -rf $(REAL)* dist .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .cache build/docs
+	rm -rf $(REAL)* dist .venv .venv-lowest .venv-ray .mypy_cache .pytest_cache .ruff_cache .cache build/docs

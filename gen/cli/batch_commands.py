@@ -44,6 +44,10 @@ def run_command(
     devices: Annotated[
         str | None, _job('As "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
     ] = None,
+    engine: Annotated[str, _job('"local": processes of this machine; "ray": actors of a cluster.', "ENGINE")] = "local",
+    ray_address: Annotated[
+        str | None, _job("Of the Ray cluster. If you give none: one that begins on this machine.", "ADDRESS")
+    ] = None,
     rows: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None,
     shard_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None,
     prompt_template: Annotated[
@@ -118,6 +122,8 @@ def run_command(
             output_type=choose_output_type(schema, regex, choice),
             devices=devices,
             dtype=dtype,
+            engine=engine,  # type: ignore[arg-type]  # it is checked there
+            ray_address=ray_address,
             rows=rows,
             shard_rows=shard_rows,
             prompt_template=prompt_template,

@@ -12,6 +12,7 @@ from gen.errors import ArgumentError, check_number, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_type
 from gen.offline.driver import Driver
 from gen.offline.engines.local import Local
+from gen.offline.engines.ray_data import RayData
 from gen.offline.inputs.rows import LARGEST, check_template
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def run_batch(
     output_type: Any = None,
     devices: str | Sequence[str] | None = None,
     dtype: str | None = None,
-    engine: Literal["local"] = "local",
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
     rows: int | None = None,
     shard_rows: int | None = None,
     prompt_template: str | None = None,
@@ -85,7 +87,9 @@ def run_batch(
         devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1", one of them twice for two processes; None is every
             CUDA device, or else the CPU.
         dtype: as for `gen.load`.
-        engine: "local" runs processes of this machine.
+        engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU where
+            there is none), which all see `out` and the inputs (`pip install 'gen-torch[ray]'`).
+        ray_address: of the cluster; None begins one on this machine.
         rows: how many rows run at once; None is what the first worker has room for with half of its memory to spare, at
             most what `gen.generate` runs at once.
         shard_rows: how many rows a part has; None is eight times as many.
@@ -109,8 +113,12 @@ def run_batch(
     folder = _read_folder(out)
     if logits_processors is not None:
         raise ArgumentError("logits_processors are functions, which a job's manifest cannot have; leave them out.")
-    if engine != "local":
-        raise ArgumentError(f'engine must be "local", got {show(engine)}')
+    if engine not in ("local", "ray"):
+        raise ArgumentError(f'engine must be "local" or "ray", got {show(engine)}')
+    if engine == "ray" and devices is not None:
+        raise ArgumentError("with the engine ray each actor has a GPU that Ray chooses; leave devices out.")
+    if engine == "local" and ray_address is not None:
+        raise ArgumentError('ray_address is for the engine "ray"; give engine="ray" too.')
     if format not in ("jsonl", "parquet"):
         raise ArgumentError(f'format must be "jsonl" or "parquet", got {show(format)}')
     for name, number in (("rows", rows), ("shard_rows", shard_rows)):
@@ -140,7 +148,7 @@ def run_batch(
         names=names,
         folder=folder,
         settings=as_json(settings),
-        engine=Local(_read_devices(devices)),
+        engine=RayData(ray_address) if engine == "ray" else Local(_read_devices(devices)),
         rows=rows,
         shard_rows=shard_rows,
         progress=progress,

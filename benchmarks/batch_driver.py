@@ -1,0 +1,104 @@
+"""What a job's driver costs: its memory for a million rows, its CPU for each shard, and what reading a shard costs.
+
+    python -m benchmarks.batch_driver --rows 1000000 --workers 1 10 100 1000
+
+The workers are pretended: threads that wait, and answer as a worker does. The driver runs in a process without torch.
+The last shard is read as often as the first one, in turn.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gen.offline.engines import local
+from gen.offline.job import run_batch
+from gen.offline.manifest import NAME, read_manifest
+
+AT_ONCE, A_SHARD = 64, 512
+WAIT = 0.05  # seconds that a pretended worker needs for a shard
+
+
+class Pretended:
+    """A worker that only waits."""
+
+    def ask(self, **asked: Any) -> dict[str, Any]:
+        if "task" in asked:
+            time.sleep(WAIT)
+            return {"rows": A_SHARD, "failed": 0, "tokens": 100 * A_SHARD, "good": 0}
+        return {"rows": AT_ONCE, "fingerprint": {}, "schema": None, "versions": _versions(), "devices": ["cpu"]}
+
+    def end(self) -> None:
+        """Nothing is there to end."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 10, 100, 1000])
+    arguments = parser.parse_args()
+    local.WorkerProcess = Pretended  # type: ignore[misc,assignment]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "rows.jsonl").open("w") as file:
+            for number in range(arguments.rows):
+                file.write(
+                    json.dumps({"prompt": f"A prompt of about eighty characters, as of a short question: {number}"})
+                )
+                file.write("\n")
+        for workers in arguments.workers:
+            print(json.dumps(_run(folder, workers)), flush=True)
+        print(json.dumps(_reading(folder / f"out{arguments.workers[0]}")))
+
+
+def _run(folder: Path, workers: int) -> dict[str, Any]:
+    out, devices = folder / f"out{workers}", ["cpu"] * workers
+    begin = time.process_time()
+    run_batch(
+        folder / "rows.jsonl", out, model="demo", devices=devices, dry_run=True, shard_rows=A_SHARD, progress=False
+    )
+    planning = time.process_time() - begin
+    begin, wall = time.process_time(), time.perf_counter()
+    run_batch(folder / "rows.jsonl", out, model="demo", devices=devices, shard_rows=A_SHARD, progress=False)
+    seconds, wall = time.process_time() - begin - planning, time.perf_counter() - wall
+    shards = len(read_manifest(out)[0].shards)
+    return {
+        "workers": workers,
+        "shards": shards,
+        "planning, s of CPU": round(planning, 2),
+        "ms of CPU a shard": round(1000 * seconds / shards, 3),
+        "wall, s": round(wall, 1),
+        "most memory, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "manifest, MB": round((out / NAME).stat().st_size / 1e6, 2),
+        "torch": "torch" in sys.modules,
+    }
+
+
+def _reading(out: Path) -> dict[str, float]:
+    """Milliseconds that reading the first and the last shard takes."""
+    manifest, _ = read_manifest(out)
+    last = max(number for number, shard in enumerate(manifest.shards) if shard[-1] == A_SHARD)
+    times: Mapping[int, list[float]] = {0: [], last: []}
+    for _ in range(21):
+        for number, taken in times.items():
+            begin = time.process_time()
+            manifest.shard(number)
+            taken.append(1000 * (time.process_time() - begin))
+    first, end = (statistics.median(taken) for taken in times.values())
+    return {"first shard, ms": round(first, 3), "last shard, ms": round(end, 3), "ratio": round(end / first, 3)}
+
+
+def _versions() -> dict[str, str]:
+    from gen.offline.manifest import versions
+
+    return versions()
+
+
+if __name__ == "__main__":
+    main()
