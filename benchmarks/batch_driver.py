@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 10, 100, 1000])
     arguments = parser.parse_args()
-    local.WorkerProcess = Pretended  # type: ignore[misc,assignment]
+    vars(local)["WorkerProcess"] = Pretended
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with (folder / "rows.jsonl").open("w") as file:

@@ -104,6 +104,16 @@ def made_type(described: Described | None) -> Any:
             return gen.grammar(lark)
         case "json_schema", schema:
             return gen.json_schema(schema, **described.get("settings", {}))
+        case "string", text:
+            return text
+        case "text", settings:
+            return gen.text(**settings)
+        case "sequence", parts:
+            return gen.sequence(*map(made_type, parts))
+        case "either", branches:
+            return gen.either(*map(made_type, branches))
+        case "repeat", settings:
+            return gen.repeat(**settings | {"part": made_type(settings["part"])})
         case "null", _:
             return type(None)
         case "literal", options:
@@ -119,20 +129,36 @@ def made_type(described: Described | None) -> Any:
 
 def _describe_text(output_type: Any) -> Described:
     """What gen.regex and its kin give."""
-    kind = type(output_type).__name__
-    if kind == "Regex":
-        return {"regex": output_type.pattern}
-    if kind == "Grammar":
-        return {"grammar": output_type.lark}
-    if kind == "JsonSchema":
-        return {
-            "json_schema": output_type.schema,
-            "settings": {"closed": output_type.closed, "whitespace": output_type.whitespace},
-        }
-    for option in output_type.options.values():
-        if not isinstance(option, str | int | float | list | dict | None):
-            raise ArgumentError(f"a job's choice is written into its manifest as JSON; it has {show(option)}.")
-    return {"choice": list(output_type.options.values())}
+    given = vars(output_type)
+    match type(output_type).__name__:
+        case "Regex":
+            return {"regex": given["pattern"]}
+        case "Grammar":
+            return {"grammar": given["lark"]}
+        case "JsonSchema":
+            settings = {name: given[name] for name in ("closed", "whitespace")}
+            return {"json_schema": given["schema"], "settings": settings}
+        case "Text":
+            return {"text": given}
+        case "Sequence":
+            return {"sequence": [_describe_part(part) for part in given["parts"]]}
+        case "Either":
+            return {"either": [_describe_part(part) for part in given["branches"]]}
+        case "Repeat":
+            return {"repeat": given | {"part": _describe_part(given["part"])}}
+        case "Choice":
+            for option in given["options"].values():
+                if not isinstance(option, str | int | float | list | dict | None):
+                    raise ArgumentError(f"a job's choice is written into its manifest as JSON; it has {show(option)}.")
+            return {"choice": list(given["options"].values())}
+    raise ArgumentError(f"a job's output type is written into its manifest, which has no form for {show(output_type)}.")
+
+
+def _describe_part(part: Any) -> Described:
+    """A part of a composed type: a string, or a type."""
+    described = {"string": part} if isinstance(part, str) else describe_type(part)
+    assert described is not None  # no part is None; tells mypy
+    return described
 
 
 def _describe_python(given: Any) -> Described:

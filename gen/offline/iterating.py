@@ -23,6 +23,7 @@ from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
 from gen.requests.reading import check_model
 from gen.requests.settings import Settings
+from gen.requests.stops import Stops
 from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import Sampler
 
@@ -36,7 +37,8 @@ def generate_iter(
     rows: int | None = None,
     sampler: Sampler | None = None,
     max_new_tokens: int | Sequence[int] = 128,
-    stop: str | Sequence[str] | None = None,
+    stop: Stops = None,
+    include_stop: bool = False,
     seed: int | Sequence[int] | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     chat: bool = False,
@@ -84,6 +86,7 @@ def generate_iter(
             sampler=sampler,
             max_new_tokens=_of_prompt("max_new_tokens", limits, number),
             stop=stop,
+            include_stop=include_stop,
             seed=_of_prompt("seed", seeds, number),
             eos_token_id=eos_token_id,
             chat=chat,

@@ -151,5 +151,13 @@ def test_every_argument_of_the_library_that_a_line_can_have_is_an_option() -> No
     command: Any = get_command(app)
     options = {option.name for option in command.commands["batch"].commands["run"].params}
     python = {"inputs", "out", "output_type", "engine", "sampler", "num_return_sequences", "progress"}
-    python |= {"eos_token_id", "chat_template_kwargs", "logits_processors"}
+    python |= {"include_stop", "skip_special_tokens", "eos_token_id", "chat_template_kwargs", "logits_processors"}
     assert {*inspect.signature(gen.run_batch).parameters} - python <= options
+
+
+def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators() -> None:
+    generate, job, iterator = (
+        {*inspect.signature(function).parameters} for function in (gen.generate, gen.run_batch, gen.generate_iter)
+    )
+    assert generate - job == {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens"}
+    assert generate - iterator == {"prompt", "images", "progress"}

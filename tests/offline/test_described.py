@@ -41,6 +41,7 @@ def again(described: Any) -> Any:
         *(list[int], dict[str, Person], tuple[int, str], tuple[int, ...], set[bool]),
         *(Literal["a", 1, None], int | None, list[Literal["x", "y"] | Person]),
         *(gen.regex(r"\d+"), gen.choice(["a", 1, None]), gen.grammar('start: "a"')),
+        gen.sequence("a", gen.text(without=["</t>"], max_chars=9), gen.repeat(gen.either("b", Person), ", ", 1, 3)),
         *(gen.json_schema({"type": "integer"}, whitespace="compact"), gen.json_schema("true", closed=False)),
     ],
 )

@@ -194,10 +194,12 @@ class Worker:
             sampler=sampler,
             max_new_tokens=settings["max_new_tokens"],
             stop=settings["stop"],
+            include_stop=settings["include_stop"],
             seed=row_seed(self._settings["seed"], row),
             eos_token_id=settings["eos_token_id"],
             chat=settings["chat"],
             chat_template_kwargs=settings["chat_template_kwargs"],
+            skip_special_tokens=settings["skip_special_tokens"],
             top_logprobs=settings["top_logprobs"],
         )
         returned = settings["num_return_sequences"]
@@ -277,13 +279,14 @@ class Worker:
 
 def schema_of_type(output_type: Any) -> Any:
     """The JSON Schema of an output type's values; None where there is no type, or they may be anything."""
-    from gen.constraints.output_types import Choice, Grammar, JsonSchema, Regex
+    from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Text
+    from gen.constraints.output_types import Sequence as InOrder
     from gen.constraints.python_types import schema_of
 
     match output_type:
-        case None:
+        case None | InOrder() | Either() | Repeat():
             return None
-        case Regex() | Grammar():
+        case Regex() | Grammar() | Text():
             return {"type": "string"}
         case Choice():
             return {"enum": list(output_type.options.values())}
