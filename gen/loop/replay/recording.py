@@ -63,9 +63,9 @@ def record(
         step: takes no arguments; all that it reads and writes are tensors that stay where they are.
         again: brings those tensors back to what they were. With it, the step runs once more, from where it has come to,
             and is refused unless it makes the same calls on the same tensors and numbers. On a CPU the recording then
-            runs in its place, and must give what the step gave; elsewhere the tensors are left as they are.
-        known: what such a step of another shape was recorded as, which has run twice. The second run is left out where
-            the first one was like it: a number that the host counts, or a tensor that it replaces, would have differed
+            runs, and the step itself, and both must give the same; elsewhere the tensors are left as they are.
+        known: what such a step of another shape was recorded as, which was checked so. The checks are left out where
+            the first run was like it: a number that the host counts, or a tensor that it replaces, would have differed
             there too, unless the shape decides whether it does so, and then the calls, the numbers or the places do.
         changes: tensors whose values are compared, on a CPU, beside what the step returns: they show what calls do not,
             such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
@@ -78,21 +78,20 @@ def record(
     result, calls = observe(step)
     calls = lasting(calls)
     replay = _compile(result, calls)
-    if again is None:
+    if again is None or (known is not None and replay.is_like(known)):
         return replay
-    given = [tensor.clone() for tensor in tensors_in(result, *changes) if tensor.device.type == "cpu"]
-    if known is None or not replay.is_like(known):
-        other, others = observe(step)
-        if not same_calls((result, calls), (other, lasting(others))):
-            raise CannotReplay(
-                "it does something else at its next call: a number on the host changes, or a tensor is replaced "
-                "instead of written to"
-            )
-    if given:
+    other, others = observe(step)
+    if not same_calls((result, calls), (other, lasting(others))):
+        raise CannotReplay(
+            "it does something else at its next call: a number on the host changes, or a tensor is replaced instead of "
+            "written to"
+        )
+    if all(tensor.device.type == "cpu" for tensor in tensors_in(result, *changes)):
         again()
         with _Unwritten():
-            made = tensors_in(replay(), *changes)
-        if not all(map(same_values, given, made)):
+            made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
+        again()
+        if not all(map(same_values, made, tensors_in(step(), *changes))):
             raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
     return replay
 
