@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock, Thread, current_thread
+from time import sleep
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
@@ -22,6 +23,7 @@ from gen.models.base import Model
 logger = logging.getLogger("gen")
 
 _PREPARERS = 2  # threads
+_YIELDS = 8  # times that other threads are let go on before it is taken that no more requests come at once
 
 
 class EngineThread:
@@ -170,7 +172,7 @@ class EngineThread:
 
     def _work(self) -> None:
         """Run until nothing is left to do, and give the rows back."""
-        while not self._closed and (joining := self._join()):
+        while not self._closed and (joining := self._gather()):
             runner = self._begin(joining)
             self._tell()
             if runner is None:
@@ -183,6 +185,16 @@ class EngineThread:
                     self._tell()
                     joining = self._join()
                 runner.close()
+
+    def _gather(self) -> list[tuple[Model, Job]]:
+        """Those who wait, and who come at the same time: their prompts are read together."""
+        joining, yielded = self._join(), 0
+        while joining and len(joining) < self._rows and yielded < _YIELDS:
+            sleep(0)  # lets other threads go on, and no longer
+            found = self._join()
+            joining += found
+            yielded = 0 if found else yielded + 1
+        return joining
 
     def _begin(self, joining: list[tuple[Model, Job]]) -> Runner | None:
         """Run the first job that rows can be made for; the others stay in the list."""

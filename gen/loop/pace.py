@@ -1,6 +1,6 @@
 """How much of waiting prompts is read before the rows that go on have their next step.
 
-Example: a step of 31 rows takes 4 ms, and after it 64 tokens of a prompt were read in 6 ms. So 34 are read after the
+Example: a step of 31 rows takes 10 ms, and after it 128 tokens of a prompt were read in 12 ms. So 74 are read after the
 next step, and no row waits longer than about two steps for its next token.
 """
 
@@ -12,8 +12,8 @@ import torch
 
 WHOLE = 4096  # tokens that are read at once where no row waits
 _FIRST = 32  # before it is known how long they take
-_LEAST = 16  # reading has a cost of its own, whatever is read
-_SHARE = 0.8  # of a step's time is given to reading: what is measured varies, and what comes later takes longer
+_LEAST = 32  # reading has a cost of its own, about that of a step, whatever is read
+_SHARE = 0.7  # of a step's time is given to reading: what is measured varies, and what comes later takes longer
 _GROWTH = 1.5  # as much more is read from turn to turn at most
 _KEPT = 5  # turns whose steps are looked at
 
