@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, real, samplers, throughput
+import gen
+from benchmarks import decode, engine_requests, real, samplers, throughput
 from benchmarks.architectures import sweep
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
 from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
@@ -312,3 +313,21 @@ def _crash(architecture: str, group: Group) -> sweep.Verdict:
 def _hang(architecture: str, group: Group) -> sweep.Verdict:
     threading.Event().wait()
     raise AssertionError("it waits for ever")
+
+
+def test_random_requests_through_engines_are_what_each_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_requests, "EACH", 25)
+    counts, wrong = engine_requests.sweep(50, ["llama", "gemma3"], seed=0)
+    assert wrong == []
+    assert counts.total() == 50 and counts["llama: ended"] > 10 and counts["gemma3: ended"] > 10
+
+
+def test_a_request_that_is_not_what_it_is_alone_is_told() -> None:
+    model = engine_requests.model_of("llama")
+    made, other = (
+        engine_requests.told(gen.generate(model, "a", seed=seed, max_new_tokens=5, top_logprobs=2, details=True))
+        for seed in (1, 2)
+    )
+    assert engine_requests.differences(made, made | {"logprobs": [one + 1e-5 for one in made["logprobs"]]}) == []
+    assert set(engine_requests.differences(made, other)) >= {"text", "token_ids", "logprobs", "seed", "top_logprobs"}
+    assert engine_requests.differences(made, made | {"finish_reason": "stop"}) == ["finish_reason"]

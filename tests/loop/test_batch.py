@@ -263,7 +263,7 @@ def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tok
 
 
 class Timed(Logged):
-    """A model whose steps and reading take time on a clock of its own: a step 4 ms, reading 0.5 ms and 0.02 ms a token."""
+    """Its steps and what it reads take time on a clock of its own: a step 4 ms, reading 0.5 ms and 0.02 ms a token."""
 
     now = 0.0
 

@@ -1,0 +1,241 @@
+"""Thousands of random requests through engines, each held against `gen.generate` alone: texts, values, ids, errors.
+
+    python -m benchmarks.engine_requests
+    python -m benchmarks.engine_requests --count 100 --models demo llama --seed 7
+
+Requests join at random moments, are read piece by piece or at the end, and some leave. They have samplers with
+penalties, stop strings, output types of both engines, likeliest tokens, and functions of the user's, some of which
+fail. Engines have different numbers of rows, read prompts in different parts, and replay steps or not. What a request
+that left had given must begin its text. Log-probabilities may differ by 1e-3, since sums in another order do.
+"""
+
+import argparse
+import json
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+import gen
+from benchmarks.measuring import machine
+from gen.samplers import greedy, multinomial
+from tests.helpers import byte_tokenizer, tiny_model
+
+MODELS = ["demo", "llama", "gpt2", "gemma3", "mixtral", "bloom", "deepseek_v3", "qwen3_next", "bamba"]
+EACH = 50  # requests an engine
+STARTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "a", "There was a fox who ", "{"]
+STOPS: list[Any] = [None, None, "\n", ["e", " the"], "e<s>", ["</s>"], "zq"]
+LIST = 'start: "(" start ")" | "x"'
+TYPES: list[Callable[[], Any]] = [
+    lambda: int,
+    lambda: bool,
+    lambda: Literal["red", "green"],
+    lambda: list[Literal[1, 2, 3]],
+    lambda: gen.regex(r"[a-z]{1,6}(-\d{2,4})?"),
+    lambda: gen.grammar(LIST),
+]
+Request = dict[str, Any]
+
+
+class Planted(Exception):
+    """What a user's function fails with."""
+
+
+def no_even(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    changed = logits.clone()
+    changed[:, ::2] -= 4.0
+    return changed
+
+
+def by_length(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    return logits + (lengths % 3 == 0).unsqueeze(1) * torch.linspace(-2, 2, logits.shape[1])
+
+
+def fails(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    raise Planted("planted")
+
+
+class Refused:
+    """In the place of a stream: a request that was refused at once."""
+
+    def __init__(self, error: gen.GenError) -> None:
+        self._error = error
+
+    def __next__(self) -> str:
+        raise self._error
+
+    completion = __next__
+
+    def cancel(self) -> None:
+        pass
+
+
+@cache
+def model_of(name: str) -> Any:
+    if name == "demo":
+        return gen.load("demo", device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return gen.from_transformers(tiny_model(name), byte_tokenizer())
+
+
+def random_request(rng: random.Random, number: int) -> Request:
+    """One request's arguments; the demo model's and the tiny ones' context has room for them."""
+    start = rng.choice(STARTS) * rng.choice([1, 1, 1, 2, 3])
+    penalties: dict[str, Any] = rng.choice(
+        [{}] * 4
+        + [
+            {"repetition_penalty": 1.3},
+            {"no_repeat_ngram_size": 2, "frequency_penalty": 0.5},
+            {"presence_penalty": 0.7, "min_new_tokens": 3},
+            {"bad_words": ["e", "th"], "logit_bias": {65: 2.0, 66: -torch.inf}},
+        ]
+    )
+    samplers: list[Callable[[], Any]] = [
+        lambda: greedy(**penalties),
+        lambda: multinomial(**penalties),
+        lambda: multinomial(temperature=0.7, top_k=20, **penalties),
+        lambda: multinomial(temperature=1.3, top_p=0.9, min_p=0.02, **penalties),
+    ]
+    request: Request = {
+        "prompt": start[:40],
+        "sampler": rng.choice(samplers)(),
+        "max_new_tokens": rng.choice([0, 1, 2, 5, 9, 17, 30, 45]),
+        "seed": number,
+        "stop": rng.choice(STOPS),
+    }
+    if rng.random() < 0.3:
+        request |= {"output_type": rng.choice(TYPES)(), "stop": None}
+    if rng.random() < 0.2:
+        request["top_logprobs"] = rng.choice([0, 1, 3, 5])
+    if rng.random() < 0.2:
+        request["logits_processors"] = rng.choice([[no_even], [by_length], [no_even, by_length]])
+    elif rng.random() < 0.02:
+        request["logits_processors"] = [fails]
+    if rng.random() < 0.3:
+        request["eos_token_id"] = rng.choice([[], [101], [10, 32]])
+    return request
+
+
+def outcome(completion: Callable[[], Any]) -> dict[str, Any]:
+    """What has become of a request."""
+    try:
+        made = completion()
+    except Exception as error:
+        found = getattr(error, "completion", None)
+        return {"error": f"{type(error).__name__}: {error}", **({} if found is None else told(found))}
+    return told(made)
+
+
+def told(made: gen.Completion) -> dict[str, Any]:
+    return vars(made) | {"value": repr(made.value)}
+
+
+def differences(found: dict[str, Any], alone: dict[str, Any]) -> list[str]:
+    """The names of what is not as it is alone."""
+    names = sorted(found.keys() | alone.keys())
+    return [name for name in names if not _same(found.get(name), alone.get(name))]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or abs(one - other) < 1e-3
+    if isinstance(one, gen.TopLogprobs) and isinstance(other, gen.TopLogprobs):
+        # of tokens that are about as likely, which comes first may differ
+        return _same(one.logprob, other.logprob) and _same(one.logprobs, other.logprobs)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tuple[Request, str, list[str]]]:
+    """Let requests through one engine: each with what became of it ("ended", "left", "failed"), and what is wrong."""
+    requests = [random_request(rng, first + number) for number in range(count)]
+    engine = gen.Engine(
+        model,
+        rows=rng.choice([1, 2, 4, 7, 16]),
+        max_waiting=count,
+        admit_tokens=rng.choice([None, None, 3, 16, 4096]),
+        replay=rng.random() < 0.7,
+    )
+    pieces: list[list[str]] = [[] for _ in requests]
+    streams: list[Any] = []
+    left: set[int] = set()
+    with engine:
+        for request in requests:
+            try:
+                streams.append(engine.submit(**request))
+            except gen.GenError as error:
+                streams.append(Refused(error))
+            for _ in range(rng.choice([0, 0, 0, 1, 5])):
+                number = rng.randrange(len(streams))
+                action = rng.random()
+                if action < 0.8:
+                    _read(streams[number], pieces[number])
+                elif action < 0.9:
+                    streams[number].cancel()
+                    left.add(number)
+        found = []
+        for number, stream in enumerate(streams):
+            if number not in left:
+                while _read(stream, pieces[number]):
+                    pass
+            found.append(outcome(stream.completion))
+    for number, (request, made) in enumerate(zip(requests, found, strict=True)):
+        alone = outcome(partial(gen.generate, model, **request, details=True))
+        said = "".join(pieces[number])
+        if number in left and "closed before its text had ended" in made.get("error", ""):
+            yield request, "left", [] if alone.get("text", "").startswith(said) else ["pieces"]
+            continue
+        wrong = differences(made, alone)
+        if "text" in alone and number not in left and said != alone["text"]:
+            wrong.append("pieces")
+        yield request, "failed" if "error" in alone else "ended", wrong
+
+
+def _read(stream: Any, pieces: list[str]) -> bool:
+    """Take a piece; whether there was one."""
+    try:
+        piece = next(stream, "")
+    except Exception:  # which `completion` raises, too
+        return False
+    pieces.append(piece)
+    return bool(piece)
+
+
+def sweep(count: int, names: list[str], seed: int) -> tuple[Counter[str], list[str]]:
+    """How many requests ended, failed or left, by model; and what was wrong with which one."""
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number, first in enumerate(range(0, count, EACH)):
+        name = names[number % len(names)]
+        here = run(model_of(name), random.Random(f"{seed} {number}"), first, min(EACH, count - first))
+        for request, became, differing in here:
+            counts[f"{name}: {became}"] += 1
+            if differing:
+                wrong.append(f"{name}: {', '.join(differing)} of {request}")
+    return counts, wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    counts, wrong = sweep(arguments.count, arguments.models, arguments.seed)
+    for line in wrong:
+        print(line)
+    became = dict(sorted(counts.items()))
+    print(json.dumps({"machine": machine(), "requests": arguments.count, "wrong": len(wrong), "became": became}))
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
