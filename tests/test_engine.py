@@ -17,7 +17,7 @@ from torch import Tensor
 import gen
 from gen.loop.results import top_tokens
 from gen.samplers import beam_search, greedy, multinomial
-from gen.samplers.backends import choosing
+from gen.samplers.backends import choosing, cpu_settings
 from gen.streaming import EngineStream
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
@@ -372,6 +372,7 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
                 assert all("".join(stream) == "ab" for stream in older[1:])
                 older = new
             assert all("".join(stream) == "ab" for stream in older[1:])
+            cpu_settings._settings.cache_clear()  # of rows' temperatures: how much it has differs from run to run
             gc.collect()
 
         run(640)
