@@ -2,7 +2,7 @@
 
 import time
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import gen
 
@@ -11,9 +11,9 @@ RECORD = "Describe Ada as JSON.\n"
 
 
 class Person(BaseModel):
-    name: str
+    name: str = Field(max_length=20)
     age: int
-    city: str
+    city: str = Field(max_length=20)
     happy: bool
 
 

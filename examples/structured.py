@@ -83,7 +83,6 @@ def main() -> None:
         [output_type for _, output_type in PROMPTS],
         chat=True,
         sampler=gen.samplers.greedy(),
-        max_new_tokens=160,
         details=True,
     )
     seconds = time.perf_counter() - begin

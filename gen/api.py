@@ -168,7 +168,7 @@ def generate(
     *,
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None,
     sampler: Sampler | Sequence[Sampler] | None = None,
-    max_new_tokens: int | Sequence[int] = 128,
+    max_new_tokens: int | Sequence[int] | None = None,
     stop: Stops | Sequence[Stops] = None,
     include_stop: bool = False,
     seed: int | Sequence[int] | None = None,
@@ -180,6 +180,7 @@ def generate(
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
+    shorten: bool = False,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
@@ -207,8 +208,9 @@ def generate(
         sampler: how tokens are chosen; it has the sampling parameters. None is what the checkpoint's generation config
             recommends, and `gen.samplers.multinomial()`, at temperature 1, where that recommends nothing. For a list
             of prompts it may be a list with one for each.
-        max_new_tokens: how many tokens at most for each text; the end of the context may come before. For a list of
-            prompts it may be a list with one for each. Time and memory follow the tokens that are made.
+        max_new_tokens: how many tokens at most for each text; the end of the context may come before. None is 128; with
+            an output type 2048, or as many as the context and max_batch_tokens leave. For a list of prompts it may be a
+            list with one for each. Time and memory follow the tokens that are made.
         stop: strings and compiled regexes that end a text and are left out of it, wherever the borders of tokens are; a
             regex ends it as soon as it matches in the text so far. Special tokens have no text; those that a stop has
             in it, such as "<|im_end|>", are written out where it is looked for. For a list of prompts it may be a list
@@ -232,6 +234,8 @@ def generate(
             own tokens (1, length) and its scores (1, vocab) in float32.
         top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
+        shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
+            IncompleteError: their finish_reason is "length".
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
             with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
             None is what fits into the memory that is free, of a CPU's half of what is available.
@@ -245,8 +249,8 @@ def generate(
     Raises:
         ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
         ConstraintError: an output type cannot be held to, or there is no room for a whole text of it; nothing has run.
-        IncompleteError: a text ended before it was whole: at a stop string, or at its limit on the host engine; or its
-            type refuses the value.
+        IncompleteError: the limit has shaped the value of an output type, though it is whole; or the text ended before
+            it was whole, at a stop string, or at its limit on the host engine; or its type refuses the value.
         SamplingError: a row had no token left to choose.
         BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
         Interrupted: Ctrl-C; its `results` has the texts that were done.
@@ -272,8 +276,17 @@ def generate(
         skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
+        shorten=shorten,
     )
-    call = read_call(model, prompt, output_type, settings, details=details, num_return_sequences=num_return_sequences)
+    call = read_call(
+        model,
+        prompt,
+        output_type,
+        settings,
+        details=details,
+        num_return_sequences=num_return_sequences,
+        max_batch_tokens=max_batch_tokens,
+    )
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
     try:
@@ -292,7 +305,7 @@ def stream(
     *,
     images: Sequence[ImageLike] | None = None,
     sampler: Sampler | None = None,
-    max_new_tokens: int = 128,
+    max_new_tokens: int | None = None,
     stop: Stops = None,
     include_stop: bool = False,
     seed: int | None = None,
@@ -302,6 +315,7 @@ def stream(
     skip_special_tokens: bool | Sequence[str] = True,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
+    shorten: bool = False,
     replay: bool = True,
     cuda_graph: bool = True,
 ) -> Stream:
@@ -312,7 +326,7 @@ def stream(
     Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
     Returns:
         An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
-        Its last step raises IncompleteError where the text is no whole value of its output type.
+        Its last step raises IncompleteError where `generate` does.
     """
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
@@ -329,6 +343,7 @@ def stream(
         skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
+        shorten=shorten,
     )
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)

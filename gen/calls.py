@@ -87,6 +87,7 @@ def read_call(
     *,
     details: bool = False,
     num_return_sequences: int = 1,
+    max_batch_tokens: int | None = None,
     check: Callable[[Model], object] = check_model,
 ) -> Call:
     """The arguments of `gen.generate`, which says what they are, checked.
@@ -109,9 +110,17 @@ def read_call(
     returned = _read_returned(num_return_sequences, samplers)
     count = len(prompts) if batch else None
     constraints = read_constraints(model, output_type, count)
-    requests = read_requests(model, prompts, settings, samplers, read_images(settings.images, count))
+    requests = read_requests(
+        model,
+        prompts,
+        settings,
+        samplers,
+        read_images(settings.images, count),
+        typed=[constraint is not None for constraint in constraints],
+        max_batch_tokens=max_batch_tokens,
+    )
     pairs = zip(requests, constraints, strict=True)
-    return Call([constrained(model, *pair) for pair in pairs], batch, returned, details)
+    return Call([constrained(model, *pair, max_batch_tokens) for pair in pairs], batch, returned, details)
 
 
 def read_one(
@@ -120,12 +129,16 @@ def read_one(
     prompt: Prompt,
     output_type: Any,
     settings: Settings,
+    *,
+    typed: bool = False,
+    max_batch_tokens: int | None = None,
     check: Callable[[Model], object] = check_model,
 ) -> Request:
     """The arguments of a function that continues one prompt with one text, checked.
 
     Args:
         function: its name, for errors.
+        typed: whether it will have an output type, though none is given here.
         check: as of `read_call`.
     Raises:
         ArgumentError, ModelError: as of `read_call`; or the prompt is a list of prompts, or makes several texts.
@@ -139,12 +152,25 @@ def read_one(
     [sampler] = _read_samplers(model, settings.sampler, 1)
     if sampler.samples != 1:
         raise ArgumentError(f"{function} makes one text, the sampler makes {sampler.samples} a prompt; use generate.")
-    [request] = read_requests(model, prompts, settings, [sampler], read_images(settings.images, None))
-    return constrained(model, request, constraint)
+    [request] = read_requests(
+        model,
+        prompts,
+        settings,
+        [sampler],
+        read_images(settings.images, None),
+        typed=[typed or constraint is not None],
+        max_batch_tokens=max_batch_tokens,
+    )
+    return constrained(model, request, constraint, max_batch_tokens)
 
 
 def read_submitted(
-    function: str, model: Model, prompt: Prompt, output_type: Any, settings: Settings
+    function: str,
+    model: Model,
+    prompt: Prompt,
+    output_type: Any,
+    settings: Settings,
+    max_batch_tokens: int | None = None,
 ) -> tuple[Request, Callable[[Request], Request] | None]:
     """As `read_one`; an output type that has not been compiled yet is left to be compiled, which may take seconds.
 
@@ -153,11 +179,20 @@ def read_submitted(
     """
     check_loaded(model)
     constraint = None if output_type is None else compiled_before(model, output_type)
-    request = read_one(function, model, prompt, constraint, settings, check_loaded)
+    request = read_one(
+        function,
+        model,
+        prompt,
+        constraint,
+        settings,
+        typed=output_type is not None,
+        max_batch_tokens=max_batch_tokens,
+        check=check_loaded,
+    )
     if output_type is None or constraint is not None:
         return request, None
     plan = read_type(model, output_type)
-    return request, lambda request: constrained(model, request, carry_out(model, plan))
+    return request, lambda request: constrained(model, request, carry_out(model, plan), max_batch_tokens)
 
 
 def _refuse_lists(settings: Settings) -> None:

@@ -64,7 +64,7 @@ class Engine:
             replay=replay,
             cuda_graph=cuda_graph,
         )
-        self._model = model
+        self._model, self._max_batch_tokens = model, max_batch_tokens
         self._thread = EngineThread(self, options, max_waiting=read_whole("max_waiting", max_waiting))
 
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
@@ -81,8 +81,9 @@ class Engine:
             EngineFull: `rows` requests run and `max_waiting` wait.
             EngineClosed: the engine was closed, or has failed; its readers have been told why.
         """
+        settings = read_settings("submit", arguments)
         request, constrain = read_submitted(
-            "submit", self._model, prompt, output_type, read_settings("submit", arguments)
+            "submit", self._model, prompt, output_type, settings, self._max_batch_tokens
         )
         return submit(self._thread, self._model, request, constrain, owner=self)
 

@@ -56,10 +56,11 @@ class ConstraintError(ArgumentError):
 
 
 class IncompleteError(GenError):
-    """A text ended before it was a whole value of its output type, or its type refuses the value.
+    """A text ended before it was a whole value of its output type, its limit has shaped it, or its type refuses the
+    value.
 
     Attributes:
-        completion: the text as it is; its `value` is None.
+        completion: the text as it is. Where a limit has shaped a whole value, it has that `value`, else None.
     """
 
     def __init__(self, message: str, completion: "Completion") -> None:

@@ -228,12 +228,12 @@ def test_a_chat_template_cannot_bring_a_lone_surrogate_to_the_tokenizer() -> Non
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"stop": 1}, "stop must be a string or a list of strings, got 1"),
-    ({"stop": 0}, "stop must be a string or a list of strings, got 0"),
-    ({"stop": b"x"}, "stop must be a string or a list of strings, got b'x'"),
-    ({"stop": {"a": 1}}, "stop must be a string or a list of strings"),
-    ({"stop": [1]}, "stop takes strings of at least one character, got 1"),
-    ({"stop": [b"x"]}, "stop takes strings of at least one character, got b'x'"),
+    ({"stop": 1}, "stop must be a string, a compiled regex or a list of those, got 1"),
+    ({"stop": 0}, "stop must be a string, a compiled regex or a list of those, got 0"),
+    ({"stop": b"x"}, "stop must be a string, a compiled regex or a list of those, got b'x'"),
+    ({"stop": {"a": 1}}, "stop must be a string, a compiled regex or a list of those"),
+    ({"stop": [1]}, "stop takes strings of at least one character and compiled regexes, got 1"),
+    ({"stop": [b"x"]}, "stop takes strings of at least one character and compiled regexes, got b'x'"),
     ({"eos_token_id": "a"}, "eos_token_id must be a token id or a list of token ids, got 'a'"),
     ({"eos_token_id": 1.5}, "eos_token_id must be a token id or a list of token ids, got 1.5"),
     ({"eos_token_id": ["a"]}, "eos_token_id has the token id 'a'"),
@@ -242,7 +242,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eos_token_id": True}, "eos_token_id must be a token id"),
     ({"max_new_tokens": "3"}, "max_new_tokens must be a whole number at least 0, got '3'"),
     ({"max_new_tokens": 10**400}, "max_new_tokens must be a whole number at least 0 and below 2"),
-    ({"max_new_tokens": None}, "max_new_tokens must be a whole number at least 0, got None"),
+    ({"max_new_tokens": [None]}, "max_new_tokens is a list"),
+    ({"shorten": 1}, "shorten must be True or False, got 1"),
     ({"seed": [1, 2]}, "seed is a list, one for each prompt of a list, and the prompt is a single one"),
     ({"seed": torch.tensor([1.0])}, "seed must be a whole number"),
     ({"seed": 1.5}, "seed must be a whole number at least 0, got 1.5"),

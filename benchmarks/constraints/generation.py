@@ -107,12 +107,10 @@ def _step(model: TransformersModel, arguments: argparse.Namespace) -> tuple[list
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
     ratios, steps = [], []
     for seed in range(arguments.rounds + 1):
-        limit = arguments.new_tokens
-        made, with_it = _timed(
-            gen.generate, model, prompts, long, sampler=sampler, max_new_tokens=limit, seed=seed, details=True
-        )
+        settings = {"sampler": sampler, "max_new_tokens": arguments.new_tokens, "seed": seed}
+        made, with_it = _timed(gen.generate, model, prompts, long, shorten=True, details=True, **settings)
         longest = max(len(one.token_ids) for one in made)
-        _, without = _timed(gen.generate, model, prompts, sampler=sampler, max_new_tokens=longest, seed=seed)
+        _, without = _timed(gen.generate, model, prompts, **settings | {"max_new_tokens": longest})
         if seed:  # the first round warms up
             ratios.append(with_it / without)
             steps.append(without / longest)
@@ -154,8 +152,9 @@ def _is_whole(value: object) -> bool:
 def _gen(model: TransformersModel, arguments: argparse.Namespace) -> Callable[[], Callable[[int], list[Any]]]:
     def make() -> Callable[[int], list[Any]]:
         constraint = gen.compile(model, Person)
+        greedy, most = gen.samplers.greedy(), arguments.new_tokens
         return lambda batch: gen.generate(
-            model, [PROMPT] * batch, constraint, sampler=gen.samplers.greedy(), max_new_tokens=arguments.new_tokens
+            model, [PROMPT] * batch, constraint, sampler=greedy, max_new_tokens=most, shorten=True
         )
 
     return make

@@ -59,7 +59,8 @@ def run_command(
     schema: options.Schema = None,
     regex: options.Regex = None,
     choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = 128,
+    max_new_tokens: options.MaxNewTokens = None,
+    shorten: options.Shorten = False,
     min_new_tokens: options.MinNewTokens = None,
     stop: options.Stop = None,
     temperature: options.Temperature = None,
@@ -137,6 +138,7 @@ def run_command(
             chat=chat,
             num_return_sequences=samples if beams else 1,
             top_logprobs=top_logprobs,
+            shorten=shorten,
         )
     except KeyboardInterrupt:
         typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)

@@ -61,7 +61,8 @@ def generate_command(
     schema: options.Schema = None,
     regex: options.Regex = None,
     choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = 128,
+    max_new_tokens: options.MaxNewTokens = None,
+    shorten: options.Shorten = False,
     min_new_tokens: options.MinNewTokens = None,
     stop: options.Stop = None,
     temperature: options.Temperature = None,
@@ -118,6 +119,7 @@ def generate_command(
         chat=chat,
         details=True,
         top_logprobs=top_logprobs,
+        shorten=shorten,
         num_return_sequences=samples if beams else 1,
     )
     # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
@@ -125,8 +127,8 @@ def generate_command(
     run("x", images=pictures if chat else None, max_new_tokens=0)
     if output_type is not None:
         constraint = gen.compile(loaded, output_type)
-        if (constraint.least_tokens or 0) > max_new_tokens:
-            least = constraint.least_tokens
+        least = constraint.least_tokens or 0
+        if max_new_tokens is not None and least > max_new_tokens:
             raise ArgumentError(f"the shortest text has {least} tokens, --max-new-tokens is {max_new_tokens}.")
         run = partial(run, output_type=constraint)
     failed = False
@@ -158,7 +160,8 @@ def stream_command(
     schema: options.Schema = None,
     regex: options.Regex = None,
     choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = 128,
+    max_new_tokens: options.MaxNewTokens = None,
+    shorten: options.Shorten = False,
     min_new_tokens: options.MinNewTokens = None,
     stop: options.Stop = None,
     temperature: options.Temperature = None,
@@ -198,6 +201,7 @@ def stream_command(
         images=pictures,
         sampler=sampler,
         max_new_tokens=max_new_tokens,
+        shorten=shorten,
         stop=stops,
         seed=seed,
         chat=chat,

@@ -41,7 +41,19 @@ Device = Annotated[
 ]
 DType = Annotated[str | None, _option("Model", 'As "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
 
-MaxNewTokens = Annotated[int, _option("Length", "Make at most N tokens for each text.", "N", min=0, max=LARGEST)]
+MaxNewTokens = Annotated[
+    int | None,
+    _option(
+        "Length",
+        "Make at most N tokens for each text. If you give none: 128; with an output type 2048.",
+        "N",
+        min=0,
+        max=LARGEST,
+    ),
+]
+Shorten = Annotated[
+    bool, _option("Length", "Print values of an output type that their limit has shaped too.", None, "--shorten")
+]
 MinNewTokens = Annotated[int | None, _option("Length", "Let no text end by itself before it has N tokens.", "N")]
 Stop = Annotated[
     list[str] | None,

@@ -29,6 +29,9 @@ class Walker(Protocol):
     def push(self, token_id: int) -> bool:
         """Take a token; whether it was allowed."""
 
+    def most_tokens(self) -> int:
+        """As `Constraint.most_tokens`, of what can follow from here."""
+
     def problem(self) -> str:
         """Why nothing can follow, where the engine itself has failed; else ""."""
 
@@ -120,6 +123,13 @@ class Constraint:
         assert self.grammar is not None  # as above
         return self.grammar.walker()
 
+    @property
+    def most_tokens(self) -> int:
+        """With how many tokens left the limit may change the next one: as many as suffice wherever a text may be, and
+        1 at least, since with the last one it ends.
+        """
+        return 1 if self.automaton is None else max(1, self.automaton.most_tokens)
+
 
 def _data(text: str | bytes) -> bytes:
     return text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -140,6 +150,10 @@ class DeviceWalker:
         """See `Walker`."""
         self._state = self._automaton.next_state(self._state, token_id)
         return self._state != 0
+
+    def most_tokens(self) -> int:
+        """See `Walker`."""
+        return max(1, self._automaton.most_after(self._state))
 
     def problem(self) -> str:
         """See `Walker`: an automaton does not fail."""

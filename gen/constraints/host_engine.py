@@ -63,6 +63,10 @@ class HostWalker:
         self._matcher.consume_token(token_id)  # if it fails itself, `problem` says so when nothing can follow
         return True
 
+    def most_tokens(self) -> int:
+        """See `gen.constraints.constraint.Walker`: no limit changes a token."""
+        return 1
+
     def problem(self) -> str:
         """See `gen.constraints.constraint.Walker`."""
         if not self._matcher.is_error():

@@ -111,10 +111,17 @@ class ConstraintProcessor:
         processor = ConstraintProcessor(constraint, max_new_tokens=20, eos_token_id=tokenizer.eos_token_id)
         hf_model.generate(**inputs, max_new_tokens=20, logits_processor=[processor])
 
+    A text is always whole, and generate draws each token once: where few tokens are left, only those that surely leave
+    room for an end may come. `squeezed` tells which texts that has shaped; reading it on the host is a sync.
+
     Args:
         constraint: of `gen.compile`, on the device engine.
         max_new_tokens: what generate is given: a text is whole by then.
         eos_token_id: the tokens that end a text for generate.
+    Attributes:
+        squeezed: (rows,) bool, on the device of the scores: whether the limit has taken a token from the row's text,
+            which may then not be what more tokens give; nor may one that ends without an eos, if it could go on. None
+            before the first call.
     Raises:
         ArgumentError: a constraint of the host engine, one that needs more tokens, or another argument that cannot be.
     """
@@ -148,6 +155,7 @@ class ConstraintProcessor:
         """Begin anew: the next call is that of the first token."""
         self._stage: DeviceConstraints | None = None
         self._ids: Tensor | None = None  # of the call before
+        self.squeezed: Tensor | None = None
         self._step = 0
 
     @torch.no_grad()
@@ -165,7 +173,8 @@ class ConstraintProcessor:
         """
         _check_grown(self, None if self._ids is None else self._ids.shape, input_ids)
         rows, here = len(input_ids), slice(0, len(input_ids))
-        if self._stage is None or self._ids is None:
+        if self._stage is None or self._ids is None or self.squeezed is None:
+            self.squeezed = torch.zeros(rows, dtype=torch.bool, device=scores.device)
             self._stage = DeviceConstraints(rows, scores.device)
             self._stage.begin()
             self._stage.admit(here, [self._request] * rows, [[0]] * rows)
@@ -177,11 +186,16 @@ class ConstraintProcessor:
             self._stage.chosen(here, input_ids[:, -1:], ancestors)
             ends_now = (input_ids[:, -1:] == self._eos).any(1, keepdim=True)
             self._ended = self._ended.index_select(0, ancestors) | ends_now
+            self.squeezed = self.squeezed.index_select(0, ancestors)
         self._ids = input_ids
         self._stage.prepare(here)
         generated = torch.full((rows, 1), self._step, dtype=torch.int64, device=scores.device)
-        self._step += 1
         masked = self._stage(scores[:, : self._vocab_size], here, input_ids, generated, generated)
+        if self._request.short(self._step):
+            room = self._stage.room(masked, here, generated, self.squeezed)
+            self.squeezed = self.squeezed | (room.took(masked) & ~self._ended.squeeze(1))
+            masked = room.logits
+        self._step += 1
         held = torch.full_like(scores, -torch.inf)
         only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on behind an end that it was not told of
         held[:, : self._vocab_size] = masked

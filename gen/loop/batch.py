@@ -15,7 +15,7 @@ from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.pace import WHOLE, Pace
 from gen.loop.replay.steps import Steps
-from gen.loop.results.ring import Ticket
+from gen.loop.results.ring import Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
 from gen.models.base import Model
@@ -50,7 +50,7 @@ class Batch:
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens)
         self._looked = False  # whether this turn has seen what the model is now
-        self._tickets: deque[tuple[Sequence[Ticket], int, Sequence[Slot]]] = deque()
+        self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()
 
     @property
@@ -68,7 +68,7 @@ class Batch:
     @property
     def idle(self) -> bool:
         """Whether nothing waits, runs or is on its way."""
-        return not (self._waiting or self._reading or self._live or self._tickets)
+        return not (self._waiting or self._reading or self._live or self._sent)
 
     def advance(self) -> None:
         """Launch a step, admit what waits, and read what has come: texts have grown, jobs may have ended."""
@@ -102,7 +102,7 @@ class Batch:
 
     def give_up(self) -> list[Job]:
         """The jobs that have not ended, in no order; the batch is not to be used any more."""
-        jobs = dict.fromkeys(slot.job for _, _, slots in self._tickets for slot in slots)
+        jobs = dict.fromkeys(slot.job for _, _, slots in self._sent for slot in slots)
         jobs |= dict.fromkeys(slot.job for slot in self._live)
         jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
         return [job for job in jobs if not job.ended]
@@ -130,7 +130,7 @@ class Batch:
             return 0
         if self._reading is not None:
             budget -= self._read_on(*self._reading, budget)
-        if not self._live and not self._tickets:
+        if not self._live and not self._sent:
             self._rows.begin()
         while self._waiting and budget > 0 and self._reading is None:
             head = self._waiting[0]
@@ -209,7 +209,7 @@ class Batch:
             job.launched = len(job.resumed) + 1
             for taker in job.takers:
                 slots.append(Slot(job, taker, first + len(slots) * job.width))
-        self._tickets.append((self._rows.send(), rows.stop, slots))
+        self._sent.append((self._rows.send(), rows.stop, slots))
         self._slots.put(slots, [len(read) for job, read in zip(jobs, tokens, strict=True) for _ in job.takers])
         if any(slot.over for slot in slots):
             self._free()
@@ -237,8 +237,9 @@ class Batch:
     def _step(self) -> None:
         """Launch a step of all rows that go on."""
         count, view = self._slots.shape()
+        self._rows.short = any(slot.job.short for slot in self._live)
         self._steps.run(count, view, self._slots.lengths(count))
-        self._tickets.append((self._rows.send(), count, self._live))
+        self._sent.append((self._rows.send(), count, self._live))
         self._slots.stepped()
         over = False
         for job in dict.fromkeys(slot.job for slot in self._live):
@@ -250,12 +251,12 @@ class Batch:
 
     def _catch_up(self, lag: int) -> None:
         """Read what has come, but for the newest `lag` results."""
-        while len(self._tickets) > lag:
-            self._take(*self._tickets.popleft())
+        while len(self._sent) > lag:
+            self._take(*self._sent.popleft())
 
-    def _take(self, tickets: Sequence[Ticket], count: int, slots: Sequence[Slot]) -> None:
+    def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
         """Hand out what a step gave."""
-        results = [one for ticket in tickets for one in ticket.read(count)]
+        results = sent.read(count)
         ended = False
         for slot in slots:
             taker, job = slot.taker, slot.job

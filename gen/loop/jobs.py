@@ -75,6 +75,17 @@ class Job:
         return self.launched >= self.request.limit or self.cancelled or self.error is not None
 
     @property
+    def short(self) -> bool:
+        """Whether its texts may be short of room for their next token; see `Request.short`.
+
+        Of a text that the host follows, only what can yet come of it counts.
+        """
+        if not self.request.short(self.launched):
+            return False
+        left = self.request.limit - self.launched
+        return any(not taker.texts or any(text.short(left) for text in taker.texts) for taker in self.takers)
+
+    @property
     def only_text(self) -> Text | None:
         """Its text, if it makes one alone, and makes it token by token."""
         texts = [text for taker in self.takers for text in taker.texts]

@@ -13,13 +13,14 @@ from gen.loop.history import History
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
-from gen.loop.results.ring import Ring, Ticket
+from gen.loop.results.ring import Ring, Sent
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
-from gen.stages.stage import Follower, RunsFunctions, Stage
+from gen.stages.room import Room
+from gen.stages.stage import Follower, Limiter, RunsFunctions, Stage
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
 
@@ -41,6 +42,7 @@ class RowSet:
         seen: how often each shape and kind has run unrecorded, in calls before too.
         checked: by kind of step one that has been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
+        short: whether a text may be short of room in the next step, which then tells what its limit has changed.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RowSet:
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
         self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
+        self._limiter = next((stage for stage in self.stages if isinstance(stage, Limiter)), None)
         self.kind, self.count, self.length = kind, count, length
         self.streams = streams
         self.rests_on: tuple[object, Hashable] | None = None
@@ -67,13 +70,15 @@ class RowSet:
         self.seen: dict[Hashable, int] = {}
         self.checked: dict[Hashable, Replay[None]] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
-        self.filled = False
+        self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._keys = DrawKeys(count, length, device)
         self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self._history = History(count, length, device)
         self._places = torch.arange(count, device=device)
         self.ring = Ring(self.search.results)
+        self._squeezed = torch.zeros(count, dtype=torch.bool, device=device)
+        self._squeezed_ring = Ring((self._squeezed,))
         self._tops = TopTokens(count, self._vocabulary, device)
 
     def begin(self) -> None:
@@ -97,7 +102,8 @@ class RowSet:
 
     def step_kind(self) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
-        return self._history.wanted, self.search.key(), tuple(stage.key() for stage in self.stages), self._tops.width
+        stages = tuple(stage.key() for stage in self.stages)
+        return self._history.wanted, self.search.key(), stages, self.short, self._tops.width
 
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
@@ -135,6 +141,8 @@ class RowSet:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
                 self.rows.copy(place, slice(place + 1, place + each), len(read))
             logits = logits.repeat_interleave(each, 0)
+        made = [len(read) - len(request.prompt_ids) for request, read in zip(requests, tokens, strict=True)]
+        self.short = any(request.short(count) for request, count in zip(requests, made, strict=True))
         self.prepare(rows)
         self._choose(logits, rows, self.length)
 
@@ -171,9 +179,15 @@ class RowSet:
 
         return run
 
-    def send(self) -> list[Ticket]:
-        """Send the newest results to the host: those of the search, and the likeliest tokens where they are wanted."""
-        return [ring.send() for ring in (self.ring, self._tops.ring) if ring is not None]
+    def send(self) -> Sent:
+        """Send the newest results to the host."""
+        own, *others = self._rings
+        return Sent(own.send(), *(None if ring is None else ring.send() for ring in others))
+
+    @property
+    def _rings(self) -> tuple[Ring, Ring | None, Ring | None]:
+        """On which the next step's results come, in the order of `Sent`."""
+        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:
@@ -211,7 +225,7 @@ class RowSet:
 
     def moving(self) -> Iterable[Tensor]:
         """What a rehearsal of a step changes so that running it twice would not be running it once."""
-        rings = (ring.moving() for ring in (self.ring, self._tops.ring) if ring is not None)
+        rings = (ring.moving() for ring in self._rings if ring is not None)
         return chain(self._tensors(), self.rows.moving(), *rings)
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
@@ -263,7 +277,8 @@ class RowSet:
                 else:
                     logits = torch.empty_like(logits, dtype=torch.float32)
                     aside(anew.write, logits, *given, results=(logits,))
-        ancestors = self.search.choose(logits, here, self._keys.next(here, generated), generated)
+        room = self._room(logits, here, generated) if self.short else None
+        ancestors = self.search.choose(logits, here, self._keys.next(here, generated), generated, room)
         chosen = self.search.results[0][here]
         if seen is not None:
             self._tops.write(seen, here, chosen, ancestors)
@@ -275,9 +290,16 @@ class RowSet:
         if history.wanted:
             history.append(here, chosen, ancestors)
         generated.add_(1).clamp_(max=self.length - 1)
-        for ring in (self.ring, self._tops.ring):
+        for ring in self._rings:
             if ring is not None:
                 ring.push()
+
+    def _room(self, logits: Tensor, here: slice, generated: Tensor) -> Room:
+        """What the limits leave room for."""
+        limiter, squeezed = self._limiter, self._squeezed[here]
+        if limiter is None or limiter.key() is None:
+            return Room(logits, squeezed)
+        return limiter.room(logits, here, generated, squeezed)
 
     def _follow(self, ancestors: Tensor, view: int) -> None:
         self.rows.reorder(ancestors, view)

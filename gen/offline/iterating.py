@@ -36,7 +36,7 @@ def generate_iter(
     *,
     rows: int | None = None,
     sampler: Sampler | None = None,
-    max_new_tokens: int | Sequence[int] = 128,
+    max_new_tokens: int | Sequence[int] | None = None,
     stop: Stops = None,
     include_stop: bool = False,
     seed: int | Sequence[int] | None = None,
@@ -48,6 +48,7 @@ def generate_iter(
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
+    shorten: bool = False,
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
@@ -94,9 +95,16 @@ def generate_iter(
             skip_special_tokens=skip_special_tokens,
             logits_processors=logits_processors,
             top_logprobs=top_logprobs,
+            shorten=shorten,
         )
         call = read_call(
-            model, prompt, constraint, settings, details=details, num_return_sequences=num_return_sequences
+            model,
+            prompt,
+            constraint,
+            settings,
+            details=details,
+            num_return_sequences=num_return_sequences,
+            max_batch_tokens=max_batch_tokens,
         )
         if call.batch:
             raise ArgumentError(f"prompt {number} is a list of prompts; give each by itself.")

@@ -18,8 +18,6 @@ from gen.offline.inputs.rows import LARGEST, check_template
 if TYPE_CHECKING:
     from gen.samplers import Sampler
 
-_DEFAULT = 128  # new tokens
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
@@ -58,7 +56,7 @@ def run_batch(
     dry_run: bool = False,
     progress: bool = True,
     sampler: "Sampler | list[Any] | None" = None,
-    max_new_tokens: int = _DEFAULT,
+    max_new_tokens: int | None = None,
     stop: str | Sequence[str] | None = None,
     include_stop: bool = False,
     seed: int | None = None,
@@ -69,6 +67,7 @@ def run_batch(
     num_return_sequences: int = 1,
     logits_processors: None = None,
     top_logprobs: int | None = None,
+    shorten: bool = False,
 ) -> BatchReport:
     """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
 
@@ -145,6 +144,7 @@ def run_batch(
         "skip_special_tokens": skip_special_tokens,
         "num_return_sequences": num_return_sequences,
         "top_logprobs": top_logprobs,
+        "shorten": shorten,
         "prompt_template": prompt_template,
         "format": format,
     }

@@ -8,6 +8,7 @@ from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, ConstraintError
 from gen.isolation import isolated
 from gen.models.base import Model
+from gen.requests.reading import room_in_batch
 from gen.requests.request import Request
 
 
@@ -25,9 +26,13 @@ def read_constraints(model: Model, output_type: Any, prompts: int | None) -> lis
 
 
 @isolated
-def constrained(model: Model, request: Request, constraint: Constraint | None) -> Request:
+def constrained(
+    model: Model, request: Request, constraint: Constraint | None, max_batch_tokens: int | None = None
+) -> Request:
     """A request with its constraint, whose tables are where they are needed.
 
+    Args:
+        max_batch_tokens: as of `gen.requests.reading.read_requests`.
     Raises:
         ArgumentError: a token that ends the text may be part of it.
         ConstraintError: there is no room for a whole text.
@@ -50,6 +55,9 @@ def constrained(model: Model, request: Request, constraint: Constraint | None) -
         wanted = f"prompt {request.number}: the shortest text of its output type has {least} tokens"
         if limit == model.context_length - len(request.prompt_ids):
             raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
+        in_batch = max_batch_tokens and room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids)
+        if in_batch is not None and limit == max(1, in_batch):
+            raise ConstraintError(f"{wanted}, max_batch_tokens={max_batch_tokens} leaves room for {in_batch}.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
     if constraint.automaton is not None:
         constraint.automaton.place(model.placement.logits_device)

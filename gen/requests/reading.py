@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
+from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Checked, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt, vocabulary
@@ -21,6 +22,8 @@ from gen.samplers.penalties import Penalties
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+MOST = 128  # new tokens of a text, unless the caller says how many
+MOST_TYPED = 2048  # and of a text of an output type, which is to end by itself
 _MOST_SAMPLES = 1_000_000  # of a prompt; each takes memory before anything runs
 
 
@@ -31,15 +34,21 @@ def read_requests(
     settings: Settings,
     samplers: Sequence[Sampler],
     images: Sequence[Sequence["Image"]],
+    *,
+    typed: Sequence[bool] | None = None,
+    max_batch_tokens: int | None = None,
 ) -> list[Request]:
     """Check every argument.
 
     Args:
         samplers, images: of the settings, one and a list for each prompt.
+        typed: whether each prompt's text has an output type; None for no prompt.
+        max_batch_tokens: how many tokens all rows may have room for together; None where that is not said.
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
     check_flag("chat", settings.chat)
+    check_flag("shorten", settings.shorten)
     limits = _read_limits(settings.max_new_tokens, len(prompts))
     # a model may name ids that are no tokens of its tokenizer
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
@@ -52,8 +61,9 @@ def read_requests(
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
     requests = []
-    given = zip(prompts, images, samplers, limits, _read_seeds(settings.seed, len(prompts)), strict=True)
-    for number, (prompt, pictures, sampler, most, prompt_seed) in enumerate(given):
+    seeds, types = _read_seeds(settings.seed, len(prompts)), typed or [False] * len(prompts)
+    given = zip(prompts, images, samplers, limits, seeds, types, strict=True)
+    for number, (prompt, pictures, sampler, asked, prompt_seed, has_type) in enumerate(given):
         try:
             token_ids, inputs = read_one_prompt(
                 model, number, prompt, pictures, chat=settings.chat, template_kwargs=settings.chat_template_kwargs
@@ -61,6 +71,9 @@ def read_requests(
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         room = model.context_length - len(token_ids)
+        most = asked if asked is not None else MOST_TYPED if has_type else MOST
+        if asked is None and has_type and max_batch_tokens is not None:
+            most = min(most, max(1, room_in_batch(max_batch_tokens, sampler, token_ids)))
         if room < min(1, most):
             raise ArgumentError(
                 f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
@@ -94,6 +107,7 @@ def read_requests(
             shown=seen,
             hidden={token_id: text for token_id, text in hidden if token_id not in seen},
             thoughts=thoughts,
+            shorten=settings.shorten,
             number=number,
         )
         requests.append(request)
@@ -118,8 +132,15 @@ def check_loaded(model: Model) -> None:
         raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
 
 
-def _read_limits(max_new_tokens: int | Sequence[int], prompts: int) -> list[int]:
-    """One limit a prompt."""
+def room_in_batch(max_batch_tokens: int, sampler: Sampler, prompt_ids: Sequence[int]) -> int:
+    """How many new tokens a prompt's text, or each row of its search, has room for."""
+    return max_batch_tokens // kind_of_search(sampler).width - len(prompt_ids)
+
+
+def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> list[int] | list[None]:
+    """One limit a prompt; None for the usual one."""
+    if max_new_tokens is None:
+        return [None] * prompts
     given = as_lists(max_new_tokens)
     if not _is_list(given):
         return [read_whole("max_new_tokens", given)] * prompts

@@ -30,6 +30,7 @@ class Request:
             log-probability in the model's distribution.
         hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
+        shorten: whether a value that the limit has shaped is returned.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts the first one is, from 0.
     """
@@ -49,6 +50,7 @@ class Request:
     hidden: Mapping[int, str] = field(default_factory=dict)
     thoughts: Marks | None = None
     constraint: Constraint | None = None
+    shorten: bool = False
     number: int = 0
     sample: int = 0
 
@@ -58,3 +60,7 @@ class Request:
         if self.eos_token_ids or self.constraint is None:
             return self.eos_token_ids
         return (self.constraint.vocabulary.end,)
+
+    def short(self, made: int) -> bool:
+        """Whether a text with so many tokens may be short of room: some token that its type allows may not fit."""
+        return self.constraint is not None and self.limit - made <= self.constraint.most_tokens

@@ -17,7 +17,7 @@ class Settings:
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None
     sampler: Sampler | Sequence[Sampler] | None = None
-    max_new_tokens: int | Sequence[int] = 128
+    max_new_tokens: int | Sequence[int] | None = None
     stop: Stops | Sequence[Stops] = None
     include_stop: bool = False
     seed: int | Sequence[int] | None = None
@@ -27,6 +27,7 @@ class Settings:
     skip_special_tokens: bool | Sequence[str] = True
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
+    shorten: bool = False
 
 
 def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
@@ -49,6 +50,7 @@ class SharedArguments(TypedDict, total=False):
     skip_special_tokens: bool | Sequence[str]
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None
+    shorten: bool
 
 
 class OneArguments(SharedArguments, total=False):
@@ -56,7 +58,7 @@ class OneArguments(SharedArguments, total=False):
 
     images: Sequence[ImageLike] | None
     sampler: Sampler | None
-    max_new_tokens: int
+    max_new_tokens: int | None
     stop: Stops
     seed: int | None
 
@@ -65,6 +67,6 @@ class PromptArguments(SharedArguments, total=False):
     """The types of settings for any prompts, but for the sampler, on which the type of a result depends."""
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
-    max_new_tokens: int | Sequence[int]
+    max_new_tokens: int | Sequence[int] | None
     stop: Stops | Sequence[Stops]
     seed: int | Sequence[int] | None

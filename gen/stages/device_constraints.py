@@ -1,7 +1,8 @@
 """Holds each row to its constraint: tokens are masked by the state of an automaton, and walk it to the next state.
 
-All is on the device and has static shapes. A state has three rows of allowed tokens, packed as bits; which of them
-counts depends on the tokens left, so that a text can always be ended in time.
+All is on the device and has static shapes. A state has three rows of allowed tokens, packed as bits. The first is of
+all that the type allows, and is the only one that counts while there is room. Where a text may be short of it, the
+other two say which tokens surely leave enough, so that it can always be ended in time.
 
 Example: the text so far is `{"ok": tr`, and 2 tokens are left. Where `ue}` and `ue` are tokens these may follow, since
 1 token more ends the text at most. Where `e}` is no token `u` may not, which would need `e` and `}`.
@@ -20,6 +21,9 @@ from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.room import Room
+
+_FAR = 2**62  # more tokens than any row has
 
 
 class DeviceConstraints:
@@ -67,6 +71,7 @@ class DeviceConstraints:
             self._used = True
             self._state.zero_()
             self._may_end.fill_(True)
+            self._limits.fill_(_FAR)  # rows that are held to nothing are never short of room
         self._widen(max(len(request.ends) for request in requests))
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
@@ -101,28 +106,29 @@ class DeviceConstraints:
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
         assert self._arena is not None  # tells mypy
+        self._goes_on[here] = self._limits[here] - generated > 1
+        record = self._records(here)
+        may_end = self._may_end[here] & (record[:, NEEDED : NEEDED + 1] == 0)
+        own = torch.where(may_end, logits.gather(1, self._ends[here]), -math.inf)
+        return self._allowed(logits, record[:, :1], here, own)
+
+    def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
+        """See `gen.stages.stage.Limiter.room`. Host sync: none."""
         left = self._limits[here] - generated
-        record = self._arena.table.index_select(0, (self._state[here] + self._numbers).view(-1)).view(len(left), -1)
-        needed, worst = record[:, NEEDED : NEEDED + 1], record[:, WORST : WORST + 1]
-        kind = (left <= worst).long() + (left <= needed)
-        row = record.gather(1, kind)
-        masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias)
-        ends = self._ends[here]
-        only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
-        own = torch.where(self._may_end[here] & (needed == 0), logits.gather(1, ends), -math.inf)
-        self._goes_on[here] = left > 1
-        return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
+        record = self._records(here)
+        kind = (left <= record[:, WORST : WORST + 1]).long() + (left <= record[:, NEEDED : NEEDED + 1])
+        logits = self._allowed(masked, record.gather(1, kind), here, masked.gather(1, self._ends[here]))
+
+        def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
+            assert self._arena is not None  # tells mypy
+            needed = self._arena.table.index_select(0, self._after(here, token_ids, rows) + NEEDED)
+            return needed < (left if rows is None else left.index_select(0, rows)).squeeze(1)
+
+        return Room(logits, squeezed, fits)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """See `gen.stages.stage.Follower.chosen`: walk the bytes of the tokens. Host sync: none."""
-        assert self._arena is not None  # tells mypy
-        table = self._arena.table
-        state = self._state[here].squeeze(1)
-        if ancestors is not None:  # rows of one request are held to one constraint
-            state = state.index_select(0, ancestors)
-        spelled = self._bytes.index_select(0, token_ids.squeeze(1).clamp(0, len(self._bytes) - 1)).long()
-        for column in self._columns[here].gather(1, spelled).unbind(1):
-            state = table.index_select(0, state + column)
+        """See `gen.stages.stage.Follower.chosen`. Host sync: none."""
+        state = self._after(here, token_ids.squeeze(1), ancestors)
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
     def move(self, source: int, target: int) -> None:
@@ -136,6 +142,33 @@ class DeviceConstraints:
     def memory(self) -> int:
         """See `gen.stages.stage.Follower.memory`."""
         return 0 if self._arena is None else self._arena.memory()
+
+    def _records(self, here: slice) -> Tensor:
+        """What is known of the rows' states, without what follows them: (n, numbers)."""
+        assert self._arena is not None  # tells mypy
+        state = self._state[here]
+        return self._arena.table.index_select(0, (state + self._numbers).view(-1)).view(len(state), -1)
+
+    def _allowed(self, logits: Tensor, row: Tensor, here: slice, own: Tensor) -> Tensor:
+        """The logits (n, vocab) of what rows (n, 1) of the arena allow, those of ends (n, ends) as given; where nothing
+        else is allowed, the first end alone.
+        """
+        assert self._arena is not None  # tells mypy
+        ends = self._ends[here]
+        masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias)
+        only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
+        return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
+
+    def _after(self, here: slice, token_ids: Tensor, rows: Tensor | None) -> Tensor:
+        """The states (m,) after tokens (m,), each from the state of its row: the bytes of the tokens are walked."""
+        assert self._arena is not None  # tells mypy
+        table, state, columns = self._arena.table, self._state[here].squeeze(1), self._columns[here]
+        if rows is not None:
+            state, columns = state.index_select(0, rows), columns.index_select(0, rows)
+        spelled = self._bytes.index_select(0, token_ids.clamp(0, len(self._bytes) - 1)).long()
+        for column in columns.gather(1, spelled).unbind(1):
+            state = table.index_select(0, state + column)
+        return state
 
     def _make_tables(self, automaton: TokenAutomaton) -> Arena:
         """Make what is there for the first constraint and for all others, which are of the same vocabulary."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.room import Room
 
 
 class Stage(Protocol):
@@ -88,3 +89,18 @@ class Follower(Stage, Protocol):
 
     def memory(self) -> int:
         """How many bytes its tensors have that belong to no row."""
+
+
+@runtime_checkable
+class Limiter(Follower, Protocol):
+    """A follower that keeps texts within their limits; the last of the stages."""
+
+    def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
+        """What the limits of the rows `here` leave room for, in a step in which some may be short of it: a part of the
+        step, after `__call__`.
+
+        Args:
+            masked: (n, vocab), what `__call__` gave; not modified.
+            generated: as of `__call__`.
+            squeezed: (n,) bool, for the search to set.
+        """

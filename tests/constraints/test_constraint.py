@@ -11,7 +11,7 @@ from tests.helpers import byte_tokenizer, tiny_model
 
 ASKED: list[Any] = [
     int,
-    gen.regex("a+"),
+    gen.regex("a{1,9}"),
     gen.choice(["a", 1]),
     gen.json_schema({"type": "null"}),
     gen.grammar('start: "a"'),

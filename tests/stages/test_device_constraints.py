@@ -16,6 +16,7 @@ from gen.devices import to_device
 from gen.requests.request import Request
 from gen.samplers import greedy
 from gen.stages.device_constraints import DeviceConstraints
+from gen.stages.room import Room
 from gen.testing import no_host_sync, virtual_gpus
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import spelled, walk, walk_all
@@ -59,6 +60,13 @@ def masked(stage: DeviceConstraints, logits: Tensor, generated: Sequence[int]) -
     return stage(logits, here, nothing, nothing, torch.tensor([*generated], device=logits.device).unsqueeze(1))
 
 
+def room_in(stage: DeviceConstraints, changed: Tensor, generated: Sequence[int]) -> Room:
+    """What is left by the limits, after `masked`."""
+    made = torch.tensor([*generated], device=changed.device).unsqueeze(1)
+    squeezed = torch.zeros(len(changed), dtype=torch.bool, device=changed.device)
+    return stage.room(changed, slice(0, len(changed)), made, squeezed)
+
+
 class Text:
     """A text that is held to an automaton, followed by plain walks."""
 
@@ -67,19 +75,32 @@ class Text:
         self.state, self.made, self.ended = 1, 0, False
 
     def allowed(self) -> list[int]:
-        """The tokens that may come: of those that the automaton allows, where any might leave too little, only those
-        that do not raise what is needed, and at the last moment only those that lower it.
+        """The tokens that the type allows."""
+        return self._with_ends([*self._changes()])
+
+    def sure(self) -> list[int]:
+        """Where any might leave too little, only those that do not raise what is needed, and at the last moment only
+        those that lower it.
         """
-        needed, left = self.automaton.needed, self.limit - self.made
-        after = walk_all(self.automaton.table, self.state, WORDY.tokens)
-        change = {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
-        now = int(needed[self.state])
-        if left - 1 < now + max([0, *change.values()]):
-            change = {token_id: one for token_id, one in change.items() if one <= (0 if left - 1 >= now else -1)}
-        ends = [*self.eos] if self.automaton.table.final[self.state] else []
-        if not change:  # nothing but the end can come: one token of those that mean it
+        left, now, changes = self.limit - self.made, int(self.automaton.needed[self.state]), self._changes()
+        if left - 1 < now + max([0, *changes.values()]):
+            changes = {token_id: one for token_id, one in changes.items() if one <= (0 if left - 1 >= now else -1)}
+        return self._with_ends([*changes])
+
+    def fits(self, token_id: int) -> bool:
+        """Whether enough is left for an end after a token that is allowed."""
+        change = 0 if token_id in (*self.eos, WORDY.end) else self._changes()[token_id]
+        return int(self.automaton.needed[self.state]) + change <= self.limit - self.made - 1
+
+    def _changes(self) -> dict[int, int]:
+        """By how much each token that is allowed changes how many more are needed."""
+        needed, after = self.automaton.needed, walk_all(self.automaton.table, self.state, WORDY.tokens)
+        return {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
+
+    def _with_ends(self, token_ids: list[int]) -> list[int]:
+        if not token_ids:  # nothing but the end can come: one token of those that mean it
             return [self.eos[0] if self.eos else WORDY.end]
-        return [*change, *ends]
+        return [*token_ids, *(self.eos if self.automaton.table.final[self.state] else ())]
 
     def take(self, token_id: int) -> None:
         self.made += 1
@@ -103,19 +124,29 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
     for row, text in enumerate(texts):
         admit(stage, row, request_of(automaton, text.limit, eos))
     while not all(text.ended for text in texts):
-        logits = torch.randn(3, SIZE)
-        changed = masked(stage, logits, [text.made for text in texts])
-        assert not changed.isneginf().all(1).any()  # what has ended has something to choose too
+        logits, made = torch.randn(3, SIZE), [text.made for text in texts]
+        changed = masked(stage, logits, made)
+        room = room_in(stage, changed, made)
+        assert not room.logits.isneginf().all(1).any()  # what has ended has something to choose too
+        short = room.took(changed).tolist()
         chosen = []
         for row, text in enumerate(texts):
-            allowed = changed[row].isfinite().nonzero().squeeze(1).tolist()
+            allowed, sure = (one[row].isfinite().nonzero().squeeze(1).tolist() for one in (changed, room.logits))
             if text.ended:
                 chosen.append(chance.choice(allowed))
                 continue
-            assert sorted(text.allowed()) == allowed
-            if len(allowed) > 1:
-                assert torch.equal(changed[row, allowed], logits[row, allowed])
+            assert (sorted(text.allowed()), sorted(text.sure())) == (allowed, sure)
+            assert short[row] == (allowed != sure)
+            for left, some in ((changed, allowed), (room.logits, sure)):
+                if len(some) > 1:
+                    assert torch.equal(left[row, some], logits[row, some])
+            fits = room.fits(torch.tensor([allowed]), torch.full((1, len(allowed)), row))[0].tolist()
+            assert fits == [text.fits(token_id) for token_id in allowed]
+            assert all(fits) or text.limit - text.made <= max(1, automaton.most_tokens)  # the host knew it might be
+            assert all(text.fits(token_id) for token_id in sure)
             token_id = chance.choice(allowed)
+            if not text.fits(token_id):
+                token_id = chance.choice(sure)
             text.take(token_id)
             chosen.append(token_id)
         stage.chosen(slice(0, 3), torch.tensor(chosen).unsqueeze(1), None)
@@ -154,6 +185,8 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
         changed = masked(stage, logits, [made] * 3)
         assert torch.equal(changed[[0, 2]], logits[[0, 2]])
         assert torch.equal(changed[1], logits[1]) == (made >= 9)
+        room = room_in(stage, changed, [made] * 3)
+        assert made >= 9 or room.fits(torch.full((3, 1), 50)).squeeze(1).tolist() == [True] * 3
         stage.chosen(slice(0, 3), torch.full((3, 1), 49), None)
     stage.begin()
     assert stage.key() is None
@@ -185,13 +218,14 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                 stage.move(source, target)
                 texts[target] = None
             generated = [0 if text is None else text.made for text in texts]
-            changed = masked(stage, torch.zeros(4, SIZE, device=device), generated).cpu()
+            changed = masked(stage, torch.zeros(4, SIZE, device=device), generated)
+            sure, changed = room_in(stage, changed, generated).logits.cpu(), changed.cpu()
             chosen = []
             for row, text in enumerate(texts):
-                allowed = changed[row].isfinite().nonzero().squeeze(1).tolist()
-                chosen.append(chance.choice(allowed))
+                allowed, fitting = (one[row].isfinite().nonzero().squeeze(1).tolist() for one in (changed, sure))
+                chosen.append(chance.choice(fitting))
                 if text is not None and not text.ended:
-                    assert sorted(text.allowed()) == allowed
+                    assert (sorted(text.allowed()), sorted(text.sure())) == (allowed, fitting)
                     text.take(chosen[-1])
             token_ids = to_device(torch.tensor(chosen).unsqueeze(1), torch.device(device))
             with no_host_sync():
@@ -254,5 +288,7 @@ def test_a_step_on_a_gpu_has_no_host_sync() -> None:
             for _ in range(5):
                 stage.prepare(slice(0, 2))
                 changed = stage(logits, slice(0, 2), generated, generated, generated)
-                stage.chosen(slice(0, 2), changed.argmax(1, keepdim=True), None)
+                room = stage.room(changed, slice(0, 2), generated, generated.bool().squeeze(1))
+                chosen = changed.argmax(1, keepdim=True)
+                stage.chosen(slice(0, 2), torch.where(room.fits(chosen), chosen, 0), None)
                 generated += 1

@@ -97,7 +97,7 @@ ENCODER = gen.from_transformers_encoder(HF_ENCODER, ENCODER_TOKENIZER)
 def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
     """Every argument of every function, with what the others are."""
     calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
-        (gen.generate, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
+        (gen.generate, {"model": MODEL, "prompt": "x", "max_new_tokens": 2, "shorten": True}),
         (gen.stream, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
         (gen.compile, {"model": MODEL, "output_type": int}),
         (gen.regex, {"pattern": "a"}),

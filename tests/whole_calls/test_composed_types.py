@@ -29,7 +29,8 @@ def test_random_compositions_are_whole_from_the_least_limit_up_and_the_same_ever
 @pytest.mark.parametrize("sampler", [multinomial(samples=3), beam_search(3)], ids=["samples", "beams"])
 def test_with_several_samples_and_beams(sampler: Any) -> None:
     kind = gen.sequence(gen.text("<"), gen.repeat(gen.sequence("<", gen.regex("[a-z]{1,3}"), ">"), "", 1, 3))
-    made = gen.generate(new_model(), "x", kind, sampler=sampler, seed=1, max_new_tokens=12, details=True)
+    arguments: Any = {"sampler": sampler, "seed": 1, "max_new_tokens": 12, "shorten": True, "details": True}
+    made = gen.generate(new_model(), "x", kind, **arguments)
     for one in made if isinstance(made, list) else [made]:
         text, tags = one.value
         assert text + "".join("".join(tag) for tag in tags) == one.text

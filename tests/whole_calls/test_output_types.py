@@ -115,17 +115,17 @@ def test_a_stream_is_the_text_and_its_completion_has_the_value(model: Any) -> No
 
 def test_engines_and_asyncio_give_the_same_values(model: Any) -> None:
     types: list[Any] = [Person, int, None, gen.compile(model, Point), NESTED, gen.regex("[a-z]{3}")]
-    wanted = [gen.generate(model, "x", one, seed=4, max_new_tokens=80, details=True) for one in types]
+    wanted = [gen.generate(model, "x", one, seed=4, max_new_tokens=80, shorten=True, details=True) for one in types]
     with gen.Engine(new_model(), rows=3) as engine:
         types[3] = Point  # of another model
-        streams = [engine.submit("x", one, seed=4, max_new_tokens=80) for one in types]
+        streams = [engine.submit("x", one, seed=4, max_new_tokens=80, shorten=True) for one in types]
         assert ["".join(stream) for stream in streams] == [one.text for one in wanted]
         assert [stream.completion().value for stream in streams] == [one.value for one in wanted]
 
     async def both() -> tuple[Any, list[str]]:
         own = new_model()
-        values = await gen.agenerate(own, ["x"] * len(types), types, seed=4, max_new_tokens=80)
-        pieces = [piece async for piece in gen.astream(own, "x", Person, seed=4, max_new_tokens=80)]
+        values = await gen.agenerate(own, ["x"] * len(types), types, seed=4, max_new_tokens=80, shorten=True)
+        pieces = [piece async for piece in gen.astream(own, "x", Person, seed=4, max_new_tokens=80, shorten=True)]
         sampled = await gen.agenerate(own, "x", Point, sampler=multinomial(2), seed=4)
         assert [type(point) for point in sampled] == [Point, Point]
         own.release()
@@ -271,7 +271,7 @@ class TestRefused:
     def test_an_eos_that_spells_text(self, model: Any) -> None:
         with pytest.raises(gen.ArgumentError, match=r"eos_token_id 34 spells b'\"', which a text"):
             gen.generate(model, "x", Person, eos_token_id=34)
-        assert isinstance(gen.generate(model, "x", Person, eos_token_id=[]), Person)
+        assert isinstance(gen.generate(model, "x", Person, eos_token_id=[], shorten=True), Person)
 
     @pytest.mark.parametrize(
         ("output_type", "message"),

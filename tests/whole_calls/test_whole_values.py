@@ -81,7 +81,14 @@ def test_with_random_weights_every_text_is_valid_from_the_least_limit_upwards(eo
     for more in (0, 1, 6):
         limits = [one + more for one in least]
         made: Any = gen.generate(
-            own, ["Ada"] * 100, types, sampler=multinomial(), seed=more, max_new_tokens=limits, details=True
+            own,
+            ["Ada"] * 100,
+            types,
+            sampler=multinomial(),
+            seed=more,
+            max_new_tokens=limits,
+            shorten=True,
+            details=True,
         )
         for kind, limit, one in zip(kinds, limits, made, strict=True):
             assert valid(kind, one.text), (kind, one)
@@ -103,6 +110,7 @@ def test_so_it_is_at_any_temperature_with_tight_limits(model: Any, temperature: 
         sampler=multinomial(temperature=temperature),
         seed=[*range(48)],
         max_new_tokens=limits,
+        shorten=True,
     )
     for value in made:
         jsonschema.validate(value, kind)
@@ -119,7 +127,7 @@ def test_a_limit_below_the_least_is_refused_before_any_work() -> None:
 
 def test_with_as_much_room_as_the_context_has_a_text_is_whole() -> None:
     scripted = ScriptedModel("123456789abc", context_length=7)
-    assert gen.generate(scripted, "x", gen.regex(r"\d{3,9}")) == "123456"
+    assert gen.generate(scripted, "x", gen.regex(r"\d{3,9}"), shorten=True) == "123456"
     with pytest.raises(SamplingError):  # the script goes on with "a", where only "b" may follow
         gen.generate(scripted, "x", gen.regex(r"\d{3}b"))
 
@@ -127,8 +135,8 @@ def test_with_as_much_room_as_the_context_has_a_text_is_whole() -> None:
 def new_texts(own: Any, sampler: Sampler, order: list[int], **arguments: Any) -> Any:
     prompts = [PROMPTS[number % len(PROMPTS)] for number in order]
     types = [TYPES[number % len(TYPES)] for number in order]
-    seeds = [number + 3 for number in order]
-    return gen.generate(own, prompts, types, sampler=sampler, seed=seeds, max_new_tokens=24, details=True, **arguments)
+    arguments |= {"seed": [number + 3 for number in order], "max_new_tokens": 24, "shorten": True, "details": True}
+    return gen.generate(own, prompts, types, sampler=sampler, **arguments)
 
 
 def shown(made: Any) -> Any:
@@ -156,6 +164,7 @@ def test_texts_are_the_same_alone_batched_reversed_refilled_streamed_and_on_a_gp
                 sampler=sampler,
                 seed=number + 3,
                 max_new_tokens=24,
+                shorten=True,
             )
             pieces = [*stream]
             assert "".join(pieces) == alone[number][0]
@@ -178,7 +187,7 @@ def test_steps_are_recorded_while_rows_come_and_go() -> None:
 
 
 def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) -> None:
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 7, "max_new_tokens": 30}
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 7, "max_new_tokens": 30, "shorten": True}
     kind = gen.json_schema(SCHEMAS[25])
     [[wanted]] = run_in_rows(model, ["x"], 1, output_type=kind, **arguments)
     for made_before in range(0, len(wanted.token_ids), 3):
@@ -199,7 +208,8 @@ def test_on_a_gpu_the_host_does_not_wait_for_a_token(name: str) -> None:
         counts = []
         for new_tokens in (4, 4, 12):
             with no_host_sync(count=True) as report:
-                gen.generate(own, PROMPTS, kind, sampler=SAMPLERS[name], seed=1, max_new_tokens=new_tokens, stop="zz")
+                arguments: dict[str, Any] = {"max_new_tokens": new_tokens, "stop": "zz", "shorten": True}
+                gen.generate(own, PROMPTS, kind, sampler=SAMPLERS[name], seed=1, **arguments)
             counts.append(report.count)
     assert counts[1] == counts[2] <= 2
     assert counts[0] <= counts[1] + 1  # the constraint is placed at the first call
@@ -216,13 +226,14 @@ def test_a_text_ends_where_nothing_can_follow(model: Any, endless: Any) -> None:
 
 
 def test_without_eos_a_text_that_may_always_go_on_ends_with_its_tokens(endless: Any) -> None:
-    made = gen.generate(endless, PROMPTS, gen.regex("[a-z]+"), seed=1, max_new_tokens=9, details=True)
+    made = gen.generate(endless, PROMPTS, gen.regex("[a-z]+"), seed=1, max_new_tokens=9, shorten=True, details=True)
     assert [(len(one.token_ids), one.finish_reason) for one in made] == [(9, "length")] * 4
 
 
 def test_without_eos_a_text_ends_where_what_may_follow_would_not_fit(endless: Any) -> None:
-    made = gen.generate(endless, PROMPTS, gen.regex("x(y{50})?"), seed=1, max_new_tokens=9, details=True)
-    assert [(one.text, one.finish_reason) for one in made] == [("x", "eos")] * 4
+    arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 9, "shorten": True, "details": True}
+    made = gen.generate(endless, PROMPTS, gen.regex("x(y{50})?"), **arguments)
+    assert [(one.text, one.finish_reason) for one in made] == [("x", "length")] * 4
 
 
 def test_a_text_that_can_only_be_empty_takes_no_step() -> None:
@@ -231,7 +242,7 @@ def test_a_text_that_can_only_be_empty_takes_no_step() -> None:
     assert [(one.text, one.token_ids, one.finish_reason) for one in made] == [("", [], "eos")] * 2
     beams = gen.generate(scripted, "x", gen.regex(""), sampler=beam_search(3), num_return_sequences=3)
     assert beams == [""]
-    assert gen.generate(scripted, "x", gen.regex("a*"), max_new_tokens=0) == ""
+    assert gen.generate(scripted, "x", gen.regex("a*"), max_new_tokens=0, shorten=True) == ""
     assert scripted.steps == 0
 
 
@@ -244,7 +255,7 @@ def test_each_rows_own_eos_ends_it_where_its_text_is_whole(model: Any) -> None:
         made = gen.generate(model, PROMPTS, gen.regex("[ab]{4,}"), eos_token_id=eos, **arguments)
         assert [one.finish_reason for one in made] == ["eos"] * 4
         assert all(re.fullmatch("[ab]{4,}", one.text) and len(one.text) < 12 for one in made)
-    made = gen.generate(model, PROMPTS, gen.regex("[ab]{4,}"), eos_token_id=[], **arguments)
+    made = gen.generate(model, PROMPTS, gen.regex("[ab]{4,}"), eos_token_id=[], shorten=True, **arguments)
     assert [one.finish_reason for one in made] == ["length"] * 4
 
 
@@ -255,7 +266,8 @@ def test_an_eos_that_spells_something_is_refused(model: Any) -> None:
 
 def test_logits_wider_than_the_tokenizer_are_no_tokens() -> None:
     wide = new_model(vocab_size=len(TOKENS) + 61)
-    made = gen.generate(wide, PROMPTS, gen.regex("[^a]{5,20}"), seed=3, max_new_tokens=20, details=True)
+    arguments: dict[str, Any] = {"max_new_tokens": 20, "shorten": True, "details": True}
+    made = gen.generate(wide, PROMPTS, gen.regex("[^a]{5,20}"), seed=3, **arguments)
     assert all(re.fullmatch("[^a]{5,20}", one.text) for one in made)
     assert all(max(one.token_ids) < len(TOKENS) for one in made)
 
@@ -374,14 +386,12 @@ def test_an_engine_holds_requests_that_come_and_go_each_to_its_own(model: Any) -
     chance = random.Random(0)
     with gen.Engine(model, rows=3) as engine:
         kinds = [chance.choice(PATTERNS[:40]) for _ in range(24)]
-        streams = [
-            engine.submit("x", gen.regex(kind), seed=number, max_new_tokens=45, sampler=multinomial())
-            for number, kind in enumerate(kinds)
-        ]
+        arguments: Any = {"max_new_tokens": 45, "sampler": multinomial(), "shorten": True}
+        streams = [engine.submit("x", gen.regex(kind), seed=number, **arguments) for number, kind in enumerate(kinds)]
         texts = ["".join(stream) for stream in streams]
     for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
         assert re.fullmatch(kind, text)
-        assert text == gen.generate(model, "x", gen.regex(kind), seed=number, max_new_tokens=45, sampler=multinomial())
+        assert text == gen.generate(model, "x", gen.regex(kind), seed=number, **arguments)
 
 
 def test_ids_that_are_no_tokens_end_nothing_and_break_nothing() -> None:
@@ -400,14 +410,14 @@ def test_exported_programs_hold_texts_as_other_models_do(rows: int | None) -> No
     )
     own = gen.from_transformers(tiny_model(), byte_tokenizer())
     types = [gen.regex("[a-z ]{5,30}"), None, gen.regex(r"\d{3}-\d{4}"), gen.regex("(a|bc)+")]
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": [1, 2, 3, 4], "max_new_tokens": 15}
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": [1, 2, 3, 4], "max_new_tokens": 15, "shorten": True}
     assert gen.generate(program, PROMPTS, types, **arguments) == gen.generate(own, PROMPTS, types, **arguments)
 
 
 def test_a_model_on_two_gpus_holds_texts_as_on_one() -> None:
     whole = tiny_model()
     kind = gen.json_schema(SCHEMAS[25])
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 4, "max_new_tokens": 60}
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 4, "max_new_tokens": 60, "shorten": True}
     expected = gen.generate(gen.from_transformers(whole, byte_tokenizer()), PROMPTS, kind, **arguments)
     with virtual_gpus(2):
         spread = gen.from_transformers(split(whole, "llama"), byte_tokenizer())

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.table import Table
 from gen.constraints.tables.device_rows import KINDS, Placed, placed
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.host_rows import HostRows
-from gen.constraints.tables.tokens_needed import FAR, closable
+from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.forking import new_lock
 
@@ -33,6 +34,7 @@ class TokenAutomaton:
         needed: (states + 1,), how many tokens certainly suffice from each state.
         states: how many there are, without the dead one.
         least_tokens: how many tokens certainly suffice for a text.
+        most_tokens: how many tokens certainly suffice from any state.
         group_of: (states + 1,), the group of each state, whose states share their rows.
 
     Raises:
@@ -51,6 +53,7 @@ class TokenAutomaton:
             raise TooLarge(f"its {len(self._examples)} kinds of states need {bytes_ >> 20} MB of rows")
         self.states = len(self.table.next) - 1
         self.least_tokens = int(self.needed[1])
+        self.most_tokens = int(self.needed[self.needed < FAR].max())
         self._next = np.ascontiguousarray(self.table.next).ravel().data
         self._classes = self.table.classes.tolist()
         self._complete = self.table.final & ~self.table.next.any(1)
@@ -59,6 +62,7 @@ class TokenAutomaton:
         self._known_rows: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._host_rows: HostRows | None = None
         self._placed: dict[torch.device, Placed] = {}
+        self._most: Ints | None = None
 
     def next_state(self, state: int, token_id: int) -> int:
         """The state after a token; 0 where it is not allowed. A token that spells nothing is never allowed."""
@@ -71,6 +75,13 @@ class TokenAutomaton:
         for token_id in token_ids:
             state = self.next_state(state, token_id)
         return state
+
+    def most_after(self, state: int) -> int:
+        """How many tokens certainly suffice from a state, and from all that can be reached from it."""
+        if self._most is None:
+            with self._lock:
+                self._most = most_needed(self.table, self.needed)
+        return int(self._most[state])
 
     def is_complete(self, state: int) -> bool:
         """Whether a text is whole in a state and nothing can follow."""

@@ -42,6 +42,28 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     return table, needed
 
 
+def most_needed(table: Table, needed: Ints) -> Ints:
+    """The most that any state needs that can be reached from each state: (states + 1,); 0 for the dead one.
+
+    Args:
+        table, needed: as `closable` gives them.
+    """
+    runs = runs_of(table.next)
+    first, before = runs.begin_before.tolist(), runs.source[runs.before].tolist()
+    most = [-1] * len(needed)
+    for state in np.argsort(-needed, kind="stable").tolist():  # so that who is reached first is reached by the most
+        if most[state] >= 0:
+            continue
+        most[state] = worst = int(needed[state]) if needed[state] < FAR else 0
+        front = [state]
+        for there in front:
+            for source in before[first[there] : first[there + 1]]:
+                if most[source] < 0:
+                    most[source] = worst
+                    front.append(source)
+    return np.array(most, np.int32)
+
+
 def _ways(table: Table, spells: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Fewest bytes from each state to a final one, `FAR` where there is no way, and the first byte of such a way.
 

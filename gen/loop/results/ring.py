@@ -2,12 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 SLOTS = 8  # more than may be under way: a slot is not written again before it has been read
+
+
+class StepResults(NamedTuple):
+    """What a step gave its rows, as lists, a line for each row.
+
+    Attributes:
+        search: those of the search, one list for each of its tensors.
+        squeezed: whether the limit has changed a token of the row; None where no row was short of room.
+        top: those of `gen.loop.results.top_tokens`; None where nobody asks.
+    """
+
+    search: Sequence[Sequence[Any]]
+    squeezed: Sequence[bool] | None = None
+    top: Sequence[Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -20,6 +34,20 @@ class Ticket:
     def read(self, rows: int) -> list[list[Any]]:
         """See `Ring.read`."""
         return self.ring.read(self, rows)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """All that a step sends to the host, each on a ring of its own; see `StepResults`."""
+
+    search: Ticket
+    squeezed: Ticket | None
+    top: Ticket | None
+
+    def read(self, rows: int) -> StepResults:
+        """The results of the first rows. Host sync: as of `Ring.read`."""
+        [squeezed] = [None] if self.squeezed is None else self.squeezed.read(rows)
+        return StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
 
 
 class Ring:

@@ -1,8 +1,9 @@
 """What takes the results of rows on the host: a text, or all texts of a search."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
+from gen.loop.results.ring import StepResults
 from gen.loop.results.texts import Completion, Text
 
 
@@ -17,7 +18,7 @@ class Taker(Protocol):
     def texts(self) -> Sequence[Text]:
         """Its texts that grow token by token, in the order of their rows; none where only the end tells them."""
 
-    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+    def take(self, results: StepResults, row: int) -> None:
         """Take a step's results; its rows begin at `row`. None counts once it has ended."""
 
     def completions(self) -> list[Completion]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from gen.constraints.constraint import Walker
 from gen.errors import GenError, SamplingError
+from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
 from gen.requests.request import Request
@@ -46,7 +47,8 @@ class Completion:
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
-            or "length" (max_new_tokens, or the end of the context).
+            or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
+            output type, though it ended before: any other one is the text that larger limits give.
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
@@ -90,6 +92,7 @@ class Text:
     Attributes:
         finish_reason: None while it goes on.
         error: what went wrong, in the place of a completion.
+        squeezed: whether its limit has changed a token of it, which it is held to a constraint for.
         token_ids, logprobs, top_logprobs: see `Completion`.
     """
 
@@ -100,6 +103,7 @@ class Text:
         self._vocab_size = tokenizer.vocab_size
         self.finish_reason: FinishReason | None = None if request.limit else "length"
         self.error: GenError | None = None
+        self.squeezed = False
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
@@ -129,13 +133,20 @@ class Text:
         """See `gen.loop.results.taker.Taker`."""
         return (self,)
 
-    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+    def short(self, left: int) -> bool:
+        """Whether it may be short of room for its next token with so many left; the device may be ahead by some."""
+        return self._walker is not None and not self.ended and left <= self._walker.most_tokens()
+
+    def take(self, results: StepResults, row: int) -> None:
         """See `gen.loop.results.taker.Taker`."""
         top, most = None, self.request.top_logprobs
-        if most is not None:
-            own, token_ids, logprobs = (result[row] for result in results[-3:])
+        if most is not None and results.top is not None:
+            own, token_ids, logprobs = (result[row] for result in results.top)
             top = TopLogprobs(logprob=own, token_ids=token_ids[:most], logprobs=logprobs[:most])
-        self.push(results[0][row][0], results[1][row], top)
+        if results.squeezed is not None and results.squeezed[row] and not self.ended:
+            self.squeezed = True
+        token_ids, logprobs = results.search[:2]
+        self.push(token_ids[row][0], logprobs[row], top)
 
     def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
         """Take a token; none counts once the text has ended."""
@@ -175,6 +186,8 @@ class Text:
                 self.finish_reason = "length"
         if self.request.stops:
             self._look_for_stops(token_id)
+        if self.squeezed and self.finish_reason is not None:
+            self.finish_reason = "length"
 
     def _look_for_stops(self, token_id: int) -> None:
         """Decode the newest token, and look for stop strings."""

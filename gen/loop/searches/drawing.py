@@ -12,6 +12,7 @@ from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.backends.choosing import compiles, draw
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
+from gen.stages.room import Room
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
 _DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
@@ -84,15 +85,25 @@ class Drawing:
                 values = [default if numbers[place] is None else numbers[place] for numbers in columns]
                 table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
 
-    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> None:
-        """See `gen.loop.searches.search.Search.choose`."""
+    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None) -> None:
+        """See `gen.loop.searches.search.Search.choose`; what does not fit is drawn again, with the same key."""
+        token_ids, logprobs = self._draw(logits, here, keys)
+        if room is not None:
+            fits = room.fits(token_ids)
+            again, their_logprobs = self._draw(room.logits, here, keys)
+            token_ids = torch.where(fits, token_ids, again)
+            logprobs = torch.where(fits.squeeze(1), logprobs, their_logprobs)
+            room.squeezed.copy_(fits.squeeze(1).logical_not())
+        self._token_ids[here] = token_ids
+        self._logprobs[here] = logprobs
+
+    def _draw(self, logits: Tensor, here: slice, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """A token a row, (n, 1), and its log-probability, (n,)."""
         if len(self._seen) == 1:
             [sampler] = self._seen.values()
             token_ids, _, logprobs = sampler.step(logits, self._zeros[here], keys)
-        else:
-            token_ids, logprobs = draw(logits, keys, self._parameters(here))
-        self._token_ids[here] = token_ids
-        self._logprobs[here] = logprobs
+            return token_ids, logprobs
+        return draw(logits, keys, self._parameters(here))
 
     def _parameters(self, here: slice) -> Parameters:
         """Each row's own: views of the tables, which change in place when rows are filled."""

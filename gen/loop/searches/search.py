@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from gen.requests.request import Request
+from gen.stages.room import Room
 
 
 class Search(Protocol):
@@ -38,13 +39,16 @@ class Search(Protocol):
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """Rows, side by side, begin with these requests' texts, whose tokens so far have these log-probabilities."""
 
-    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
+    def choose(
+        self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None
+    ) -> Tensor | None:
         """Choose a token for the rows `here`, write the results, and say where each goes on from.
 
         Args:
             logits: (n, vocab), floating.
             keys: (n,), int64: each row's random key.
             generated: (n, 1), int64: how many tokens each row has.
+            room: where texts may be short of it: what the limits leave, and where to say which texts they changed.
         Returns:
             (n,), int64: indices into `here`; None where each row goes on from itself. Host sync: none on CUDA.
         """

@@ -1,7 +1,6 @@
 """Samplers that gen does not know: called as they are, with all rows of their batch, and followed where they lead."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,10 +8,12 @@ from torch import Tensor
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
 from gen.loop.replay.asides import aside
+from gen.loop.results.ring import StepResults
 from gen.loop.results.texts import Completion, Text
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
 from gen.samplers.base import Sampler, check_sampled
+from gen.stages.room import Room
 
 
 class UserSampling:
@@ -49,8 +50,16 @@ class UserSampling:
         begun = torch.tensor(weights, dtype=torch.float32, device="cpu").repeat_interleave(each)
         self._weights[rows] = to_device(begun, self._weights.device)
 
-    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor) -> Tensor | None:
-        """See `gen.loop.searches.search.Search.choose`. Host sync: what the sampler does."""
+    def choose(
+        self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None
+    ) -> Tensor | None:
+        """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with what surely fits.
+
+        Host sync: what the sampler does.
+        """
+        if room is not None:
+            room.squeezed.copy_(room.took(logits))
+            logits = room.logits
         followed = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         if self._replayable:
             self._sample(logits, here, keys, followed)
@@ -89,10 +98,11 @@ class UserSamplerTexts:
         """Whether all texts have ended."""
         return all(text.ended for text in self.texts)
 
-    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
-        """See `gen.loop.results.taker.Taker`."""
+    def take(self, results: StepResults, row: int) -> None:
+        """See `gen.loop.results.taker.Taker`; the sampler may choose a row's token by what another row lacks."""
         rows = range(row, row + len(self.texts))
-        sources = [own + results[2][own] - row for own in rows]
+        ancestors = results.search[2]
+        sources = [own + ancestors[own] - row for own in rows]
         if any(not 0 <= source < len(self.texts) for source in sources):
             error: GenError = ArgumentError(
                 f"the sampler makes rows of a request go on from {sources}; it has rows 0 to {len(self.texts) - 1}."
@@ -102,7 +112,9 @@ class UserSamplerTexts:
             return
         if sources != [*range(len(self.texts))]:
             self.texts = [self.texts[source].fork(own.seed) for source, own in zip(sources, self.texts, strict=True)]
+        squeezed = results.squeezed is not None and any(results.squeezed[row : rows.stop])
         for text, own in zip(self.texts, rows, strict=True):
+            text.squeezed = text.squeezed or squeezed
             text.take(results, own)
 
     def completions(self) -> list[Completion]:

@@ -201,6 +201,7 @@ class Worker:
             chat_template_kwargs=settings["chat_template_kwargs"],
             skip_special_tokens=settings["skip_special_tokens"],
             top_logprobs=settings["top_logprobs"],
+            shorten=settings["shorten"],
         )
         returned = settings["num_return_sequences"]
         call = read_call(self._model, row.prompt, constraint, read, details=True, num_return_sequences=returned)

@@ -3,7 +3,7 @@
 import pytest
 
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables.tokens_needed import FAR, closable
+from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
 from tests.constraints.samples import tables
 from tests.constraints.vocabularies import fewest_tokens, spelled, walk_all
@@ -27,6 +27,20 @@ def test_so_many_tokens_suffice_and_one_of_them_always_leads_nearer(number: int)
         reached = {to for to in walk_all(table, state, tokens) if to}
         if not table.final[state]:
             assert needed[state] - 1 in {needed[to] for to in reached}
+
+
+@pytest.mark.parametrize("number", range(0, 100, 4))
+def test_the_most_that_can_yet_be_needed_is_that_of_all_states_that_can_be_reached(number: int) -> None:
+    table, needed = closable(tables()[number], Vocabulary(spelled()))
+    most = most_needed(table, needed)
+    assert most[0] == 0
+    for state in range(1, len(table.next), max(1, len(table.next) // 40)):
+        reached, front = {state}, [state]
+        for there in front:
+            new = {*table.next[there].tolist()} - reached - {0}
+            reached |= new
+            front += new
+        assert most[state] == max(needed[to] if needed[to] < FAR else 0 for to in reached)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""Whether a limit shapes a value in silence: texts of many types, samplers and limits, compared with one another.
+
+    python -m benchmarks.constraints.limits --cases 1000
+
+A case is a type, a sampler, a seed and a prompt. Its text is made with limits from the least possible up, in one batch
+and alone. A text whose finish_reason is not "length" must be that of every larger limit, token by token; "told" counts
+the others, where the limit has changed or cut the text. Every text of the device engine must be whole.
+"""
+
+import argparse
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+import gen
+from benchmarks.measuring import machine
+from gen.models.base import Model
+from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.samplers.base import Sampled
+
+MOST = 48
+"""The largest limit."""
+
+
+class Invoice(BaseModel):
+    total: float
+    words: list[str]
+    paid: bool | None = None
+
+
+class Own:
+    """A sampler that gen does not know: it draws as gen's own does, and its rows go on from one another."""
+
+    penalties = None
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        rows = torch.arange(len(logits), device=logits.device)
+        first = rows - rows % self.samples  # of its request, which all of its texts go on from
+        token_ids, _, weights = multinomial(temperature=2.0).step(logits[first], weights[first], keys)
+        return token_ids, first, weights
+
+
+TYPES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "open pattern": gen.regex(r"[a-z ]+(, [0-9]{4}x)*"),
+    "bounded pattern": gen.regex(r"[0-9]{2,9}-[ab]{3}"),
+    "characters": gen.regex("(é|日本|😀){2,}"),
+    "choice": gen.choice(["yes", "no", "never ever"]),
+    "list": list[int],
+    "bounded list": Annotated[list[Literal["red", "blue"]], Field(max_length=3)],
+    "object": Invoice,
+    "schema": gen.json_schema({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1}),
+    "grammar": gen.grammar('start: "(" start ")" | "(" /[a-c]+/ ")"'),
+    "host pattern": gen.grammar("start: /[0-9]+(x[0-9]{3})?/"),
+}
+SAMPLERS: dict[str, Sampler] = {
+    "greedy": greedy(),
+    "drawn": multinomial(),
+    "hot": multinomial(temperature=3.0),
+    "cut": multinomial(temperature=0.9, top_k=30, top_p=0.95),
+    "penalised": multinomial(repetition_penalty=1.2, presence_penalty=0.3),
+    "samples": multinomial(samples=2, temperature=1.5),
+    "beams": beam_search(3),
+    "early beams": beam_search(2, early_stopping=True, length_penalty=0.0),
+    "thorough beams": beam_search(2, early_stopping="never"),
+    "own": Own(1),
+    "own, two": Own(2),
+}
+PROMPTS = ["Ada", "x", "The total is ", "12"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = gen.load(arguments.model, device="cpu")
+    counts: Counter[str] = Counter()
+    for number in range(arguments.cases):
+        counts += checked(model, arguments.seed + number)
+    print(json.dumps(machine()))
+    print(json.dumps(dict(counts)))
+
+
+def checked(model: Model, number: int) -> Counter[str]:
+    """Check one case; how many of its texts are told, and how many not.
+
+    Raises:
+        AssertionError: a text that is not told differs from that of a larger limit, or is not whole.
+    """
+    chance = random.Random(number)
+    kind, name = chance.choice([*TYPES]), chance.choice([*SAMPLERS])
+    constraint = gen.compile(model, TYPES[kind])
+    least = constraint.least_tokens or 1
+    limits = sorted({least, MOST, *(chance.randint(least, MOST) for _ in range(5))})
+    arguments: dict[str, Any] = {"output_type": constraint, "sampler": SAMPLERS[name], "seed": number}
+    prompt = chance.choice(PROMPTS)
+    batch = _made(model, [prompt] * len(limits), limits, arguments)
+    alone = chance.randrange(len(limits))
+    assert _made(model, [prompt], limits[alone : alone + 1], arguments) == batch[alone : alone + 1], (
+        number,
+        kind,
+        name,
+    )
+    counts: Counter[str] = Counter()
+    for place, texts in enumerate(batch):
+        told = any(one.finish_reason == "length" for one in texts)
+        counts["told" if told else "not told"] += 1
+        for one in texts:
+            whole = constraint.engine == "host" and one.finish_reason == "length"
+            assert whole or constraint.accepts(one.text), (number, kind, name, limits[place], one)
+            assert len(one.token_ids) <= limits[place], (number, kind, name, limits[place], one)
+        if not told:
+            for larger, others in zip(limits[place:], batch[place:], strict=True):
+                assert others == texts, (number, kind, name, limits[place], larger, texts, others)
+    return counts
+
+
+def _made(
+    model: Model, prompts: Sequence[str], limits: Sequence[int], arguments: dict[str, Any]
+) -> list[list[gen.Completion]]:
+    """The texts of each prompt."""
+    try:
+        made = gen.generate(model, [*prompts], max_new_tokens=[*limits], shorten=True, details=True, **arguments)
+    except gen.BatchError as error:
+        made = error.results
+    except gen.IncompleteError as error:  # of all: the first one's
+        if len(prompts) > 1:
+            return [
+                _made(model, [prompt], [limit], arguments)[0] for prompt, limit in zip(prompts, limits, strict=True)
+            ]
+        made = [error]
+    return [[_bare(one) for one in (group if isinstance(group, list) else [group])] for group in made]
+
+
+def _bare(one: gen.Completion | Exception) -> gen.Completion:
+    """Without the numbers that change with the batch, in the last places."""
+    if isinstance(one, gen.IncompleteError):  # what the host engine cut
+        one = one.completion
+    assert isinstance(one, gen.Completion), one
+    return replace(one, logprobs=[], score=0.0)
+
+
+if __name__ == "__main__":
+    main()

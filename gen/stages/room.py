@@ -1,0 +1,46 @@
+"""What a limit leaves room for, in steps in which a text may be short of it.
+
+Example: the text so far is `{"total": 5`, and 2 tokens are left, one of them for the end. From all that the type allows
+`5` is drawn, after which `}` fits; so it stands. Next `.` is drawn, after which two more would be needed: it does not
+fit, so it is drawn again, with the same key, among those that do, which is `}` alone. The text is squeezed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Fits = Callable[[Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a search needs to know of a step in which texts may be short of room.
+
+    Attributes:
+        logits: (n, vocab): those of the step, but -inf for tokens that may not fit.
+        squeezed: (n,) bool, which the search sets: whether the limit has changed the row's token.
+        fits_after: (tokens (m,), rows (m,) or None for each its own) -> (m,) bool; None where no limit is kept.
+    """
+
+    logits: Tensor
+    squeezed: Tensor
+    fits_after: Fits | None = None
+
+    def fits(self, token_ids: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Whether tokens leave enough room for an end, each after its row.
+
+        Args:
+            token_ids: any shape, int64; (n, ...) without rows.
+            rows: indices into the step's rows, of the same shape; None for each from its own.
+        Returns:
+            bool, of the shape of token_ids. Host sync: none.
+        """
+        if self.fits_after is None:
+            return torch.ones_like(token_ids, dtype=torch.bool)
+        return self.fits_after(token_ids.view(-1), None if rows is None else rows.view(-1)).view_as(token_ids)
+
+    def took(self, logits: Tensor) -> Tensor:
+        """Whether the limit has taken a token from the logits (n, vocab) of a row: (n,) bool. Host sync: none."""
+        return (logits.isneginf() != self.logits.isneginf()).any(1)

@@ -1,0 +1,306 @@
+"""A limit does not shape a value in silence: what is not told is the text of any larger limit."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+import torch
+from pydantic import AfterValidator, Field
+from torch import Tensor
+
+import gen
+from benchmarks.constraints.limits import checked
+from gen.calls import read_call
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.replay.steps import Steps
+from gen.loop.runner import Runner
+from gen.requests.settings import Settings
+from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers.base import Sampled
+from gen.testing import virtual_gpus
+from tests.constraints.vocabularies import spelled, wordy_tokenizer
+from tests.helpers import ScriptedModel, tiny_model
+
+EOS = len(spelled()) - 4
+NUMBERS = gen.regex("[0-9]+(x[0-9]{4})?")
+ON_HOST = gen.grammar("start: /[0-9]+/")
+
+
+def new_model(device: str = "cpu", context: int = 4096) -> Any:
+    made = tiny_model(vocab_size=len(spelled()), bos_token_id=None, eos_token_id=EOS, max_position_embeddings=context)
+    return gen.from_transformers(made.to(device), wordy_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return new_model()
+
+
+def test_what_is_not_told_is_the_text_of_any_larger_limit(model: Any) -> None:
+    counts = sum((checked(model, number) for number in range(50)), start=checked(model, 50))
+    assert min(counts["told"], counts["not told"]) > 60  # neither is all
+
+
+class Reads:
+    """Every way to read a text; each gives its completion or raises."""
+
+    @staticmethod
+    def generate(model: Any, kind: Any, **arguments: Any) -> Any:
+        return gen.generate(model, "x", kind, details=True, **arguments)
+
+    @staticmethod
+    def in_a_list(model: Any, kind: Any, **arguments: Any) -> Any:
+        try:
+            return gen.generate(model, ["y", "x"], [bool, kind], details=True, **arguments)[1]
+        except gen.BatchError as error:
+            raise error.results[1] from None
+
+    @staticmethod
+    def stream(model: Any, kind: Any, **arguments: Any) -> Any:
+        stream = gen.stream(model, "x", kind, **arguments)
+        text = "".join(stream)
+        assert stream.completion().text == text
+        return stream.completion()
+
+    @staticmethod
+    def engine(model: Any, kind: Any, **arguments: Any) -> Any:
+        with gen.Engine(model, rows=2) as engine:
+            submitted = engine.submit("x", kind, **arguments)
+            list(submitted)
+            return submitted.completion()
+
+    @staticmethod
+    def agenerate(model: Any, kind: Any, **arguments: Any) -> Any:
+        return asyncio.run(gen.agenerate(model, "x", kind, details=True, **arguments))
+
+    @staticmethod
+    def samples(model: Any, kind: Any, **arguments: Any) -> Any:
+        return gen.generate(model, "x", kind, details=True, **arguments | {"sampler": multinomial(samples=2)})[0]
+
+    @staticmethod
+    def generate_iter(model: Any, kind: Any, **arguments: Any) -> Any:
+        [(_, made)] = gen.generate_iter(model, ["x"], kind, details=True, **arguments)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+
+READS = [
+    Reads.generate,
+    Reads.in_a_list,
+    Reads.stream,
+    Reads.engine,
+    Reads.agenerate,
+    Reads.samples,
+    Reads.generate_iter,
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=lambda one: one.__name__)
+def test_a_number_that_its_limit_cut_is_told_wherever_it_is_read(model: Any, read: Callable[..., Any]) -> None:
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 3, "max_new_tokens": 5}
+    with pytest.raises(gen.IncompleteError, match=r"limit of 5 new tokens has shaped the value.*shorten=True") as told:
+        read(model, NUMBERS, **arguments)
+    made = told.value.completion
+    assert made.value == made.text and made.finish_reason == "length" and made.engine == "device"
+    assert re.fullmatch("[0-9]+(x[0-9]{4})?", made.text)
+    taken = read(model, NUMBERS, **arguments, shorten=True)
+    assert (taken.text, taken.value, taken.finish_reason) == (made.text, made.text, "length")
+    with pytest.raises(gen.IncompleteError) as cut:
+        read(model, ON_HOST, **arguments, shorten=True)
+    made = cut.value.completion
+    assert made.value is None and made.finish_reason == "length" and made.engine == "host"
+    assert len(made.token_ids) == 5 and made.text.isdigit()  # which the grammar accepts
+
+
+def test_a_text_that_ends_by_itself_is_told_where_its_limit_has_changed_a_token(model: Any) -> None:
+    """With one token less than the unchanged text needs: the last ones are drawn again, and it ends by eos."""
+    kind = gen.regex("(ab|[c-z]{4})*")
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 5, "details": True, "shorten": True}
+    whole = gen.generate(model, "x", kind, **arguments)
+    assert whole.finish_reason == "eos"
+    for limit in range(len(whole.token_ids)):
+        made = gen.generate(model, "x", kind, max_new_tokens=limit, **arguments)
+        assert made.finish_reason == "length"
+        assert re.fullmatch("(ab|[c-z]{4})*", made.text)
+    assert gen.generate(model, "x", kind, max_new_tokens=len(whole.token_ids) + 1, **arguments) == whole
+
+
+def test_a_stop_string_ends_a_text_unless_its_limit_has_changed_it_before(model: Any) -> None:
+    arguments: dict[str, Any] = {"stop": "q", "shorten": True, "sampler": multinomial()}
+    prompts, kind, seeds = ["x"] * 40, gen.regex("[a-z]*"), [*range(40)]
+    whole = gen.generate(model, prompts, kind, seed=seeds, max_new_tokens=90, **arguments)
+    reasons = set()
+    for limit in (3, 9, 20):
+        made = gen.generate(model, prompts, kind, seed=seeds, max_new_tokens=limit, details=True, **arguments)
+        for one, text in zip(made, whole, strict=True):
+            reasons.add(one.finish_reason)
+            assert one.finish_reason == "length" or one.text == text
+    assert reasons == {"stop", "length", "eos"}
+
+
+class Counting:
+    """A sampler of a user's that draws as gen does, and notes how often it is called and what it may choose."""
+
+    penalties, samples = None, 1
+
+    def __init__(self) -> None:
+        self.allowed: list[int] = []
+
+    def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
+        self.allowed.append(int(logits.isfinite().sum()))
+        return multinomial().step(logits, weights, keys)
+
+
+def test_a_users_own_sampler_is_called_once_a_step_and_told_what_fits(model: Any) -> None:
+    sampler, kind = Counting(), gen.regex("(ab|[c-z]{4})*")
+    arguments: dict[str, Any] = {"seed": 5, "max_new_tokens": 9, "details": True, "shorten": True}
+    made = gen.generate(model, "x", kind, sampler=sampler, **arguments)
+    assert len(sampler.allowed) == len(made.token_ids) + (made.finish_reason == "eos")
+    assert made.finish_reason == "length" and re.fullmatch("(ab|[c-z]{4})*", made.text)
+    roomy = Counting()
+    arguments["max_new_tokens"] = 200
+    whole = gen.generate(model, "x", kind, sampler=roomy, **arguments)
+    assert whole.token_ids == gen.generate(model, "x", kind, sampler=multinomial(), **arguments).token_ids
+    assert whole.finish_reason == "eos"
+
+
+class TestBeams:
+    @pytest.mark.parametrize("early", [False, True])
+    def test_a_search_that_is_done_is_that_of_any_larger_limit(self, model: Any, early: bool) -> None:
+        kind, sampler = gen.regex("[ab]{1,4}"), beam_search(3, early_stopping=early)
+        arguments: dict[str, Any] = {"sampler": sampler, "num_return_sequences": 3, "details": True, "shorten": True}
+        wanted = [(one.text, one.token_ids) for one in gen.generate(model, "x", kind, **arguments)]
+        done = []
+        for limit in range(1, 8):
+            made = gen.generate(model, "x", kind, max_new_tokens=limit, **arguments)
+            done.append(all(one.finish_reason == "eos" for one in made))
+            assert not done[-1] or [(one.text, one.token_ids) for one in made] == wanted
+            assert all(re.fullmatch("[ab]{1,4}", one.text) for one in made)
+        assert not done[0] and done[-1] and done == sorted(done)
+
+    def test_it_is_told_where_the_limit_took_a_candidate(self, model: Any) -> None:
+        with pytest.raises(gen.IncompleteError, match="limit of 4"):
+            gen.generate(model, "x", gen.regex("[a-z]+[.]"), sampler=beam_search(3), max_new_tokens=4)
+
+    def test_one_that_reckons_with_its_limit_is_told_while_beams_are_left(self, model: Any) -> None:
+        never = beam_search(2, early_stopping="never")
+        arguments: dict[str, Any] = {"sampler": never, "max_new_tokens": 60}
+        with pytest.raises(gen.IncompleteError):
+            gen.generate(model, "x", gen.regex("[a-z]*"), **arguments)
+        assert gen.generate(model, "x", gen.choice(["a", "b"]), **arguments) in ("a", "b")  # none is left
+
+    def test_texts_without_a_type_are_as_they_were(self, model: Any) -> None:
+        sampler = beam_search(3, early_stopping=True)
+        arguments: dict[str, Any] = {"sampler": sampler, "max_new_tokens": 6}
+        alone = gen.generate(model, "x", **arguments)
+        assert gen.generate(model, ["x", "y"], [None, gen.regex("[a-z]+")], shorten=True, **arguments)[0] == alone
+
+
+def test_a_validator_that_refuses_a_value_that_a_limit_has_shaped_says_both(model: Any) -> None:
+    def refuse(value: list[int]) -> list[int]:
+        raise ValueError("too few")
+
+    kind = Annotated[list[int], Field(min_length=2), AfterValidator(refuse)]
+    with pytest.raises(gen.IncompleteError, match=r"(?s)its limit of 5 tokens has shaped it.*too few") as raised:
+        gen.generate(model, "x", kind, seed=2, max_new_tokens=5)
+    assert raised.value.completion.value is None
+
+
+class TestSteps:
+    """The second draw is part of a step where a row may be short of room, and of no other."""
+
+    def test_short_steps_are_those_near_the_limit(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        short: list[bool] = []
+        run = Steps.run
+
+        def noted(steps: Any, *shape: Any) -> None:
+            short.append(steps._rows.short)
+            run(steps, *shape)
+
+        monkeypatch.setattr(Steps, "run", noted)
+        for pattern, last in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 11)):
+            arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": []}
+            made = gen.generate(model, "x", gen.regex(pattern), seed=0, details=True, **arguments)
+            steps = len(made.token_ids)
+            assert short[: steps - 1] == [left <= last for left in range(59, 60 - steps, -1)], pattern
+            assert any(short)
+            short.clear()
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    def test_they_are_recorded_and_captured(self, device: str) -> None:
+        kind = gen.regex("[ab]{50,}(x{70})?")
+        arguments: dict[str, Any] = {"seed": [1, 2], "max_new_tokens": 70, "details": True, "shorten": True}
+        with virtual_gpus(1):
+            own = new_model(device)
+            plain = gen.generate(own, ["x", "y"], kind, replay=False, cuda_graph=False, **arguments)
+            own.release()
+            made = gen.generate(own, ["x", "y"], kind, **arguments)
+            assert [one.token_ids for one in made] == [one.token_ids for one in plain]
+            assert "length" in [one.finish_reason for one in made]
+            kept = own.idle.take()
+            assert any(key[-2] for key in kept.recordings)
+
+
+class TestUsualLimit:
+    """What is asked for where max_new_tokens is not given."""
+
+    def limits(self, own: Any, types: Any, **more: Any) -> list[int]:
+        prompts = ["xyz"] * (len(types) if isinstance(types, list) else 1)
+        call = read_call(own, prompts, types, Settings(sampler=more.pop("sampler", greedy())), **more)
+        return [request.limit for request in call.requests]
+
+    def test_it_is_128_and_with_a_type_the_least_of_2048_the_context_and_the_batch(self) -> None:
+        roomy, tight = ScriptedModel("x", context_length=5000), ScriptedModel("x", context_length=900)
+        assert self.limits(roomy, [None, int, ON_HOST]) == [128, 2048, 2048]
+        assert self.limits(tight, [None, int]) == [128, 897]
+        assert self.limits(roomy, [None, int], max_batch_tokens=1000) == [128, 997]
+        assert self.limits(roomy, [int], max_batch_tokens=1000, sampler=beam_search(4)) == [247]
+        with gen.Engine(roomy, max_batch_tokens=400) as engine:
+            submitted: Any = engine.submit("xyz", gen.regex("[a-z]{3}x"))  # not compiled yet
+            assert submitted._feed.job.request.limit == 397
+
+    def test_a_type_that_the_batch_has_no_room_for_is_refused(self) -> None:
+        scripted = ScriptedModel("a" * 40)
+        with pytest.raises(gen.ConstraintError, match="has 30 tokens, max_batch_tokens=20 leaves room for 17"):
+            gen.generate(scripted, "xyz", gen.regex("a{30}"), max_batch_tokens=20)
+        with pytest.raises(gen.ArgumentError, match="max_batch_tokens=2 is too little"):
+            gen.generate(scripted, "xyz", gen.regex("a*"), max_batch_tokens=2)
+        assert scripted.steps == 0
+
+    def test_room_is_taken_as_tokens_come(self, model: Any) -> None:
+        """As many rows as for texts without a type, with as much room at first."""
+        sizes = []
+        for kind in (None, int):
+            call = read_call(model, ["x"] * 40, kind, Settings(sampler=greedy()), max_batch_tokens=6000)
+            jobs = [new_job(model, request) for request in call.requests]
+            model.release()
+            with Runner(model, jobs, Options(max_batch_tokens=6000)) as runner:
+                sizes.append((runner._rows.count, runner._rows.length))
+        assert sizes[0] == sizes[1] and sizes[0][0] > 20
+
+    def test_many_long_texts_fit_a_small_batch(self, model: Any) -> None:
+        kind = gen.regex("[ab]{300}")
+        made = gen.generate(model, ["x"] * 8, kind, seed=[*range(8)], max_batch_tokens=700)
+        assert all(re.fullmatch("[ab]{300}", one) for one in made)
+
+
+def test_transformers_generate_is_told_too() -> None:
+    from gen.integrations.transformers import ConstraintProcessor
+
+    own = new_model()
+    constraint = gen.compile(own, gen.regex("[0-9]{1,30}x"))
+    told = {}
+    for limit in (4, 60):
+        processor = ConstraintProcessor(constraint, max_new_tokens=limit, eos_token_id=EOS)
+        made = own.hf_model.generate(
+            torch.tensor([[65], [66]]), max_new_tokens=limit, do_sample=False, logits_processor=[processor]
+        )
+        texts = [own.tokenizer.decode([token for token in row if token != EOS]) for row in made[:, 1:].tolist()]
+        assert all(re.fullmatch("[0-9]{1,30}x", text) for text in texts)
+        assert processor.squeezed is not None
+        told[limit] = processor.squeezed.tolist()
+    assert told == {4: [True] * 2, 60: [False] * 2}
