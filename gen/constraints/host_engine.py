@@ -3,7 +3,9 @@
 It never raises: after every call its matchers are asked whether they have failed.
 """
 
-from typing import TYPE_CHECKING, Any, Self
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -12,6 +14,9 @@ from gen.forking import new_lock
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+T = TypeVar("T")
+_STACK = 2**28  # bytes that a thread may use; only what it does use is memory
 
 
 class Grammar:
@@ -26,8 +31,8 @@ class Grammar:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         from llguidance import LLMatcher
 
-        self._tokenizer = _tokenizer_of(vocabulary)
-        self._start = LLMatcher(self._tokenizer, text, log_level=0)
+        self._tokenizer = tokenizer = _tokenizer_of(vocabulary)
+        self._start = _on_a_large_stack(lambda: LLMatcher(tokenizer, text, log_level=0))
         if self._start.is_error():
             raise ConstraintError(f"llguidance: {_first_line(self._start)}")
 
@@ -43,6 +48,21 @@ class Grammar:
         """Whether a text is a full match."""
         matcher = self.matcher()
         return matcher.consume_tokens(self._tokenizer.greedy_tokenize(text)) and matcher.is_accepting()
+
+
+def _on_a_large_stack(make: Callable[[], T]) -> T:
+    """What a function makes in a thread of its own: llguidance calls itself for each rule that follows on another one,
+    and where the stack ends so does the process."""
+    made: list[T] = []
+    with _making:
+        before = threading.stack_size(_STACK)
+        try:
+            thread = threading.Thread(target=lambda: made.append(make()), daemon=True)
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    return made[0]
 
 
 class HostWalker:

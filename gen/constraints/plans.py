@@ -15,6 +15,7 @@ from gen.constraints import grammars
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
+from gen.constraints.outlines_types import as_own
 from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, regex
 from gen.constraints.schema import schema_table, string_table
 from gen.constraints.type_keys import TypeKey
@@ -29,6 +30,7 @@ def read_plan(output_type: Any) -> Plan:
     Raises:
         ConstraintError: it is none.
     """
+    output_type = as_own(output_type)
     if output_type is None:
         raise ConstraintError("None asks for no output type; type(None) is that of null.")
     if isinstance(output_type, Grammar):

@@ -273,3 +273,8 @@ def test_a_grammar_that_is_none_is_refused_in_one_line() -> None:
     with pytest.raises(ConstraintError, match="llguidance: ") as raised:
         Grammar(grammars.of_lark('start: "a'), VOCABULARY)
     assert "\n" not in str(raised.value)
+
+
+def test_a_grammar_of_many_rules_one_after_another_ends_no_process() -> None:
+    rules = "\n".join(f's{number}: "a" s{number + 1} | "b"' for number in range(8000))
+    assert accepts(grammars.of_lark(f'start: s0\n{rules}\ns8000: "c"'), "aab")

@@ -173,3 +173,15 @@ def test_equal_contents_have_equal_keys() -> None:
         gen.grammar("integer"),
     ]
     assert len({read_plan(one).key for one in different}) == len(different)
+
+
+def test_types_of_outlines_mean_what_they_mean_there() -> None:
+    from outlines.types import dsl as types
+
+    assert read_plan(types.Choice(["a", 1])).key == read_plan(gen.choice(["a", 1])).key
+    assert read_plan(types.JsonSchema({"type": "integer"})).key == read_plan(gen.json_schema({"type": "integer"})).key
+    assert read_plan(types.CFG('start: "a"')).key == read_plan(gen.grammar('start: "a"')).key
+    words = types.String("x") + types.Regex("[0-9]") + types.Optional(types.String("y"))
+    assert accepts(words, "x1") and accepts(words, "x1y") and not accepts(words, "x")
+    with pytest.raises(ConstraintError, match=r"takes no whitespace_pattern; take gen\.json_schema"):
+        read_plan(types.JsonSchema({}, whitespace_pattern=" ?"))

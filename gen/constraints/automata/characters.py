@@ -6,8 +6,10 @@ what is in it in any. The complement of one is the other of the opposite.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import cache, lru_cache
+from itertools import groupby
 
 import numpy as np
 
@@ -70,6 +72,46 @@ def category(letter: str, certain: bool) -> Ranges:
         return _ASCII[letter]
     found = [(match.start(), match.end() - 1) for match in re.finditer(rf"\{letter}+", _all_characters())]
     return union([*found, *_ASCII[letter], *([(0xFEFF, 0xFEFF)] if letter == "s" else [])])
+
+
+_LONG_NAMES = {
+    "L": "Letter Lu:Uppercase_Letter Ll:Lowercase_Letter Lt:Titlecase_Letter LC:Cased_Letter Lm:Modifier_Letter "
+    "Lo:Other_Letter",
+    "M": "Mark Mn:Nonspacing_Mark Mc:Spacing_Mark Me:Enclosing_Mark",
+    "N": "Number Nd:Decimal_Number Nl:Letter_Number No:Other_Number",
+    "P": "Punctuation Pc:Connector_Punctuation Pd:Dash_Punctuation Ps:Open_Punctuation Pe:Close_Punctuation "
+    "Pi:Initial_Punctuation Pf:Final_Punctuation Po:Other_Punctuation",
+    "S": "Symbol Sm:Math_Symbol Sc:Currency_Symbol Sk:Modifier_Symbol So:Other_Symbol",
+    "Z": "Separator Zs:Space_Separator Zl:Line_Separator Zp:Paragraph_Separator",
+    "C": "Other Cc:Control Cf:Format Co:Private_Use Cn:Unassigned",
+}
+_SHORT_NAMES = {
+    name: short
+    for first, names in _LONG_NAMES.items()
+    for short, name in (pair.split(":") for pair in f"{first}:{names}".split())
+}
+
+
+@lru_cache(64)
+def unicode_category(name: str) -> Ranges:
+    """The characters of a general category of Unicode, as "Lu" or "Uppercase_Letter". Raises KeyError for others."""
+    name = name.removeprefix("gc=").removeprefix("General_Category=")
+    short = _SHORT_NAMES.get(name, name)
+    if short not in _SHORT_NAMES.values():
+        raise KeyError(name)
+    wanted = {"Lu", "Ll", "Lt"} if short == "LC" else {one for one in _SHORT_NAMES.values() if one.startswith(short)}
+    return union([pair for one in wanted for pair in _by_category().get(one, ())])
+
+
+@cache
+def _by_category() -> dict[str, list[tuple[int, int]]]:
+    out: dict[str, list[tuple[int, int]]] = {}
+    first = 0
+    for name, run in groupby(map(unicodedata.category, _all_characters())):
+        beyond = first + sum(1 for _ in run)
+        out.setdefault(name, []).append((first, beyond - 1))
+        first = beyond
+    return out
 
 
 def dot(flags: int, ecma: bool, certain: bool) -> Ranges:

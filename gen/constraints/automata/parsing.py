@@ -4,6 +4,7 @@ import re
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
+from gen.constraints.automata.characters import complement, intersection, unicode_category, union
 from gen.constraints.automata.limits import TooLarge, Unsupported
 
 _LONGEST = 100_000  # characters of a pattern
@@ -27,12 +28,13 @@ def parsed(pattern: str, flags: int = 0) -> Any:
 
 
 def _python_syntax(pattern: str) -> str:
-    """ECMA 262's named groups as Python's; within brackets what Python warns of is escaped, its meaning the same."""
-    pieces = re.findall(r"\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
+    """ECMA 262's named groups and \\p{...} as Python has them; in brackets what Python warns of is escaped."""
+    pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
     out: list[str] = []
     at = 0
     while at < len(pieces):
-        out.append(pieces[at])
+        named = pieces[at][:3] in (r"\p{", r"\P{")
+        out.append(f"[{_characters(pieces[at], False)}]" if named else pieces[at])
         at += 1
         if out[-1] == "[":
             at = _brackets(pieces, at, out)
@@ -41,16 +43,34 @@ def _python_syntax(pattern: str) -> str:
 
 def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
     """Copy what stands after a "[" up to its "]"; returns the place after it."""
-    begin = at + (pieces[at : at + 1] == ["^"])
+    negated = pieces[at : at + 1] == ["^"]
+    begin = at + negated
     out += pieces[at:begin]
     at = begin
     while at < len(pieces) and (pieces[at] != "]" or at == begin):
+        if pieces[at][:3] in (r"\p{", r"\P{"):
+            out.append(_characters(pieces[at], negated))
+            at += 1
+            continue
         out.append(_escaped(pieces[at]))
         at += 1
         if pieces[at : at + 1] == ["-"] and pieces[at + 1 : at + 2] not in ([], ["]"]):
             out += ["-", _escaped(pieces[at + 1])]
             at += 2
     return at
+
+
+def _characters(piece: str, negated: bool) -> str:
+    """The members of \\p{...} or \\P{...}; unassigned ones may be in any later on, and are left out, also by [^...]."""
+    name = piece[3:-1]
+    try:
+        found, unassigned = unicode_category(name), unicode_category("Cn")
+    except KeyError:
+        raise Unsupported(f"\\p{{{name[:40]}}} in a regex: general categories of Unicode alone are known") from None
+    if piece[1] == "P":
+        found = complement(found)
+    found = union([*found, *unassigned]) if negated else intersection(found, complement(unassigned))
+    return "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in found)
 
 
 def _escaped(piece: str) -> str:

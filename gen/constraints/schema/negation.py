@@ -4,16 +4,15 @@ Example: not {"required": ["a"], "properties": {"kind": {"const": "x"}}} is an o
 that is not "x".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 from gen.constraints.automata.limits import Unsupported
 from gen.constraints.schema.keywords import SAYS_SOMETHING, own_part
-from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Items, Part, Properties, kind
+from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, Contains, Items, Part, Properties, Some, kind
 from gen.constraints.schema.references import References
-
-_HOLD_SCHEMAS = ("oneOf", "if", "dependencies", "dependentSchemas", "dependentRequired", "unevaluatedProperties")
 
 
 @dataclass(frozen=True)
@@ -48,31 +47,47 @@ def negated(schema: Any, path: str, references: References, depth: int = 0) -> l
                 out += negated(one, f"{here}/{number}", references, depth + 1)
         elif word == "anyOf" and isinstance(said, list):
             out.append(Negated(ANYTHING, tuple(map(references.opposite, said))))
+        elif word == "oneOf" and isinstance(said, list):
+            out.append(Negated(ANYTHING, tuple(map(references.opposite, said))))
+            out += (Negated(ANYTHING, pair) for pair in combinations(said, 2))
         elif word == "not":
             out.append(Negated(ANYTHING, (said,)))
-        elif word == "properties":
-            for name, one in said.items():
-                if one is not True and one != {}:
-                    other = Properties(named={name: references.opposite(one)}, matching={}, lists=False)
-                    part = Part(types=frozenset(("object",)), required=(name,), properties=(other,))
-                    out.append(Negated(part))
-        elif word in SAYS_SOMETHING or word in _HOLD_SCHEMAS:
+        elif word == "if":
+            out.append(Negated(ANYTHING, (said, references.opposite(schema.get("then", True)))))
+            out.append(Negated(ANYTHING, tuple(map(references.opposite, (said, schema.get("else", True))))))
+        elif word in ("dependencies", "dependentSchemas", "dependentRequired") and isinstance(said, dict):
+            for name, needed in said.items():
+                present = Part(types=_OBJECT, required=(name,))
+                if isinstance(needed, list):
+                    out += (Negated(replace(present, absent=frozenset((one,)))) for one in needed)
+                else:
+                    out.append(Negated(present, (references.opposite(needed),)))
+        elif word in ("enum", "const"):
+            out += _other_values(own.values or (), references)
+        elif word in SAYS_SOMETHING or word == "unevaluatedProperties":
             out += map(Negated, _opposite(word, own, path, references))
     return out
 
 
+_OBJECT, _ARRAY, _STRING = (frozenset((name,)) for name in ("object", "array", "string"))
+_NUMBERS = frozenset(("integer", "number"))
+
+
 def _opposite(word: str, own: Part, path: str, references: References) -> list[Part]:
     """The ways not to meet one plain keyword."""
+    strings, arrays, objects, numbers = _STRING, _ARRAY, _OBJECT, _NUMBERS
     if word == "type":
-        if "integer" in own.types and "number" not in own.types:
-            raise Unsupported(f"not with the type integer at {path}")
-        return [Part(types=EVERY_TYPE - own.types)]
-    if word in ("enum", "const"):
-        return _other_values(own.values or (), path)
+        return [Part(types=EVERY_TYPE - own.types)]  # of integers alone the opposite has numbers that are none
     if word == "required":
-        return [Part(types=frozenset(("object",)), absent=frozenset((name,))) for name in own.required]
-    strings, arrays, objects = (frozenset((name,)) for name in ("string", "array", "object"))
-    numbers = frozenset(("integer", "number"))
+        return [Part(types=objects, absent=frozenset((name,))) for name in own.required]
+    if word in ("properties", "patternProperties", "additionalProperties"):
+        return _other_properties(word, own.properties[0], references)
+    if word == "propertyNames":
+        return [Part(types=objects, some=(Some(names=references.opposite(name), value=True),)) for name in own.names]
+    if word in ("items", "prefixItems", "additionalItems"):
+        return _other_items(word, own.items, path, references)
+    if word == "multipleOf" and own.multiples[0].denominator == 1:
+        return [Part(types=frozenset(("number",))), Part(types=frozenset(("integer",)), no_multiples=own.multiples)]
     if word == "pattern":
         return [Part(types=strings, unmatched=own.patterns)]
     if word == "minLength":
@@ -87,8 +102,13 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
         [contains] = own.contains
         if contains.least == 1 and contains.most is None:
             return [Part(types=arrays, items=(Items(rest=references.opposite(contains.schema)),))]
+        others = [replace(contains, least=0, most=contains.least - 1)] * bool(contains.least)
+        others += [] if contains.most is None else [replace(contains, least=contains.most + 1, most=None)]
+        return [Part(types=arrays, contains=(one,)) for one in others]
     if word == "minProperties":
         return [Part(types=objects, max_properties=own.min_properties - 1)] if own.min_properties else []
+    if word == "maxProperties" and own.max_properties is not None:
+        return [Part(types=objects, min_properties=own.max_properties + 1)]
     if word in ("minimum", "exclusiveMinimum") and own.low is not None:
         return [Part(types=numbers, high=(own.low[0], not own.low[1]))]
     if word in ("maximum", "exclusiveMaximum") and own.high is not None:
@@ -96,23 +116,68 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
     raise Unsupported(f"the opposite of {word} at {path}")
 
 
-def _other_values(values: tuple[Any, ...], path: str) -> list[Part]:
+def _other_properties(word: str, own: Properties, references: References) -> list[Part]:
+    """The ways for a property not to be as it should, by the keyword that speaks of it."""
+    out = []
+    for name, schema in own.named.items() if word == "properties" else ():
+        if schema is not True and schema != {}:
+            other = Properties(named={name: references.opposite(schema)}, matching={}, lists=False)
+            out.append(Part(types=_OBJECT, required=(name,), properties=(other,)))
+    for pattern, schema in own.matching.items() if word == "patternProperties" else ():
+        some = Some(names=references.made(id(schema), {"pattern": pattern}), value=references.opposite(schema))
+        out.append(Part(types=_OBJECT, some=(some,)))
+    if word == "additionalProperties" and own.additional not in (True, {}):
+        known = [{"enum": list(own.named)}, *({"pattern": pattern} for pattern in own.matching)]
+        names = references.made(id(own.named), {"not": {"anyOf": known}})
+        out.append(Part(types=_OBJECT, some=(Some(names=names, value=references.opposite(own.additional)),)))
+    return out
+
+
+def _other_items(word: str, own: tuple[Items, ...], path: str, references: References) -> list[Part]:
+    """The ways for an item not to be as it should."""
+    if not own:
+        return []
+    [items] = own
+    out = []
+    for place, schema in enumerate(items.first):
+        if schema is not True and schema != {} and word != "additionalItems":
+            other = Items(first=(*(True,) * place, references.opposite(schema)))
+            out.append(Part(types=_ARRAY, min_items=place + 1, items=(other,)))
+    if items.rest not in (True, {}) and word != "prefixItems":
+        if items.first:
+            raise Unsupported(f"the opposite of {word} after the first ones at {path}")
+        contains = Contains(schema=references.opposite(items.rest), least=1, most=None)
+        out.append(Part(types=_ARRAY, contains=(contains,)))
+    return out
+
+
+def _other_values(values: tuple[Any, ...], references: References) -> list[Negated]:
     """Everything but these values, by type."""
     by_kind: dict[str, list[Any]] = {}
     for value in values:
         by_kind.setdefault("number" if kind(value) == "integer" else kind(value), []).append(value)
-    if "array" in by_kind or "object" in by_kind:
-        raise Unsupported(f"not with listed arrays or objects at {path}")
-    out = [Part(types=frozenset((name,))) for name in ("array", "object")]
+    out = []
+    for name in ("array", "object"):
+        others = [references.made(id(value), {"not": _as_schema(value)}) for value in by_kind.get(name, ())]
+        out.append(Negated(Part(types=frozenset((name,))), tuple(others)))
     if "null" not in by_kind:
-        out.append(Part(types=frozenset(("null",))))
+        out.append(Negated(Part(types=frozenset(("null",)))))
     truths = tuple(one for one in (True, False) if one not in by_kind.get("boolean", ()))
     if truths:
-        out.append(Part(types=frozenset(("boolean",)), values=truths))
-    out.append(Part(types=frozenset(("string",)), excluded=frozenset(by_kind.get("string", ()))))
+        out.append(Negated(Part(types=frozenset(("boolean",)), values=truths)))
+    out.append(Negated(Part(types=_STRING, excluded=frozenset(by_kind.get("string", ())))))
     numbers = sorted({Fraction(str(one)) for one in by_kind.get("number", ())})
     lows = [None, *((one, True) for one in numbers)]
     highs = [*((one, True) for one in numbers), None]
     for low, high in zip(lows, highs, strict=True):
-        out.append(Part(types=frozenset(("integer", "number")), low=low, high=high))
+        out.append(Negated(Part(types=_NUMBERS, low=low, high=high)))
     return out
+
+
+def _as_schema(value: Any) -> dict[str, Any]:
+    """A schema of one array or object that lists no value of its type."""
+    if isinstance(value, dict):
+        named = {name: {"const": one} for name, one in value.items()}
+        return {"type": "object", "properties": named, "required": list(named), "additionalProperties": False}
+    first = [{"const": one} for one in value]
+    return {"type": "array", "prefixItems": first, "minItems": len(first), "maxItems": len(first)}

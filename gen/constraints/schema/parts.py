@@ -54,11 +54,19 @@ class Contains:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Some:
+    """Some property of an object has a name and a value that meet these schemas."""
+
+    names: Any
+    value: Any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
     """Everything that a value must meet. A limit of None is none.
 
     Attributes:
-        types: the names of the types; "number" comes with "integer".
+        types: the names of the types; "number" comes with "integer", without it whole numbers are none of them.
         values: the only values, if these are listed.
         excluded: strings that are none of the values.
         patterns: each matches somewhere in a string; `unmatched`: none does.
@@ -73,6 +81,7 @@ class Part:
     low: Bound | None = None
     high: Bound | None = None
     multiples: tuple[Fraction, ...] = ()
+    no_multiples: tuple[Fraction, ...] = ()
     min_length: int = 0
     max_length: int | None = None
     patterns: tuple[str, ...] = ()
@@ -89,6 +98,7 @@ class Part:
     max_properties: int | None = None
     properties: tuple[Properties, ...] = ()
     names: tuple[Any, ...] = ()
+    some: tuple[Some, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
 
     def refusal(self, kind: str) -> str | None:
@@ -122,6 +132,20 @@ def _common(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(value for value in one if identity(value) in known)
 
 
+def _counted(one: tuple[Contains, ...], other: tuple[Contains, ...]) -> tuple[Contains, ...]:
+    """What both ask of items; of one schema once."""
+    found = {id(asked.schema): asked for asked in one}
+    for asked in other:
+        same = found.get(id(asked.schema), asked)
+        most = min((most for most in (same.most, asked.most) if most is not None), default=None)
+        found[id(asked.schema)] = replace(asked, least=max(same.least, asked.least), most=most)
+    return tuple(found.values())
+
+
+def _each_some(one: tuple[Some, ...], other: tuple[Some, ...]) -> tuple[Some, ...]:
+    return tuple({(id(asked.names), id(asked.value)): asked for asked in one + other}.values())
+
+
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "types": frozenset.intersection,
     "values": _common,
@@ -130,8 +154,10 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "high": lambda one, other: min(one, other, key=lambda bound: (bound[0], not bound[1])),
     **dict.fromkeys(("min_length", "min_items", "min_properties", "unique"), max),
     **dict.fromkeys(("max_length", "max_items", "max_properties"), _least),
-    **dict.fromkeys(("multiples", "patterns", "unmatched", "formats", "items", "contains", "required"), _together),
+    **dict.fromkeys(("multiples", "no_multiples", "patterns", "unmatched", "formats", "items", "required"), _together),
     **dict.fromkeys(("properties", "refused"), _together),
+    "contains": _counted,
+    "some": _each_some,
     "names": lambda one, other: one + tuple(name for name in other if not any(name is known for known in one)),
     "absent": frozenset.union,
 }

@@ -37,7 +37,9 @@ class References:
         self.alone = isinstance(dialect, str) and _IGNORES_SIBLINGS.search(dialect) is not None
         self._plain_id = isinstance(dialect, str) and _HAS_PLAIN_ID.search(dialect) is not None
         self._bases: dict[int, str] = {}
+        self._of_openapi = dialect is None
         self._named: dict[str, Any] | None = None
+        self._made: dict[tuple[int, str], dict[str, Any]] = {}
         self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def resolve(self, schema: dict[str, Any], path: str) -> Any:
@@ -70,12 +72,22 @@ class References:
         """The schema of what does not meet a schema: the same one each time, so that it is read and written once."""
         return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
 
+    def made(self, about: int, schema: dict[str, Any]) -> dict[str, Any]:
+        """A schema that was made of another one: the same object each time, as of `opposite`."""
+        return self._made.setdefault((about, repr(schema)), schema)
+
     def own(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """The schema without the keywords that its draft does not know, or takes for remarks."""
+        """The schema without keywords that its draft does not know, or takes for remarks.
+
+        `nullable` is a keyword of OpenAPI, whose schemas name no draft.
+        """
         strange = _LATER if self.alone else _REMARKS
-        if strange.isdisjoint(schema):
-            return schema
-        return {word: said for word, said in schema.items() if word not in strange}
+        if not strange.isdisjoint(schema):
+            schema = {word: said for word, said in schema.items() if word not in strange}
+        if schema.get("nullable") is True and "type" in schema and self._of_openapi:
+            said = schema["type"]
+            return schema | {"type": [*(said if isinstance(said, list) else [said]), "null"]}
+        return schema
 
     def _name(self, root: dict[str, Any]) -> None:
         """Note the addresses of a schema and of all below it, and where their references start from."""

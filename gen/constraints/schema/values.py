@@ -68,6 +68,10 @@ def meets(
             schemas = property_schemas(part, key, patterns, path, closed=False)
             if schemas is None or not valid(schemas, one) or not all(valid((names,), key) for names in part.names):
                 return False
+        return all(
+            any(valid((one.names,), key) and valid((one.value,), said) for key, said in value.items())
+            for one in part.some
+        )
     return True
 
 
@@ -92,6 +96,8 @@ def _number(part: Part, value: Fraction) -> bool:
     if part.low is not None and (value < part.low[0] or (value == part.low[0] and part.low[1])):
         return False
     if part.high is not None and (value > part.high[0] or (value == part.high[0] and part.high[1])):
+        return False
+    if any((value / one).denominator == 1 for one in part.no_multiples):
         return False
     return all(one != 0 and (value / one).denominator == 1 for one in part.multiples)
 

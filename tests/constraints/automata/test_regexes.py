@@ -2,6 +2,7 @@
 
 import random
 import re
+import unicodedata
 
 import pytest
 
@@ -61,6 +62,20 @@ def test_a_regex_accepts_what_fullmatch_does(seed: int) -> None:
             assert accepts(found, text) == expected, (pattern, text)
             matches += expected
     assert matches > 100
+
+
+def test_general_categories_of_unicode_are_sets_of_characters() -> None:
+    characters = "aAé٣3 _-ǅ\u0300€😀\n\u0378"  # the last one is not assigned
+    named = {"L": "L", "Lu": "Lu", "Letter": "L", "gc=Nd": "Nd", "Punctuation": "P", "Sc": "Sc"}
+    for name, begin in named.items():
+        for one in characters:
+            within = unicodedata.category(one).startswith(begin)
+            assert accepts(table_of(rf"\p{{{name}}}"), one) == within
+            assert accepts(table_of(rf"[x\p{{{name}}}]"), one) == within
+            for pattern in (rf"\P{{{name}}}", rf"[^\p{{{name}}}]"):
+                assert accepts(table_of(pattern), one) == (not within and one != "\u0378")
+    with pytest.raises(Unsupported, match="general categories of Unicode alone"):
+        regex_table(r"\p{Script=Greek}")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -132,7 +147,7 @@ def test_flags_given_and_written_are_the_same() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"(a)\1", r"a(?=b)b", r"(?<=a)b", r"(?:(?!x).)*", r"a++", r"(?>a)", r"(", r"a{5,2}", r"\p{L}"],
+    [r"(a)\1", r"a(?=b)b", r"(?<=a)b", r"(?:(?!x).)*", r"a++", r"(?>a)", r"(", r"a{5,2}", r"\p{Greek}"],
 )
 def test_what_is_not_regular_is_unsupported_and_named(pattern: str) -> None:
     with pytest.raises(Unsupported, match="regex"):

@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -352,8 +353,9 @@ def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -
         ({"$ref": "#/$defs/none"}, r"\$ref '#/\$defs/none' at #"),
         ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems at #/properties/a"),
         ({"type": "array", "unevaluatedItems": False}, "unevaluatedItems at #"),
-        ({"type": "number", "multipleOf": 0.1}, "multipleOf with a fraction at #"),
-        ({"not": {"type": "integer"}}, "integer at #/not"),
+        ({"type": "number", "multipleOf": 0}, "multipleOf of zero, or less, at #"),
+        ({"not": {"uniqueItems": True}}, "the opposite of uniqueItems at #/not"),
+        ({"type": "object", "minProperties": 2}, "minProperties at #"),
         ({"items": {"pattern": "(a)\\1"}}, "pattern at #/items"),
         ({"type": "whole"}, "type at #"),
         ({"minLength": "3"}, "minLength at #"),
@@ -362,7 +364,7 @@ def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -
         ({"type": ["object", [5]]}, "type at #"),
         ({"dependentRequired": {"a": [{}]}}, "dependentRequired at #"),
         ({"patternProperties": {pattern: {} for pattern in "abcd"}}, "patternProperties at #"),
-        ({"oneOf": [{"minimum": 1}, {"maximum": 5, "multipleOf": 2}]}, "oneOf at #: alternatives"),
+        ({"oneOf": [{"minItems": 1}, {"type": "array", "uniqueItems": True}]}, "oneOf at #: alternatives"),
     ],
 )
 def test_what_cannot_be_said_is_named_with_its_path(schema: Any, word: str) -> None:
@@ -373,6 +375,75 @@ def test_what_cannot_be_said_is_named_with_its_path(schema: Any, word: str) -> N
 def test_a_schema_that_refers_to_itself_is_too_large_for_an_automaton() -> None:
     with pytest.raises(TooLarge, match=r"\$ref at #/properties/a.*: the schema refers to itself"):
         schema_table({"properties": {"a": {"$ref": "#"}}}, closed=True, whitespace="line")
+
+
+OPPOSITES: list[dict[str, Any]] = [
+    {"type": "integer"},
+    {"type": ["integer", "string", "object"]},
+    {"multipleOf": 2},
+    {"items": {"type": "integer"}},
+    {"prefixItems": [{"type": "integer"}, {"const": "a"}]},
+    {"contains": {"const": "a"}, "maxContains": 1},
+    {"enum": [[1], {"a": 1}, "a", 2]},
+    {"patternProperties": {"^a": {"type": "integer"}}},
+    {"propertyNames": {"maxLength": 1}},
+    {"properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
+    {"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"type": "array"}]},
+    {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"type": "object"}},
+    {"dependentSchemas": {"a": {"required": ["b"]}}, "dependentRequired": {"b": ["ab"]}},
+    {"maxProperties": 0},
+]
+
+
+@pytest.mark.parametrize("schema", OPPOSITES, ids=str)
+def test_the_opposite_of_a_keyword_is_all_that_does_not_meet_it(schema: dict[str, Any]) -> None:
+    """Both ways: not the schema, and a oneOf of it and of what else meets it."""
+    values: list[Any] = [None, True, 0, 1, 1.5, 2, "", "a", [], [1], ["a"], [1, "a"], ["a", "a"], [2, 1], [1.5]]
+    values += [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": None}, {"a": 1, "b": 1}, {"ab": 1}, {"ab": None}]
+    values += [{"a": 1, "ab": "x"}, {"b": 1, "ab": 1}, {"a": 1, "b": 1, "ab": 1}]
+    for asked in ({"not": schema}, {"oneOf": [schema, {"not": schema, "type": ["object", "array"]}]}):
+        table = table_of(asked, False, "compact")
+        assert table is not None
+        for value in values:
+            accepted = any(
+                table.accepts(text.encode())
+                for text in (json.dumps(value, separators=(",", ":")), *_other_orders(value))
+            )
+            assert accepted == Draft202012Validator(asked).is_valid(value), value
+
+
+def _other_orders(value: Any) -> list[str]:
+    """A value with its names in other orders: what must be there, and is not listed, comes first of all others."""
+    orders = itertools.permutations(value.items()) if isinstance(value, dict) else ()
+    return [json.dumps(dict(pairs), separators=(",", ":")) for pairs in orders]
+
+
+def test_multiples_of_fractions_are_told_by_their_decimals() -> None:
+    for step, low in ((0.01, None), (0.5, 1), (2.5, None), (0.25, -3)):
+        schema = {"type": "number", "multipleOf": step} | ({} if low is None else {"minimum": low})
+        table = schema_table(schema, closed=True, whitespace="line")
+        for cents in range(-1000, 1000):
+            value = Fraction(cents, 100)
+            expected = (value / Fraction(str(step))).denominator == 1 and (low is None or value >= low)
+            assert table.accepts(f"{float(value):g}".encode()) == expected, (schema, cents)
+    whole = schema_table({"type": "integer", "multipleOf": 2.5}, closed=True, whitespace="line")
+    assert whole.accepts(b"10") and not whole.accepts(b"2.5") and not whole.accepts(b"12")
+
+
+def test_nullable_is_a_keyword_of_schemas_that_name_no_draft() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "nullable": True}}}
+    assert accepts(schema, {"a": None}) and accepts(schema, {"a": "x"}) and not accepts(schema, {"a": 1})
+    assert not accepts(schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"}, {"a": None})
+
+
+def test_names_that_are_few_come_once_and_in_order() -> None:
+    for schema in (
+        {"patternProperties": {"^(a|b)$": {"type": "integer"}}, "additionalProperties": False},
+        {"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}, "minProperties": 2},
+    ):
+        table = schema_table({"type": "object"} | schema, closed=True, whitespace="compact")
+        texts = ('{"a":1,"b":2}', '{"a":1,"a":2}', '{"b":1,"a":2}', '{"c":1}')
+        assert [table.accepts(text.encode()) for text in texts] == [True, False, False, False]
 
 
 def test_a_keyword_about_another_type_does_not_matter() -> None:

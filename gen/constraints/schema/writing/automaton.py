@@ -12,7 +12,7 @@ from gen.constraints.automata.spelling import json_content, spell
 from gen.constraints.automata.texts import ANY, listed
 from gen.constraints.schema.parts import ANYTHING, Part
 from gen.constraints.schema.writing.layout import Layout
-from gen.constraints.schema.writing.numbers import number_texts
+from gen.constraints.schema.writing.numbers import part_numbers
 from gen.constraints.schema.writing.writer import Place, Writer
 
 _LEVELS = 100
@@ -80,7 +80,7 @@ class AutomatonWriter(Writer):
 
     def number(self, part: Part, whole: bool, state: int) -> int | None:
         """See `Writer`."""
-        numbers = number_texts(part.low, part.high, part.multiples, whole)
+        numbers = part_numbers(part, whole)
         return None if numbers is None else self.nfa.insert(numbers, state)
 
     def _copy(self, written: _Written | None, state: int) -> int | None:

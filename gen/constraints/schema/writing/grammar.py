@@ -24,7 +24,7 @@ from gen.constraints.schema.parts import Part
 from gen.constraints.schema.writing.formats import FORMATS, LONGEST
 from gen.constraints.schema.writing.layout import Layout
 from gen.constraints.schema.writing.network import Network
-from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts
+from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts, part_numbers
 from gen.constraints.schema.writing.writer import Place, Writer
 
 _MOST_RULES = 20_000
@@ -120,7 +120,7 @@ class GrammarWriter(Writer):
 
     def number(self, part: Part, whole: bool, state: int) -> int | None:
         """See `Writer`."""
-        numbers = number_texts(part.low, part.high, part.multiples, whole)
+        numbers = part_numbers(part, whole)
         if numbers is None:
             return None
         if numbers is number_texts(None, None, (), whole):

@@ -1,4 +1,4 @@
-"""Numbers as texts: within bounds, whole or not, multiples of a whole number.
+"""Numbers as texts: within bounds, whole or not, multiples of a number.
 
 Digits are compared with a bound's as they come. Example: at most 12.5; after "12" the whole digits are equal, after
 "12." too, after "12.4" the number is less for good, after "12.6" it is greater and there is no way on.
@@ -14,7 +14,8 @@ import numpy as np
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import TooLarge, Unsupported, deadline_in
 from gen.constraints.automata.regexes import matched
-from gen.constraints.schema.parts import Bound
+from gen.constraints.automata.texts import both
+from gen.constraints.schema.parts import Bound, Part
 
 DIGITS = 19
 """Most whole digits, unless a bound has more: small models do not end in digits."""
@@ -23,20 +24,43 @@ _DECIMALS = 18
 _EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
 ANY_WHOLE = r"-?[1-9][0-9]{0,18}|0"
 ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
+_BROKEN = r"-?[0-9]+\.[0-9]*[1-9][0-9]*"  # which is not whole
 _MOST_STATES = 5000
 
 
+def part_numbers(part: Part, whole: bool) -> Dfa | None:
+    """The numbers of a part, whole ones alone or all that it has. Raises as `number_texts` does."""
+    if whole or "integer" in part.types:
+        return number_texts(part.low, part.high, part.multiples, whole, part.no_multiples)
+    if part.multiples:
+        return None
+    numbers = number_texts(part.low, part.high, (), False)
+    return both(numbers, matched(_BROKEN, deadline_in(60)), deadline_in())
+
+
 @lru_cache(1024)
-def number_texts(low: Bound | None, high: Bound | None, multiples: tuple[Fraction, ...], whole: bool) -> Dfa | None:
+def number_texts(
+    low: Bound | None,
+    high: Bound | None,
+    multiples: tuple[Fraction, ...],
+    whole: bool,
+    no_multiples: tuple[Fraction, ...] = (),
+) -> Dfa | None:
     """The numbers within the bounds that are multiples of all; without an exponent if there is a bound.
 
-    Raises Unsupported for multiples that are no whole numbers, TooLarge for multiples of large ones.
+    Args:
+        no_multiples: whole numbers of which they are no multiples.
+
+    Raises Unsupported for multiples of nothing, TooLarge for multiples of large numbers.
     """
-    if any(one.denominator != 1 or one <= 0 for one in multiples):
-        raise Unsupported("multipleOf with a fraction")
-    whole = whole or bool(multiples)
-    multiple = lcm(*(int(one) for one in multiples))
-    if low is None and high is None and multiple == 1:
+    if any(one <= 0 for one in multiples):
+        raise Unsupported("multipleOf of zero, or less,")
+    if whole:  # what is whole and a multiple of 5/2 is one of 5
+        multiples = tuple(Fraction(one.numerator) for one in multiples)
+    whole = whole or (bool(multiples) and all(one.denominator == 1 for one in multiples))
+    scale = max((len(_digits(one)[1]) for one in multiples), default=0)
+    multiple = _Multiple(lcm(*(int(one * 10**scale) for one in multiples)), tuple(map(int, no_multiples)), scale)
+    if low is None and high is None and not multiples and not no_multiples:
         return matched(ANY_WHOLE if whole else ANY_NUMBER, deadline_in(60))
     zero = (Fraction(0), whole)  # "-0" is no whole number
     positive = negative = None
@@ -65,6 +89,23 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
     return trimmed(np.concatenate((edges, begins, moved)), np.concatenate((final, positive.final)))
 
 
+class _Multiple(NamedTuple):
+    """What a number is a multiple of, in units of so many decimals, and of what it is not."""
+
+    of: int
+    not_of: tuple[int, ...]
+    decimals: int
+
+    @property
+    def divisor(self) -> int:
+        """By which numbers are divided: the rest of that tells all other rests."""
+        return lcm(self.of, *self.not_of)
+
+    def holds(self, rest: int) -> bool:
+        """Whether a number with this rest is what it should be."""
+        return rest % self.of == 0 and all(rest % one for one in self.not_of)
+
+
 class _State(NamedTuple):
     whole: int  # digits before the point
     decimals: int  # digits after it; -1: there is no point so far
@@ -77,10 +118,10 @@ class _State(NamedTuple):
 class _Magnitudes:
     """Numbers without a sign from a least to a most."""
 
-    def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: int) -> None:
+    def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> None:
         if least is None or least[0] < 0:
             least = (Fraction(0), False)
-        self._whole, self._multiple = whole, multiple
+        self._whole, self._multiple, self._divisor = whole, multiple, multiple.divisor
         self._least, self._least_excluded = _digits(least[0]), least[1]
         self._most: tuple[str, str] | None = None if most is None else _digits(most[0])
         self._most_excluded = most is not None and most[1]
@@ -88,6 +129,8 @@ class _Magnitudes:
         self._digits = max(DIGITS, *(len(before) for before, _ in bounds))
         self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
         self._together = _EXACT if self._most_excluded and not whole else None
+        if multiple.decimals:  # more digits are no such multiple to those who read floats
+            self._decimals, self._together = multiple.decimals, _EXACT
         for bound in bounds:
             if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
                 raise Unsupported(f"an excluded bound of more than {_EXACT} digits")
@@ -128,7 +171,7 @@ class _Magnitudes:
         at = state.decimals if pointed else state.whole
         least = _compared(state.least, self._least[pointed], at, digit)
         most = _compared(state.most, self._most[pointed], at, digit) if self._most else -1
-        rest = (state.rest * 10 + digit) % self._multiple
+        rest = (state.rest * 10 + digit) % self._divisor
         if pointed:
             return _State(state.whole, at + 1, least, most, rest, False)
         return _State(at + 1, -1, least, most, rest, at == 0 and digit == 0)
@@ -147,7 +190,8 @@ class _Magnitudes:
         return least, most
 
     def _accepts(self, state: _State) -> bool:
-        if not state.whole or state.decimals == 0 or state.rest:
+        rest = state.rest * 10 ** (self._multiple.decimals - max(state.decimals, 0))
+        if not state.whole or state.decimals == 0 or not self._multiple.holds(rest):
             return False
         least, most = self._against(state) if state.decimals < 0 else (state.least, state.most)
         done = max(state.decimals, 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gen.constraints.automata.limits import Unsupported
-from gen.constraints.schema.parts import Part, merge
+from gen.constraints.schema.parts import Part, Properties, Some, merge
 from gen.constraints.schema.values import meets
 from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
 
@@ -26,10 +26,18 @@ class _Others(NamedTuple):
     schemas: tuple[Any, ...]
 
 
-def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
-    """Write any object of a part after `state`; returns the state after it, or None if there is no such object."""
+def write_object(writer: "Writer", part: Part, state: int, place: "Place", must: tuple[Some, ...] = ()) -> int | None:
+    """Write any object of a part after `state`; returns the state after it, or None if there is no such object.
+
+    Args:
+        must: what a property that is not listed must be, the first of these.
+    """
     if part.absent.intersection(part.required):
         return None
+    if part.some:
+        return _with_some(writer, part, state, place, must)
+    if len(must) > 1:
+        raise Unsupported(f"not with two properties that are not listed at {place.path}")
     allowed = _names(writer, part, place)
     if allowed is None:
         listed_ones: list[tuple[str, tuple[Any, ...]]] = []
@@ -46,7 +54,40 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
     if len({name for name, _ in listed_ones}.intersection(part.required)) < len(part.required):
         return None
     counts = _Counts(part, len(listed_ones), bool(others), place)
-    return _Object(writer, part, place, counts).write(state, listed_ones, others)
+    needed = [one for asked in must for one in _needed(writer, asked, others, place)]
+    return _Object(writer, part, place, counts).write(state, listed_ones, others, needed if must else None)
+
+
+def _with_some(writer: "Writer", part: Part, state: int, place: "Place", must: tuple[Some, ...]) -> int | None:
+    """Objects of which some property is as the part asks: one of those that are listed, or another one."""
+    asked, part = part.some[0], replace(part, some=part.some[1:])
+    names = writer.parts_of((asked.names,), place.path)
+    ends = []
+    for name in listed_names(part):
+        if any(meets(one, name, writer.parts_of, writer.patterns, place.path) for one in names):
+            mine = Properties(named={name: asked.value}, matching={}, lists=False, holds=False)
+            more = merge(part, Part(required=(name,), properties=(mine,)))
+            ends.append(write_object(writer, more, writer.nfa.after(state), place, must))
+    ends.append(write_object(writer, part, writer.nfa.after(state), place, (*must, asked)))
+    found = [one for one in ends if one is not None]
+    if not found:
+        return None
+    end = writer.nfa.state()
+    for one in found:
+        writer.nfa.join(one, end)
+    return end
+
+
+def _needed(writer: "Writer", asked: Some, others: list[_Others], place: "Place") -> list[_Others]:
+    """Those properties that are not listed which are as some property must be."""
+    out = []
+    for one in writer.parts_of((asked.names,), place.path):
+        if "string" in one.types:
+            if one.refusal("string"):
+                raise Unsupported(f"{one.refusal('string')}")
+            named = replace(one, types=ANY_NAME.types)
+            out += [_Others(merge(other.names, named), simple([*other.schemas, asked.value])) for other in others]
+    return [one for one in out if one.names.values != () and one.schemas != (False,)]
 
 
 class _Counts:
@@ -74,11 +115,19 @@ class _Object:
         self._writer, self._part, self._place, self._counts = writer, part, place, counts
         self._opened, self._between, self._closing = writer.layout.around(place.level)
 
-    def write(self, state: int, listed_ones: list[tuple[str, tuple[Any, ...]]], others: list[_Others]) -> int | None:
+    def write(
+        self,
+        state: int,
+        listed_ones: list[tuple[str, tuple[Any, ...]]],
+        others: list[_Others],
+        needed: list[_Others] | None,
+    ) -> int | None:
         writer, nfa, required = self._writer, self._writer.nfa, self._part.required
         here = {0: writer.text(state, "{")}  # the state after so many properties
         keys: dict[int, int] = {}  # where the name of one more begins, that has so many with it
         last_required = max((place for place, (name, _) in enumerate(listed_ones) if name in required), default=-1)
+        if needed is not None:
+            last_required = len(listed_ones)
         closing: dict[bool, int] = {}  # where an object may end, with no property or with some
         for place, (name, schemas) in enumerate(listed_ones):
             if place > last_required:
@@ -91,6 +140,13 @@ class _Object:
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
             keys = {} if name in required else {count: nfa.after(start) for count, start in keys.items()}
+        if needed is not None:
+            self._separate(here, keys)
+            here = {}
+            for count, start in keys.items():
+                for end in self._properties(start, needed):
+                    nfa.join(end, here.setdefault(count, nfa.state()))
+            keys = {}
         if others:
             self._write_others(here, keys, others)
         self._may_close(here, closing)

@@ -125,8 +125,8 @@ def test_numbers_without_bounds_have_19_digits_and_are_finite() -> None:
 
 
 def test_what_numbers_cannot_be_is_refused() -> None:
-    with pytest.raises(Unsupported, match="multipleOf with a fraction"):
-        number_texts(None, None, (Fraction("0.1"),), False)
+    with pytest.raises(Unsupported, match="multipleOf of zero"):
+        number_texts(None, None, (Fraction(0),), False)
     with pytest.raises(TooLarge):
         number_texts(None, None, (Fraction(999983),), True)
     with pytest.raises(Unsupported, match="excluded"):
