@@ -6,7 +6,8 @@ All cases of a batch size run in turn, round by round; times are medians over ro
 ratio. On a CPU with one thread they are CPU time of the thread, else wall time. "gen" is `gen.generate` (drawing,
 log-probabilities and text included), "transformers" is its `generate` drawing from the same distribution, "bare" only
 reads the prompts and runs decode steps. Last come many prompts of 2 to 60 tokens, each with a limit of its own of 8 to
-320 new tokens, greedy: gen in one call, transformers in fixed batches of 32 that run to their longest.
+320 new tokens, greedy: gen in one call, transformers in fixed batches of 32 that run to their longest. With --job there
+is only a job of `gen batch`, on each device alone and on all of them: tokens/s, and rows that differ.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 import gen
+from benchmarks.batch_devices import measure_job
 from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
 from benchmarks.programs import Program, bare, ours, pad_left, some_prompts, theirs
 from benchmarks.random_model import save_random_model
@@ -35,6 +37,13 @@ FIXED = 32  # how many rows transformers has at a time, where limits differ
 def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
+    if arguments.job:
+        rows = measure_job(arguments.model, arguments.devices, arguments.prompts, arguments.new_tokens)
+        print(json.dumps(machine()), "\n")
+        print(markdown_table(rows))
+        if arguments.json:
+            write_json(arguments.json, {"machine": machine(), "arguments": _described(arguments), "rows": rows})
+        return
     devices = _existing(arguments.devices)
     with tempfile.TemporaryDirectory() as folder:
         if arguments.vocab:
@@ -70,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="none for many prompts alone")
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=200, help="how many with a limit each; 0 for none")
+    parser.add_argument("--job", action="store_true", help="measure a job of `gen batch` on each device and on all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
     parser.add_argument("--json", type=Path, help="write the report there")

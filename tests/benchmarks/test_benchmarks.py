@@ -47,6 +47,20 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_throughput_of_a_job_counts_the_rows_that_differ_between_virtual_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    report = tmp_path / "job.json"
+    options = ["--job", "--devices", "cuda:0", "cuda:1", "--prompts", "3", "--new-tokens", "4", "--json", str(report)]
+    monkeypatch.setattr(sys, "argv", ["throughput", *options])
+    throughput.main()
+    rows = json.loads(report.read_text())["rows"]
+    assert [row["devices"] for row in rows] == [f"{name} (virtual)" for name in ("cuda:0", "cuda:1", "cuda:0, cuda:1")]
+    assert all(row["rows that differ"] == 0 and row["tokens/s"] > 0 for row in rows)
+
+
 def test_throughput_runs_with_random_weights_and_a_vocabulary_of_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

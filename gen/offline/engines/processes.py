@@ -8,9 +8,12 @@ import sys
 from contextlib import suppress
 from typing import Any, Protocol
 
-from gen.errors import ArgumentError, GenError
+from gen.errors import ArgumentError, ConstraintError, DeviceError, GenError, ModelError
 
 Answer = dict[str, Any]
+
+KINDS: tuple[type[GenError], ...] = (ConstraintError, ArgumentError, DeviceError, ModelError, GenError)
+"""The errors that a worker tells, by their numbers in its answers."""
 
 
 class WorkerDied(Exception):
@@ -36,7 +39,8 @@ class WorkerProcess:
     """A process that runs `gen.offline.worker.process`."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # what the driver can import
+        own = [folder or os.getcwd() for folder in sys.path]  # what the driver can import
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *own]))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gen.offline.worker.process"],
             stdin=subprocess.PIPE,
@@ -53,12 +57,9 @@ class WorkerProcess:
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
-        answer: Answer = json.loads(line) if line.endswith("\n") else {"fault": ""}
-        if "fault" in answer:
-            raise WorkerDied((answer["fault"] and f"failed: {answer['fault']}") or _how_ended(self._process.wait()))
-        if "error" in answer:
-            raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
-        return answer
+        if not line.endswith("\n"):
+            raise WorkerDied(_how_ended(self._process.wait()))
+        return read_answer(json.loads(line))
 
     def end(self) -> None:
         """See `Worker.end`."""
@@ -79,7 +80,7 @@ def read_answer(answer: Answer) -> Answer:
     if "fault" in answer:
         raise WorkerDied(f"failed with {answer['fault']}")
     if "error" in answer:
-        raise (ArgumentError if answer["usage"] else GenError)(answer["error"])
+        raise KINDS[answer["kind"]](answer["error"])
     return answer
 
 

@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from gen.errors import ArgumentError, GenError
+from gen.errors import GenError
+from gen.offline.engines.processes import KINDS
 from gen.offline.inputs.rows import Row
 from gen.offline.worker.worker import Task, Worker
 
@@ -52,9 +53,13 @@ def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
                 return worker.run(Path(folder), digest, Task(**task)), False
         raise GenError(f"a worker was asked {list(asked)}")
     except GenError as error:
-        return {"error": str(error), "usage": isinstance(error, ArgumentError)}, False
+        kind = next(kind for kind in KINDS if isinstance(error, kind))
+        return {"error": str(error), "kind": KINDS.index(kind)}, False
     except OSError as error:  # as of a disk that is full
-        return {"error": f"{error}. What is done stays; the same call goes on from there.", "usage": False}, False
+        return {
+            "error": f"{error}. What is done stays; the same call goes on from there.",
+            "kind": KINDS.index(GenError),
+        }, False
     except Exception as error:
         return {"fault": f"{type(error).__name__}: {error}"}, True
 

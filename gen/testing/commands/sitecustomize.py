@@ -10,18 +10,18 @@ from importlib.machinery import PathFinder
 
 
 class _AfterTorch:
-    """Finds torch, once, and opens the block when it is there."""
+    """Finds torch, and opens the block when it is there; who only asks whether torch can be found changes nothing."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "torch":
             return None
-        sys.meta_path.remove(cls)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_open(module):  # type: ignore[no-untyped-def]
+                sys.meta_path.remove(cls)
                 load(module)
                 _open()
 

@@ -1,0 +1,99 @@
+"""What a job's worker costs over one call of the loop: the same prompts, with as many rows at once.
+
+    python -m benchmarks.batch_cost --rows 1000 --at-once 64
+
+Each prompt has a limit of its own, of 8 to 320 new tokens. A round runs both; times are CPU time of the process with
+one thread. A worker's start, which imports torch and loads the model, is told apart.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.measuring import machine, ratio, spread
+from gen.calls import read_call
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
+from gen.offline.inputs.rows import Row, row_seed
+from gen.offline.manifest import read_manifest
+from gen.offline.worker.worker import Task, Worker
+from gen.requests.settings import Settings
+
+SHORTEST, LONGEST = 8, 320  # new tokens
+SEED = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="demo")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    draw = random.Random(1)
+    rows: list[dict[str, Any]] = [
+        {
+            "id": str(number),
+            "prompt": [draw.randrange(10, 1000) for _ in range(draw.randint(2, 60))],
+            "max_new_tokens": int(SHORTEST * (LONGEST / SHORTEST) ** draw.random()),
+        }
+        for number in range(arguments.rows)
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder, source = Path(name) / "out", Path(name) / "rows.jsonl"
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        settings: Any = {"rows": arguments.at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu"}
+        gen.run_batch(source, folder, model=arguments.model, **settings)
+        manifest, digest = read_manifest(folder)
+        begin = time.process_time()
+        worker, model = Worker(manifest.settings, "cpu", threads=1), gen.load(arguments.model, device="cpu")
+        loading = time.process_time() - begin
+        times: dict[str, list[float]] = {"call": [], "job": []}
+        for _ in range(arguments.rounds):
+            begin = time.process_time()
+            _one_call(model, rows, arguments.at_once)
+            times["call"].append(time.process_time() - begin)
+            begin = time.process_time()
+            for number in range(len(manifest.shards)):
+                worker.run(folder, digest, Task(shard=number))
+            times["job"].append(time.process_time() - begin)
+    report = {
+        "machine": machine(),
+        "rows": arguments.rows,
+        "at once": arguments.at_once,
+        "shards": len(manifest.shards),
+        "new tokens": sum(row["max_new_tokens"] for row in rows),
+        "call, s": round(spread(times["call"]).median, 2),
+        "job, s": round(spread(times["job"]).median, 2),
+        "job / call": round(ratio(times["job"], times["call"]), 3),
+        "ratios": [round(job / call, 3) for job, call in zip(times["job"], times["call"], strict=True)],
+        "loading twice, s": round(loading, 2),
+    }
+    print(json.dumps(report))
+
+
+def _one_call(model: Any, rows: list[dict[str, Any]], at_once: int) -> None:
+    """What `gen.generate` does for all of them."""
+    settings = Settings(
+        max_new_tokens=[row["max_new_tokens"] for row in rows],
+        seed=[row_seed(SEED, Row(id=row["id"])) for row in rows],
+        eos_token_id=[],
+    )
+    model.idle.take()
+    call = read_call(model, [row["prompt"] for row in rows], None, settings, details=True)
+    jobs = [new_job(model, request) for request in call.requests]
+    run_all(model, jobs, Options(rows=at_once))
+    call.results(jobs)
+
+
+if __name__ == "__main__":
+    main()
