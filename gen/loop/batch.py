@@ -14,6 +14,7 @@ from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.pace import WHOLE, Pace
+from gen.loop.prefixes import Prefixes
 from gen.loop.replay.steps import Steps
 from gen.loop.results.ring import Sent
 from gen.loop.row_set import RowSet
@@ -49,6 +50,7 @@ class Batch:
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens)
+        self._prefixes = Prefixes(rows)
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()
@@ -140,18 +142,33 @@ class Batch:
             first, free = self._slots.make_way(head.rows)
             if not free:
                 break
-            if len(head.tokens) > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
+            self._share(head)
+            if head.left > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
                 self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
-            if len(head.tokens) > budget < most:  # it is read in one piece, the first of a turn
+            if head.left > budget < most:  # it is read in one piece, the first of a turn
                 break
             jobs = [self._waiting.popleft()]
-            while self._waiting and (len(jobs) + 1) * head.rows <= free and alike(jobs, self._waiting[0], budget):
+            alone = self._prefixes.is_first_of_many(head, self._waiting)
+            while self._waiting and not alone and (len(jobs) + 1) * head.rows <= free:
+                self._share(self._waiting[0])
+                if not alike(jobs, self._waiting[0], budget):
+                    break
                 jobs.append(self._waiting.popleft())
-            budget -= sum(len(job.tokens) for job in jobs)
+            budget -= sum(job.left for job in jobs)
             self._fill(jobs, first)
         return most - budget
+
+    def _share(self, job: Job) -> None:
+        """See which row has the beginning of a prompt that may join now."""
+        job.read, job.source = self._prefixes.find(job, self._live)
+
+    def _begin(self, job: Job, row: int) -> None:
+        """Let a row have what another one has of its prompt."""
+        if job.source is not None:
+            self._rows.share(job.source, row, job.read)
+            job.cached, job.source = min(job.read, len(job.request.prompt_ids)), None
 
     def _fill_all(self) -> None:
         """Fill as many rows as there are at once, where none can be filled while others go on."""
@@ -182,6 +199,7 @@ class Batch:
             return left
         try:
             self._slots.make_room(left + job.read)  # once, since it takes long
+            self._begin(job, row)
             self._rows.read_part(row, tokens[job.read : job.read + budget], job.read)
         except Exception as error:
             self._fail([job], row, error)
@@ -199,8 +217,10 @@ class Batch:
                 self._steps.look()
                 self._looked = True
             self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
-            weights = [job.weight for job in jobs]
-            self._rows.fill(rows, [job.request for job in jobs], tokens, weights=weights, start=jobs[0].read)
+            for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
+                self._begin(job, row)
+            requests, weights = [job.request for job in jobs], [job.weight for job in jobs]
+            self._rows.fill(rows, requests, tokens, weights=weights, starts=[job.read for job in jobs])
         except Exception as error:
             self._fail(jobs, first, error)
             return

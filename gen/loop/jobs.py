@@ -22,7 +22,9 @@ class Job:
         takers: what takes its results, each with `width` rows side by side.
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
         weight: their log-probability.
-        read: how many tokens of its prompt have been read, where it is read in parts.
+        read: how many tokens of its prompt are in its rows, where it is read in parts or goes on from another's.
+        source: the row that has these until its own has them; None where that is its own.
+        cached: how many of them were not read, since another row had them.
         launched: how many tokens of each text have been launched.
         cancelled: whether nobody wants it any more.
         alone: whether its prompt is read by itself, to see which one is to blame.
@@ -37,6 +39,8 @@ class Job:
     resumed: Sequence[int] = ()
     weight: float = 0.0
     read: int = 0
+    source: int | None = None
+    cached: int = 0
     launched: int = 0
     cancelled: bool = False
     alone: bool = False
@@ -58,6 +62,11 @@ class Job:
     def tokens(self) -> list[int]:
         """What is read before the first token is chosen."""
         return [*self.request.prompt_ids, *self.resumed]
+
+    @property
+    def left(self) -> int:
+        """How many tokens are read before the first token is chosen."""
+        return len(self.tokens) - self.read
 
     @property
     def may_be_cut(self) -> bool:
@@ -99,7 +108,8 @@ class Job:
         """
         if self.error is not None:
             raise self.error
-        return [one for source in self.parts or self.takers for one in source.completions()]
+        found = [one for source in self.parts or self.takers for one in source.completions()]
+        return [replace(one, cached_tokens=self.cached) for one in found] if self.cached else found
 
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""
@@ -150,15 +160,16 @@ def new_job(model: Model, request: Request) -> Job:
 
 
 def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
-    """Whether a prompt is read together with some others, at most so many tokens."""
+    """Whether what is left of a prompt is read together with that of some others, at most so many tokens."""
     first = jobs[0]
-    longest = max(len(first.tokens), len(job.tokens))
+    longest = max(first.left, job.left)
     return (
         not (job.ended or job.alone or first.alone)
         and job.rows == first.rows
         and len(job.takers) == len(first.takers)
+        and bool(job.read) == bool(first.read)
         and not first.request.inputs
         and not job.request.inputs
-        and abs(len(first.tokens) - len(job.tokens)) <= max(_NEAR, longest // 8)
+        and abs(first.left - job.left) <= max(_NEAR, longest // 8)
         and (len(jobs) + 1) * longest <= budget
     )

@@ -16,7 +16,7 @@ from gen.loop.replay.recording import Replay
 from gen.loop.results.ring import Ring, Sent
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
-from gen.models.base import Model
+from gen.models.base import Inputs, Model, ReadsPlaces
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.room import Room
@@ -118,7 +118,7 @@ class RowSet:
         tokens: Sequence[Sequence[int]],
         *,
         weights: Sequence[float] | None = None,
-        start: int = 0,
+        starts: Sequence[int] | None = None,
     ) -> None:
         """Read prompts into rows side by side and choose each row's next token.
 
@@ -127,14 +127,14 @@ class RowSet:
             tokens: what is read for each request: its prompt, and what was made of its text before, which counts as
                 generated.
             weights: the log-probability of what was made of each text before; None for 0.
-            start: how many of the tokens have been read before, by `read_part`.
+            starts: how many of each one's tokens are in its first row already, by `read_part` or `share`; None for 0.
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
         if self.device.type == "cuda":
             self._warm_up(requests)
         inputs = [request.inputs for request in requests] if any(request.inputs for request in requests) else []
-        logits = self.rows.fill(firsts, [read[start:] for read in tokens], start, inputs)
+        logits = self._read(firsts, tokens, starts or [0] * len(tokens), inputs)
         self.filled = True
         self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
@@ -152,6 +152,24 @@ class RowSet:
         for stage in self._run_functions:
             stage.keep(rows, requests)
         self._history.wanted = self._history.wanted and any(stage.key() is not None for stage in self.stages)
+
+    def share(self, source: int, row: int, columns: int) -> None:
+        """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
+        self.rows.copy(source, slice(row, row + 1), columns)
+
+    def _read(
+        self, rows: slice, tokens: Sequence[Sequence[int]], starts: Sequence[int], inputs: Sequence[Inputs]
+    ) -> Tensor:
+        """Read what is left of prompts; the logits (n, vocab_size) after each."""
+        pieces = [read[start:] for read, start in zip(tokens, starts, strict=True)]
+        if len(set(starts)) == 1:
+            return self.rows.fill(rows, pieces, starts[0], inputs)
+        assert isinstance(self.rows, ReadsPlaces)  # else nothing is shared
+        lasts = [len(piece) - 1 for piece in pieces]
+        places = sorted(set(lasts))
+        logits = self.rows.read(rows, pieces, starts, places)
+        at = to_device(torch.tensor([places.index(last) for last in lasts], device="cpu"), logits.device)
+        return logits.gather(1, at.view(-1, 1, 1).expand(-1, 1, logits.shape[2])).squeeze(1)
 
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
         """Read a part of a prompt that is not its last one; `start` tokens have been read before."""

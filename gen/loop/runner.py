@@ -10,6 +10,7 @@ from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
+from gen.loop.prefixes import together
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
@@ -23,7 +24,7 @@ class Runner:
     """A batch over rows that the model keeps from call to call; after an error it goes on in others.
 
     Args:
-        jobs: what it begins with, all of one kind; like lengths go together, and what takes longest begins first.
+        jobs: what it begins with, all of one kind; see `gen.loop.prefixes.together` for their order.
         rows: how many rows, where the options allow it; None for as many as the jobs need.
     Raises:
         ModelError: there is no memory for rows of even one prompt.
@@ -32,7 +33,7 @@ class Runner:
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
         self._model, self._options = model, options
         self._kind = kind_of_search(jobs[0].request.sampler)
-        order = sorted(jobs, key=lambda job: (len(job.tokens) // 16, job.request.limit), reverse=True)
+        order = together(jobs)
         self._pool = RowPool(
             model,
             self._kind,
@@ -165,7 +166,7 @@ class Runner:
 
     def _resumed(self, job: Job) -> Job:
         """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over."""
-        job.launched = job.read = 0
+        job.launched = job.read = job.cached = 0
         if (text := job.only_text) is not None:
             job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
         else:

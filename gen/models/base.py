@@ -103,11 +103,14 @@ class ReadsPlaces(Protocol):
     @property
     def reads_places(self) -> bool: ...
 
-    def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]) -> Tensor:
-        """Read tokens into rows side by side, from the row `first` on; a row's tokens from its start on are gone.
+    def read(
+        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
+    ) -> Tensor:
+        """Read tokens into rows; a row's tokens from its start on are gone.
 
         Args:
-            pieces: token ids, one piece for each row, at least one token each.
+            rows: one for each piece, in order.
+            pieces: token ids, at least one each.
             starts: after how many tokens of its row each piece comes; a row has room for as many more as the longest
                 piece has.
             places: after which tokens of the pieces, counted from 0, logits are wanted; at least one, ascending.

@@ -22,6 +22,7 @@ from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
+from gen.loop.prefixes import LEAST, WORTH, common
 from gen.loop.results.texts import TopLogprobs
 from gen.models.base import Lent, Model, ReadsPlaces, Rows
 from gen.requests.prompts import vocabulary
@@ -31,7 +32,6 @@ from gen.scoring.pairs import Pair
 _LOGITS = 2**23  # how many numbers the logits of one forward may have
 _TOKENS = {"cpu": 1024, "cuda": 8192}  # that are read side by side, by type of device
 _ROOM = 16  # times as many tokens may rows have room for, those that were read before among them
-_LEAST_SHARED, _LEAST_SAVED = 32, 256  # tokens: shorter beginnings are not worth a forward of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,8 @@ class Scorer:
             parts = [piece.tokens[begin:end] for begin, piece in zip(begins, pieces[low:high], strict=True)]
             starts = [piece.start + begin for begin, piece in zip(begins, pieces[low:high], strict=True)]
             places = [place for place in wanted if place < end]
-            logits = rows.read(first + low, parts, starts, [place - done for place in places])
+            here = slice(first + low, first + high)
+            logits = rows.read(here, parts, starts, [place - done for place in places])
             yield self._look(logits, _Wanted.of(pieces[low:high], places))
             done = end
 
@@ -307,15 +308,9 @@ def _shared(batch: Sequence[_Group]) -> int:
     of a context is read by each row itself, since logits are wanted after it.
     """
     first, *others = (group.context for group in batch)
-    shared = min((_common(first, other) for other in others), default=0)
+    shared = min((common(first, other) for other in others), default=0)
     shared = min(shared, *(len(group.context) - 1 for group in batch)) if shared else 0
-    return shared if shared >= _LEAST_SHARED and shared * len(others) >= _LEAST_SAVED else 0
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return shared if shared >= LEAST and shared * len(others) >= WORTH else 0
 
 
 def _scores(pairs: Sequence[Pair], found: Sequence[_Found]) -> list[Score]:

@@ -6,7 +6,7 @@ Here alone is decided whether a text has ended.
 import math
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gen.constraints.constraint import Walker
@@ -55,6 +55,8 @@ class Completion:
         reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
             of the text. None where it did not think, for prompts that are no chat, and for output types but for
             `gen.tool_calls`, whose texts are all that was written.
+        cached_tokens: how many tokens of the prompt were not read for it, since another text's prompt began alike. It
+            depends on the batch, so that two completions may be equal without it.
     """
 
     text: str
@@ -67,6 +69,7 @@ class Completion:
     engine: Literal["device", "host"] | None = None
     top_logprobs: list[TopLogprobs] | None = None
     reasoning: str | None = None
+    cached_tokens: int = field(default=0, compare=False)
 
 
 def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:

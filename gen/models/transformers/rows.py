@@ -81,13 +81,14 @@ class TransformersRows:
         """See `gen.models.base.ReadsPlaces`."""
         return not self.whole_prompts
 
-    def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]) -> Tensor:
+    def read(
+        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
+    ) -> Tensor:
         """See `gen.models.base.ReadsPlaces.read`."""
         if self._model.takes_flat_masks and len(set(starts)) > 1:  # such a mask has one line for all tokens of a row
-            each = zip(range(first, self.count), pieces, starts, strict=False)
-            return torch.cat([self.read(row, [piece], [start], places) for row, piece, start in each])
-        model, device, rows = self._model, self._position.device, slice(first, first + len(pieces))
-        width = max(map(len, pieces))
+            each = zip(range(self.count)[rows], pieces, starts, strict=True)
+            return torch.cat([self.read(slice(row, row + 1), [piece], [at], places) for row, piece, at in each])
+        model, device, width = self._model, self._position.device, max(map(len, pieces))
         token_ids = _side_by_side(pieces, width)
         begin, end = torch.tensor(starts, device="cpu").unsqueeze(1), max(starts) + width
         columns = to_device(begin + torch.arange(width, device="cpu"), device)
