@@ -142,6 +142,11 @@ class Batch:
             first, free = self._slots.make_way(head.rows)
             if not free:
                 break
+            try:
+                self._look()
+            except Exception as error:
+                self._fail([self._waiting.popleft()], first, error)
+                continue
             self._share(head)
             if head.left > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
                 self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
@@ -159,6 +164,13 @@ class Batch:
             budget -= sum(job.left for job in jobs)
             self._fill(jobs, first)
         return most - budget
+
+    def _look(self) -> None:
+        """See what the model is now, once for all that join in a turn."""
+        if not self._looked:
+            self._steps.look()
+            self._prefixes.look(self._steps.version())
+            self._looked = True
 
     def _share(self, job: Job) -> None:
         """See which row has the beginning of a prompt that may join now."""
@@ -213,9 +225,7 @@ class Batch:
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
-            if not self._looked:
-                self._steps.look()
-                self._looked = True
+            self._look()
             self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
                 self._begin(job, row)

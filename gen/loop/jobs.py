@@ -25,6 +25,7 @@ class Job:
         read: how many tokens of its prompt are in its rows, where it is read in parts or goes on from another's.
         source: the row that has these until its own has them; None where that is its own.
         cached: how many of them were not read, since another row had them.
+        age: which model has read them, see `gen.loop.prefixes.Prefixes`.
         launched: how many tokens of each text have been launched.
         cancelled: whether nobody wants it any more.
         alone: whether its prompt is read by itself, to see which one is to blame.
@@ -41,6 +42,7 @@ class Job:
     read: int = 0
     source: int | None = None
     cached: int = 0
+    age: int = 0
     launched: int = 0
     cancelled: bool = False
     alone: bool = False

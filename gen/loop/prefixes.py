@@ -8,6 +8,7 @@ does, and nothing waits for a row that is not there.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from gen.loop.jobs import Job
 from gen.loop.row_set import RowSet
@@ -29,7 +30,19 @@ class Prefixes:
 
     def __init__(self, rows: RowSet) -> None:
         own = rows.rows
-        self._on = isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
+        self._can = isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
+        self._version: object = None
+        self._age = 0  # how often the model has become another one
+
+    def look(self, version: object) -> None:
+        """Prompts join: columns that were read when the model was another one are given to nobody.
+
+        Args:
+            version: what columns that are read now rest on; None where that is not known.
+        """
+        if version is None or version != self._version:
+            self._age += 1
+        self._version = version
 
     def find(self, job: Job, live: Iterable[Slot]) -> tuple[int, int | None]:
         """How many tokens of a prompt need not be read, and the row that has them; (0, None) for none.
@@ -37,13 +50,14 @@ class Prefixes:
         The last token is always read: it gives the logits.
         """
         best, row = LEAST - 1, None
+        job.age = self._age
         if not self._shares(job):
             return 0, None
         tokens = job.tokens
         for slot in live:
             own = slot.job.request.prompt_ids
             if not self._shares(slot.job) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
-                continue
+                continue  # most differ there already
             if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
                 best, row = shared, slot.row
         return (best, row) if row is not None else (0, None)
@@ -53,14 +67,15 @@ class Prefixes:
         if not self._shares(head):
             return False
         saved, own = 0, head.request.prompt_ids
-        for _, job in zip(range(_LOOKED_AT), waiting, strict=False):
-            if self._shares(job) and (shared := common(own, job.request.prompt_ids)) >= LEAST:
+        for job in islice(waiting, _LOOKED_AT):
+            if not (job.request.inputs or job.ended) and (shared := common(own, job.request.prompt_ids)) >= LEAST:
                 saved += max(0, shared - head.read)  # which is there for all
         return saved >= WORTH
 
     def _shares(self, job: Job) -> bool:
         """Whether a prompt may take columns of others, and give its own: those with images may not."""
-        return self._on and not job.request.inputs and not job.alone and not job.ended
+        knows = self._can and self._version is not None and job.age == self._age
+        return knows and not job.request.inputs and not job.alone and not job.ended
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """What a model adapter offers to the decode loop; a new model format is one class that meets this."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -178,14 +178,14 @@ class Checked(Protocol):
 
 @runtime_checkable
 class Versioned(Protocol):
-    """A model whose keys and values may be kept from call to call."""
+    """A model that is `Checked`, and whose keys and values may be kept from call to call."""
 
-    def version(self) -> object:
-        """What columns that were read rest on: all that `Checked.check` covers, and the numbers in the tensors, as far
-        as torch counts their changes; None where that is not known. Compared and held as that is.
+    def version(self, checked: Any) -> object:
+        """How often the numbers in the tensors that `check` has found have been changed by now, as far as torch counts
+        it. With what `check` has given, it is what columns that were read rest on. Compared with `==`.
 
-        Raises:
-            ModelError: it can no longer be run as it was taken.
+        Args:
+            checked: what `check` has given, which is not None.
         """
 
 

@@ -18,7 +18,7 @@ from gen.loop.replay.cuda_graphs import capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
-from gen.models.base import Checked, LooksByRow, Model
+from gen.models.base import Checked, LooksByRow, Model, Versioned
 
 logger = logging.getLogger("gen")
 
@@ -70,6 +70,12 @@ class Steps:
                 )
         rows.forget()
         rows.rests_on = now
+
+    def version(self) -> object:
+        """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
+        if self._rows.rests_on is None or not isinstance(self._model, Versioned):
+            return None
+        return self._rows.rests_on, self._model.version(self._rows.rests_on[0])
 
     def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> None:
         """A step of the first `count` rows, which look at the first `view` columns.

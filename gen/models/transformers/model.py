@@ -100,11 +100,15 @@ class TransformersModel:
 
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""
-        return self._snapshot(versions=False)
+        found = Snapshot(self.hf_model)
+        self._refuse_training(found.modules)
+        self._refuse_moved()
+        # a recorded step would run no hooks, take no turn, and not find weights that come and go
+        return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
 
-    def version(self) -> Snapshot | None:
+    def version(self, checked: Snapshot) -> tuple[int, ...]:
         """See `gen.models.base.Versioned.version`."""
-        return self._snapshot(versions=True)
+        return checked.versions()
 
     def new_rows(self, count: int, length: int) -> "Rows":
         """See `gen.models.base.Model.new_rows`."""
@@ -170,13 +174,6 @@ class TransformersModel:
             return None
         install()
         return Use()
-
-    def _snapshot(self, *, versions: bool) -> Snapshot | None:
-        found = Snapshot(self.hf_model, versions=versions)
-        self._refuse_training(found.modules)
-        self._refuse_moved()
-        # a recorded step would run no hooks, take no turn, and not find weights that come and go
-        return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
 
     def _refuse_training(self, modules: Iterable[torch.nn.Module]) -> None:
         """Refuse a model in training mode; what was put into it later counts if its class is one that this changes."""

@@ -29,16 +29,13 @@ class Snapshot:
     It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); of other objects, functions among
     them, it takes down which they are. It holds what it has found, since ids are used again.
 
-    Args:
-        versions: whether numbers that were changed in the same memory make a difference, as torch counts them:
-            `tensor.data.add_()` is not counted.
-
     Attributes:
         modules: all that there are.
     """
 
-    def __init__(self, root: Module, *, versions: bool = False) -> None:
+    def __init__(self, root: Module) -> None:
         self.modules: list[Module] = []
+        self._tensors: list[Tensor] = []
         self._found: list[object] = []
         self._places: list[tuple[object, ...]] = []  # of tensors
         self._seen: set[int] = set()
@@ -48,7 +45,8 @@ class Snapshot:
             if isinstance(thing, Module):
                 self._take_module(thing)
             elif isinstance(thing, Tensor):
-                self._places.append((*_place(thing), _version(thing) if versions else 0))
+                self._tensors.append(thing)
+                self._places.append(_place(thing))
             elif type(thing) in _SEQUENCES:
                 self._look_at([*thing])
             else:
@@ -64,6 +62,11 @@ class Snapshot:
         return same_length and (all(map(is_, self._found, other._found)) or all(map(_same, self._found, other._found)))
 
     __hash__ = None  # type: ignore[assignment]  # what it holds can change
+
+    def versions(self) -> tuple[int, ...]:
+        """How often the numbers of each tensor have been changed by now, as torch counts them: `tensor.data.add_()` is
+        not counted."""
+        return tuple([-1 if tensor.is_inference() else tensor._version for tensor in self._tensors])
 
     @property
     def hooked(self) -> bool:
@@ -125,10 +128,6 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     except RuntimeError:  # of a class that keeps its numbers elsewhere
         address = 0
     return tensor.dtype, address, tensor.shape, tensor.stride()
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 def _shown(thing: object) -> str:
