@@ -72,8 +72,8 @@ class Job:
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether its prompt may be read in parts."""
-        return not self.request.inputs
+        """Whether its prompt may be read in parts: not beside steps of a search, which let its rows go on from others."""
+        return not self.request.inputs and self.width == 1
 
     @property
     def ended(self) -> bool:

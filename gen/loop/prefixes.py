@@ -8,7 +8,7 @@ does, and nothing waits for a row that is not there.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from gen.loop.jobs import Job
 from gen.loop.row_set import RowSet
@@ -92,13 +92,11 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 def together(jobs: Sequence[Job]) -> list[Job]:
     """Jobs in the order in which they run best: like lengths together, first what takes longest, and side by side what
     begins alike."""
-    group, groups = -1, [0] * len(jobs)
-    previous: Sequence[int] = ()
-    for number in sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids):
-        own = jobs[number].request.prompt_ids
-        if common(previous, own) < LEAST:
-            group += 1
-        groups[number], previous = group, own
+    groups = [*range(len(jobs))]  # of each job the number of the first one that it begins like
+    order = sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids)
+    for before, number in pairwise(order):
+        if common(jobs[before].request.prompt_ids, jobs[number].request.prompt_ids) >= LEAST:
+            groups[number] = groups[before]
     longest: dict[int, int] = {}
     for number, job in zip(groups, jobs, strict=True):
         longest[number] = max(longest.get(number, 0), job.request.limit)
