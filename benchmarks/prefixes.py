@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import thread_time
@@ -82,16 +83,15 @@ def random_case(seed: int, vocabulary: int, *, tokens: int = 120) -> Case:
 
     prompts = [prompt() for _ in range(random.randint(3, 13))]
     limits = [random.randint(1, 19) for _ in prompts]
-    sampler, output_type, more = random.choice(
-        [
-            (gen.samplers.greedy(), None, {}),
-            (gen.samplers.multinomial(temperature=0.9, samples=random.randint(1, 3)), None, {}),
-            (gen.samplers.multinomial(), None, {"stop": ["a", "the"]}),
-            (gen.samplers.beam_search(2), None, {}),
-            (gen.samplers.multinomial(repetition_penalty=1.2), None, {"top_logprobs": 2}),
-            (gen.samplers.multinomial(top_p=0.9), gen.regex("[a-z ]*"), {}),
-        ]
-    )
+    kinds: list[tuple[Any, Any, dict[str, Any]]] = [
+        (gen.samplers.greedy(), None, {}),
+        (gen.samplers.multinomial(temperature=0.9, samples=random.randint(1, 3)), None, {}),
+        (gen.samplers.multinomial(), None, {"stop": ["a", "the"]}),
+        (gen.samplers.beam_search(2), None, {}),
+        (gen.samplers.multinomial(repetition_penalty=1.2), None, {"top_logprobs": 2}),
+        (gen.samplers.multinomial(top_p=0.9), gen.regex("[a-z ]*"), {}),
+    ]
+    sampler, output_type, more = random.choice(kinds)
     rows = getattr(sampler, "samples", 1) * getattr(sampler, "beams", 1)
     room = random.choice([None, None, 2, 5])
     options = Options(
@@ -148,12 +148,12 @@ def measure(model: Any, count: int, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for name, prompts in cases.items():
         programs: dict[str, Callable[[], Any]] = {
-            "gen": lambda prompts=prompts: ours(model, prompts),
-            "reading each": lambda prompts=prompts: reading_each(model, prompts),
+            "gen": partial(ours, model, prompts),
+            "reading each": partial(reading_each, model, prompts),
         }
         if name == "600 shared":
-            programs["a copied cache"] = lambda prompts=prompts: copied_cache(model.hf_model, prompts)
-            programs["a repeated cache"] = lambda prompts=prompts: repeated_cache(model.hf_model, prompts)
+            programs["a copied cache"] = partial(copied_cache, model.hf_model, prompts)
+            programs["a repeated cache"] = partial(repeated_cache, model.hf_model, prompts)
         seconds: dict[str, list[float]] = {program: [] for program in programs}
         for _ in range(rounds):
             for program, run in programs.items():

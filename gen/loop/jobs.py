@@ -72,7 +72,7 @@ class Job:
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether its prompt may be read in parts: not beside steps of a search, which let its rows go on from others."""
+        """Whether its prompt may be read in parts; those of a search may not, whose steps move its rows."""
         return not self.request.inputs and self.width == 1
 
     @property

@@ -83,11 +83,11 @@ def test_what_contexts_share_is_read_once_and_a_context_once_for_all_its_continu
         return result
 
     model.forward_all = counting
-    head = list(range(60))
+    head = list(range(64))
     contexts = [[*head, number] for number in range(10)]
     gen.score(model, contexts, [[[1, 2], [3, 4, 5], [6]]] * 10)
     # the head, what is after it, and of each context two continuations, padded, without their last tokens
-    assert read == 60 + 10 + 10 * 2 * 2
+    assert read == 64 + 10 + 10 * 2 * 2
 
 
 def test_a_continuation_has_the_tokens_of_the_whole_text() -> None:

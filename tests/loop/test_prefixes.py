@@ -1,0 +1,145 @@
+"""Shared beginnings of prompts: each text is that of a call of its own, and few tokens are read."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gen
+import gen.loop.prefixes
+from benchmarks.prefixes import Case, differences, random_case, run_case
+from gen.loop.options import Options
+from gen.loop.prefixes import common
+from gen.models.transformers.model import TransformersModel
+from tests.helpers import byte_tokenizer, tiny_model
+
+SHAPES = [
+    "llama",
+    "gemma3",
+    "bloom",
+    "mixtral",
+    "mistral_window",
+    "deepseek_v3",
+    "llama4_chunked",
+    "qwen3_next",
+    "gpt_neo",
+]
+
+
+class Counting(TransformersModel):
+    """A model that counts the tokens of prompts that it reads."""
+
+    read = 0
+
+    def forward_all(self, token_ids: Tensor, *rest: Any, **options: Any) -> Tensor:
+        self.read += token_ids.numel() if token_ids.shape[1] > 1 else 0
+        return super().forward_all(token_ids, *rest, **options)
+
+
+def some(seed: int, count: int) -> list[int]:
+    source = random.Random(seed)
+    return [source.randrange(256) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    return gen.load("demo", device="cpu")
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting(tiny_model(max_position_embeddings=1024), byte_tokenizer())
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In the test few tokens are worth sharing: tiny models have short contexts."""
+    monkeypatch.setattr(gen.loop.prefixes, "LEAST", 6)
+    monkeypatch.setattr(gen.loop.prefixes, "WORTH", 12)
+    yield
+
+
+def test_random_calls_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
+    shared = 0
+    for seed in range(25):
+        case = random_case(seed, 1900)
+        assert not list(differences(demo, case))
+        shared += sum(one.cached_tokens > 0 for own in run_case(demo, case) for one in own)
+    assert shared > 50
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_kind_of_cache_gives_the_texts_of_calls_of_their_own(shape: str) -> None:
+    model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
+    shared = 0
+    for seed in range(3):
+        case = random_case(seed, 250, tokens=30)
+        case = Case([prompt[:90] for prompt in case.prompts], case.output_type, case.settings, case.options)
+        assert not list(differences(model, case))
+        shared += sum(one.cached_tokens > 0 for own in run_case(model, case) for one in own)
+    assert (shared > 0) == (shape not in ("qwen3_next", "gpt_neo"))  # recurrent layers, rows that end in one column
+
+
+def test_what_prompts_share_is_read_once(counting: Counting) -> None:
+    head = some(1, 192)
+    prompts = [[*head, number, 7] for number in range(20)]
+    made = gen.generate(counting, prompts, max_new_tokens=3, seed=1, details=True)
+    assert sorted(one.cached_tokens for one in made) == [0] + [192] * 19
+    assert counting.read < 192 + 20 * 16 + 64  # rows are padded to 16 places
+    alone = gen.generate(counting, prompts[3], max_new_tokens=3, seed=1, details=True)
+    assert made[3].token_ids == alone.token_ids
+
+
+def test_nothing_is_read_alone_for_little(counting: Counting) -> None:
+    head = some(1, 40)
+    made = gen.generate(counting, [[*head, number] for number in range(5)], max_new_tokens=2, seed=1, details=True)
+    assert not any(one.cached_tokens for one in made)
+
+
+def test_a_request_that_joins_an_engine_copies_a_live_rows_prompt(counting: Counting) -> None:
+    head = some(2, 100)
+    with gen.Engine(counting, rows=4) as engine:
+        first = engine.submit([*head, 1], max_new_tokens=400, eos_token_id=[], seed=1)
+        next(first)
+        second = engine.submit([*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2)
+        assert second.completion().cached_tokens == 100
+        other = engine.submit([*head[1:], 2], max_new_tokens=4, eos_token_id=[], seed=2)
+        assert other.completion().cached_tokens == 0
+        first.cancel()
+
+
+def test_columns_that_another_model_has_read_are_given_to_nobody(counting: Counting) -> None:
+    head = some(3, 100)
+    with gen.Engine(counting, rows=4) as engine:
+        first = engine.submit([*head, 1], max_new_tokens=600, eos_token_id=[], seed=1)
+        next(first)
+        with torch.no_grad():
+            counting.hf_model.model.layers[0].self_attn.v_proj.weight.mul_(-1.5)
+        second = engine.submit([*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2)
+        found = second.completion()
+        third = engine.submit([*head, 9], max_new_tokens=4, eos_token_id=[], seed=2)
+        first.cancel()
+        assert third.completion().cached_tokens == 0  # the second one has left; the first is of another model
+    assert found.cached_tokens == 0
+    alone = gen.generate(counting, [*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2, details=True)
+    assert found.token_ids == alone.token_ids
+
+
+def test_how_much_sequences_begin_alike() -> None:
+    source = random.Random(0)
+    for _ in range(300):
+        one, two = ([source.randrange(2) for _ in range(source.randrange(9))] for _ in range(2))
+        alike = 0
+        while alike < min(len(one), len(two)) and one[alike] == two[alike]:
+            alike += 1
+        assert common(one, two) == alike
+
+
+def test_little_room_and_small_parts_change_no_text(demo: Any) -> None:
+    case = random_case(3, 1900)
+    for options in (Options(rows=1), Options(rows=2, admit_tokens=40), Options(admit_tokens=33)):
+        assert not list(differences(demo, Case(case.prompts, None, case.settings, options)))
