@@ -20,7 +20,7 @@ from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
-from gen.samplers import Sampler, beam_search, greedy, multinomial
+from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs, run_in_rows
@@ -259,7 +259,8 @@ def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tok
     assert [{one.text for one in job.completions()} for job in jobs] == [{prompt} for prompt in prompts]
     read = "".join(bytes(tokens).decode() for _, tokens in model.filled())
     assert sorted(read) == sorted("".join(prompts)) and all(prompt in read for prompt in prompts)
-    assert max(len(tokens) for _, tokens in model.filled()) == min(admit_tokens, 9)
+    cut = isinstance(sampler, MultinomialSampler)  # a search's steps move its rows
+    assert max(len(tokens) for _, tokens in model.filled()) == (min(admit_tokens, 9) if cut else 9)
 
 
 class Timed(Logged):
