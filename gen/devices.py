@@ -20,7 +20,8 @@ class Placement:
         logits_device: gives the logits; sampling and all state of the decode loop live here.
         layer_devices: a device for each decoder layer and its part of the KV cache, in order.
         vision_device: takes pixel values: the vision part's; None where there is no such part.
-        dtype: of the weights.
+        dtype: of the weights, and of what is computed.
+        packed_dtype: of weights that are packed, and take part as `dtype`; None where there are none.
         offloaded: whether some weights rest on another device than the one that computes with them.
         has_cache: whether decode steps reuse keys and values; False means that each step recomputes the prefix.
     """
@@ -30,6 +31,7 @@ class Placement:
     layer_devices: tuple[torch.device, ...] = field(default=())
     vision_device: torch.device | None = None
     dtype: torch.dtype = torch.float32
+    packed_dtype: torch.dtype | None = None
     offloaded: bool = False
     has_cache: bool = True
 
@@ -44,8 +46,13 @@ class Placement:
 
     def __str__(self) -> str:
         devices = ", ".join(map(str, self.devices))
+        packed = f", weights {_bare(self.packed_dtype)}" if self.packed_dtype else ""
         offloaded = ", some weights offloaded" if self.offloaded else ""
-        return f"{devices} ({str(self.dtype).removeprefix('torch.')}{offloaded})"
+        return f"{devices} ({_bare(self.dtype)}{packed}{offloaded})"
+
+
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def describe(kind: str, name: object, placement: Placement) -> str:

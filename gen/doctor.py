@@ -76,6 +76,7 @@ class Diagnosis:
                 "logits_device": str(placement.logits_device),
                 "layer_devices": [str(device) for device in placement.layer_devices],
                 "dtype": str(placement.dtype).removeprefix("torch."),
+                "packed_dtype": str(placement.packed_dtype).removeprefix("torch.") if placement.packed_dtype else None,
                 "offloaded": placement.offloaded,
             },
             "syncs": {

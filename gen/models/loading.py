@@ -16,6 +16,7 @@ from gen.models.checkpoint_files import check_folder, is_exl3
 from gen.models.exllama.importing import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.sources import DEMO, find_path, find_source
+from gen.models.transformers.half_weights import suit_cpu_, unpack_
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.peft_adapters import find_adapter
 from gen.models.transformers.probing import probe_model
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
+CPU = torch.device("cpu")
 _LOADING = RLock()
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -74,7 +76,8 @@ def load(
             this package.
         device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
         dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's; float32 for "demo" and
-            for a GGUF file with quantised weights.
+            for a GGUF file with quantised weights. On a CPU a float16 checkpoint computes in float32, with its weights
+            packed in float16 where torch has FBGEMM; "float32" or "float16" asks for that type alone.
         device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
@@ -111,7 +114,7 @@ def load(
             path_or_hub_id, device=target, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation
         )
         _keep_logits_(gguf_model)
-        return from_transformers(gguf_model, gguf_tokenizer, probe=probe)
+        return _taken(gguf_model, gguf_tokenizer, probe, suited=dtype is None and target == CPU)
     source = find_source(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
@@ -157,7 +160,24 @@ def load(
     if missing := sorted(report["missing_keys"]):
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
-    return from_transformers(model.eval(), tokenizer, probe=probe)
+    suited = dtype is None and target == CPU and not adapter and not hasattr(model, "hf_quantizer")
+    return _taken(model.eval(), tokenizer, probe, suited=suited)
+
+
+def _taken(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin", probe: bool, *, suited: bool
+) -> TransformersModel:
+    """A model that was just loaded.
+
+    Args:
+        suited: whether float16 weights may be kept as they suit a CPU.
+    """
+    if suited and suit_cpu_(model):
+        try:
+            return from_transformers(model, tokenizer, probe=probe)
+        except ModelError:  # some layer looks into another one
+            unpack_(model)
+    return from_transformers(model, tokenizer, probe=probe)
 
 
 def _register_exl3(name: str) -> None:

@@ -29,6 +29,18 @@ def test_the_readme_names_the_distribution_and_every_extra() -> None:
         assert f"\n| `{extra}` | " in README, f"the README does not say what {extra} is for"
 
 
+def test_make_demo_says_what_it_fetches_and_installs_what_the_demo_needs_alone() -> None:
+    made = subprocess.run(["make", "-n", "-B", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = made.splitlines()
+    assert lines[0].startswith("echo ")
+    assert "GB" in "".join(line for line in lines if line.startswith("echo "))
+    assert [line for line in lines if " install " in line] == [
+        ".venv/bin/pip install --constraint constraints.txt --editable ."
+    ]
+    tests = subprocess.run(["make", "-n", "-B", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ".[dev]" in tests
+
+
 @pytest.mark.parametrize(
     ("pins", "code"), [("# tools\nruff==1.0\nA_b.c==2 # a name in another form\n", 0), ("ruff==1.0\n", 1)]
 )

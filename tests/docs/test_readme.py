@@ -2,18 +2,23 @@
 somewhere."""
 
 import contextlib
+import doctest
 import io
 import json
 import re
 import shlex
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+import gen
 from gen import cli
 
 ROOT = Path(__file__).parents[2]
+REAL = ROOT / "models" / "SmolLM2-135M-Instruct"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -43,6 +48,27 @@ def test_python_examples_print_what_the_readme_shows() -> None:
             shown.append(body)
     assert printed
     assert shown == printed
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(not REAL.is_dir(), reason="run `make real` first: it fetches the model")
+def test_the_chat_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    [session] = [body for language, body in BLOCK.findall(README) if language == "pycon"]
+    test = doctest.DocTestParser().get_doctest(session, {"gen": gen, "BaseModel": BaseModel}, "README", None, 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_all_names_that_the_readme_shows_are_there() -> None:
+    found = re.findall(r"(?<![/\w])gen\.(?!md)([a-zA-Z_][\w.]*)", README)
+    names = {*found} - {"testing.plugin", "integrations.lm_eval"}
+    missing = []
+    for name in names:
+        try:
+            attrgetter(name.rstrip("."))(gen)
+        except AttributeError:
+            missing.append(name)
+    assert missing == []
 
 
 @pytest.mark.parametrize("command", commands("gen"))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gen.devices import Placement, current
 from gen.errors import ModelError
 from gen.models.peer_copies import check_peer_copies
+from gen.models.transformers.half_weights import packed_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +33,8 @@ def read_placement(model: "PreTrainedModel") -> Placement:
         logits_device=logits_device,
         layer_devices=layer_devices,
         vision_device=runs_on(vision) if (vision := _vision_part(model)) is not None else None,
-        dtype=model.dtype,
+        dtype=torch.float32 if (packed := packed_dtype(model)) else model.dtype,
+        packed_dtype=packed,
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
 

@@ -83,7 +83,7 @@ def test_a_converted_folder_gives_the_files_texts(architecture: str, tmp_path: P
     write_gguf(path, architecture, metadata={"tokenizer.ggml.eot_token_id": OTHER_EOS})
     convert(path, folder, dtype="float16")
     assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
-    converted, original = gen.load(folder, device="cpu"), gen.load(path, device="cpu", dtype="float16")
+    converted, original = (gen.load(one, device="cpu", dtype="float16") for one in (folder, path))
     assert converted.placement.dtype == torch.float16
     assert converted.eos_token_ids == original.eos_token_ids == (EOS, OTHER_EOS)
     message = [{"role": "user", "content": "Hi"}]

@@ -1,0 +1,168 @@
+"""Float16 weights on a CPU, packed for FBGEMM: it multiplies them with float32 activations, and sums in float32.
+
+Half the memory of float32, and less to read for each token; results are those of float32 but for the order of sums.
+Layers of other kinds compute in float32. Example: of the 576 inputs of a layer 512 are packed, and 64 are float32.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gen.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+logger = logging.getLogger("gen")
+
+_ENGINE = "fbgemm"
+_BLOCK = 512  # inputs
+_LEAST = 256  # inputs, from which on a filled block takes less memory than float32
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose float16 weights are packed; on a CPU, for float32 activations.
+
+    FBGEMM packs blocks of 512 inputs, the last one filled up with zeros. Where it would be mostly zeros its weights are
+    kept beside it in float32.
+    """
+
+    def __init__(self, linear: nn.Linear, scratch: Tensor) -> None:
+        """Pack a layer.
+
+        Args:
+            scratch: float32, room for its weights.
+        """
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        rest = self.in_features % _BLOCK
+        packed = self._packed_features = self.in_features - (rest if rest < _LEAST and rest < self.in_features else 0)
+        half = linear.weight.detach()
+        weight = scratch[: self.out_features * packed].view(-1, packed).copy_(half[:, :packed])
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        with _engine():
+            self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+        self._rest = half[:, packed:].float() if packed < self.in_features else None
+        self.train(linear.training)
+
+    @property
+    def nbytes(self) -> int:
+        """What its weights take: FBGEMM's blocks, filled up, and the rest."""
+        blocks = -(-self._packed_features // _BLOCK) * _BLOCK
+        columns = -(-self.out_features // 16) * 16
+        return 2 * blocks * columns + (0 if self._rest is None else self._rest.nbytes)
+
+    @property
+    def weight(self) -> Tensor:
+        """(out_features, in_features), float32: a copy, made at each call."""
+        weight: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
+        return weight if self._rest is None else torch.cat((weight, self._rest), 1)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(out_features,), float32; None where there is none."""
+        bias: Tensor | None = torch.ops.quantized.linear_unpack_fp16(self._packed)[1]
+        return bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features), float32."""
+        product: Tensor = torch.ops.quantized.linear_dynamic_fp16(states[..., : self._packed_features], self._packed)
+        if self._rest is None:
+            return product
+        return product + nn.functional.linear(states[..., self._packed_features :], self._rest)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.weight.half()
+        if self.bias is not None:
+            destination[f"{prefix}bias"] = self.bias.half()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLinear":
+        if fn(torch.empty(0, device="cpu")).device.type != "cpu":
+            raise ModelError("these float16 weights are packed for the CPU; load the model anew, with device=...")
+        return self
+
+
+class HalfEmbedding(nn.Embedding):
+    """An embedding of float16 weights that gives float32."""
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """(...) to (..., embedding_dim), float32."""
+        return super().forward(token_ids).float()
+
+
+def suit_cpu_(model: "PreTrainedModel") -> bool:
+    """Make a float16 model on a CPU, which computes slowly in that type, one that computes in float32; log how.
+
+    Returns:
+        Whether its weights are packed, to be taken back by `unpack_` if something does not work with that.
+    """
+    name = type(model).__name__
+    if model.dtype != torch.float16:
+        return False
+    if _ENGINE in torch.backends.quantized.supported_engines:
+        _pack_(model)
+        logger.info("%s computes in float32, with its float16 weights packed; dtype='float32' unpacks them", name)
+        return True
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    if 2 * size <= os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        model.float()
+        logger.info("%s is turned into float32: this CPU computes slowly in float16; dtype='float16' keeps it", name)
+    else:
+        logger.warning("%s stays in float16, in which this CPU computes slowly: memory has no room for float32", name)
+    return False
+
+
+def unpack_(model: nn.Module) -> None:
+    """Make a packed model one of plain float32 layers."""
+    for module in [*model.modules()]:
+        for name, part in module.named_children():
+            if isinstance(part, PackedLinear):
+                with torch.device("meta"):
+                    plain = nn.Linear(part.in_features, part.out_features, bias=part.bias is not None)
+                plain.weight = nn.Parameter(part.weight, requires_grad=False)
+                if part.bias is not None:
+                    plain.bias = nn.Parameter(part.bias, requires_grad=False)
+                setattr(module, name, plain.train(part.training))
+        if type(module) is HalfEmbedding:
+            module.__class__ = nn.Embedding  # type: ignore[assignment]
+    model.float()
+
+
+def packed_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype of weights that are packed, and of the embedding's; None where there are none."""
+    return torch.float16 if any(isinstance(part, PackedLinear | HalfEmbedding) for part in model.modules()) else None
+
+
+def _pack_(model: nn.Module) -> None:
+    linears = [part for part in model.modules() if type(part) is nn.Linear]
+    scratch = torch.empty(max((part.weight.numel() for part in linears), default=0), device="cpu", dtype=torch.float32)
+    for module in [*model.modules()]:
+        for name, part in module.named_children():
+            if type(part) is nn.Linear and part.in_features >= _LEAST:
+                setattr(module, name, PackedLinear(part, scratch))
+    for module in model.modules():
+        if type(module) is nn.Embedding:
+            module.__class__ = HalfEmbedding
+            module.weight.data = module.weight.data.clone()  # of its own: else the whole file stays mapped
+        else:
+            for own in module.parameters(recurse=False):
+                own.data = own.data.float() if own.is_floating_point() else own.data
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    setattr(module, name, buffer.float())
+
+
+@contextmanager
+def _engine() -> Iterator[None]:
+    """FBGEMM packs, whatever is set."""
+    before = torch.backends.quantized.engine
+    torch.backends.quantized.engine = _ENGINE
+    try:
+        yield
+    finally:
+        torch.backends.quantized.engine = before
