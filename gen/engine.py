@@ -1,8 +1,8 @@
 """An engine, what a server stands on: requests join its running batch, and leave it, at any step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import check_flag, read_whole
 from gen.calls import read_submitted
@@ -10,6 +10,7 @@ from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
+from gen.loop.results.texts import Completion
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
 from gen.requests.prompts import Prompt
@@ -18,6 +19,10 @@ from gen.requests.request import Request
 from gen.requests.settings import OneArguments, read_settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.streaming import EngineStream
+
+Value = TypeVar("Value")
+Yes = Literal[True]
+No = Literal[False]
 
 
 class Engine:
@@ -81,9 +86,82 @@ class Engine:
             EngineFull: `rows` requests run and `max_waiting` wait.
             EngineClosed: the engine was closed, or has failed; its readers have been told why.
         """
-        settings = read_settings("submit", arguments)
+        return self._submit("submit", prompt, output_type, arguments)
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        output_type: None = ...,
+        *,
+        details: No = ...,
+        **arguments: Unpack[OneArguments],
+    ) -> str: ...
+    @overload
+    def generate(
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[OneArguments]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        output_type: type[Value],
+        *,
+        details: No = ...,
+        **arguments: Unpack[OneArguments],
+    ) -> Value: ...
+    @overload
+    def generate(
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[OneArguments]
+    ) -> Any: ...
+    def generate(
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[OneArguments]
+    ) -> Any:
+        """What `gen.generate` gives for one prompt, from the running batch; waits for it, in the caller's thread.
+
+        Arguments are those of `submit`, and `details` as of `gen.generate`.
+
+        Raises: as `submit`; and as `gen.generate` of its text.
+        """
+        return _made(self._submit("generate", prompt, output_type, arguments).completion(), details)
+
+    @overload
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        output_type: None = ...,
+        *,
+        details: No = ...,
+        **arguments: Unpack[OneArguments],
+    ) -> str: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[OneArguments]
+    ) -> Completion: ...
+    @overload
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        output_type: type[Value],
+        *,
+        details: No = ...,
+        **arguments: Unpack[OneArguments],
+    ) -> Value: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[OneArguments]
+    ) -> Any: ...
+    async def agenerate(
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[OneArguments]
+    ) -> Any:
+        """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
+        stream = self._submit("agenerate", prompt, output_type, arguments)
+        return _made(await stream.acompletion(), details)
+
+    def _submit(self, function: str, prompt: Prompt, output_type: Any, arguments: Mapping[str, Any]) -> EngineStream:
+        settings = read_settings(function, arguments)
         request, constrain = read_submitted(
-            "submit", self._model, prompt, output_type, settings, self._max_batch_tokens
+            function, self._model, prompt, output_type, settings, self._max_batch_tokens
         )
         return submit(self._thread, self._model, request, constrain, owner=self)
 
@@ -101,6 +179,10 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _made(completion: Completion, details: bool) -> Any:
+    return completion if details else completion.value
 
 
 def runs_in_engines(request: Request) -> bool:

@@ -116,6 +116,15 @@ class EngineStream(Stream, AsyncIterator[str]):
         self._feed.check()
         return valued(self._feed.job.request, self._feed.job.completions()[0])
 
+    async def acompletion(self) -> Completion:
+        """As `completion`, for event loops; a task that is cancelled frees the row by the next step."""
+        try:
+            await self._feed.arrival(end=True)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self.completion()
+
     def __del__(self) -> None:
         self._feed.cancel()
 

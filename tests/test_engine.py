@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 import gen
@@ -54,6 +55,57 @@ def some_requests(count: int) -> list[dict[str, Any]]:
         }
         for number in range(count)
     ]
+
+
+def test_generate_gives_what_gen_generate_gives_from_threads_and_from_asyncio(demo: Any) -> None:
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 60}
+    prompts = ["Once upon a time", "One morning", "Describe Ada as JSON.\n"]
+    types = [None, bool, Person]
+    wanted = [gen.generate(demo, prompt, kind, **settings) for prompt, kind in zip(prompts, types, strict=True)]
+    with gen.Engine(demo) as engine, ThreadPoolExecutor() as pool:
+        assert [*pool.map(lambda prompt, kind: engine.generate(prompt, kind, **settings), prompts, types)] == wanted
+        told = engine.generate(prompts[0], details=True, **settings)
+        assert told.token_ids == gen.generate(demo, prompts[0], details=True, **settings).token_ids
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(
+                *(engine.agenerate(prompt, kind, **settings) for prompt, kind in zip(prompts, types, strict=True)),
+                engine.agenerate(prompts[0], details=True, **settings),
+                engine.submit(prompts[0], **settings).acompletion(),
+            )
+
+        *values, one, two = asyncio.run(together())
+        assert values == wanted
+        assert one.token_ids == two.token_ids == told.token_ids
+        assert_type(engine.generate("x"), str)
+        assert_type(engine.generate("x", Person, seed=1, max_new_tokens=60), Person)
+        with pytest.raises(gen.ArgumentError, match=r"agenerate takes no temperature; write sampler="):
+            asyncio.run(engine.agenerate("x", temperature=0.7))  # type: ignore[call-overload]
+
+
+def test_a_task_that_is_cancelled_while_it_waits_frees_its_row() -> None:
+    model = GatedModel()
+    with gen.Engine(model, rows=1, max_waiting=0) as engine:
+
+        async def give_up() -> None:
+            waiting = asyncio.create_task(engine.agenerate("x", max_new_tokens=1000, eos_token_id=[]))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        asyncio.run(give_up())
+        model.open()
+        while True:
+            try:
+                assert len(engine.generate("y", max_new_tokens=2, eos_token_id=[], details=True).token_ids) == 2
+                break
+            except gen.EngineFull:
+                pass
 
 
 def test_requests_that_join_at_random_times_give_the_texts_that_each_gives_alone(demo: Any) -> None:

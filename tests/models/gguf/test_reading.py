@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 import gen
 from gen.errors import ArgumentError, ModelError
@@ -177,6 +178,7 @@ def test_threads_can_load_at_once(written: tuple[Path, PreTrainedModel]) -> None
 def test_reading_shows_progress_on_stderr(
     written: tuple[Path, PreTrainedModel], capfd: pytest.CaptureFixture[str]
 ) -> None:
+    logging.enable_progress_bar()  # the command line's tests turn it off
     gen.load(written[0], device="cpu")
     out, err = capfd.readouterr()
     assert out == ""
