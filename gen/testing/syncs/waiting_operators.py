@@ -79,6 +79,17 @@ def _bounds_unknown(arguments: Arguments) -> bool:
     return bool(arguments.get("min", 0) == arguments.get("max", 0))
 
 
+def _checks_errors(arguments: Arguments) -> bool:
+    """The `_ex` functions leave what went wrong on the device, unless they are told to raise."""
+    return bool(arguments.get("check_errors", False))
+
+
+def _many_values(arguments: Arguments) -> bool:
+    """mode takes one kernel for rows of up to 2048 values; longer ones it sorts and counts with thrust, which waits."""
+    values = arguments["self"]
+    return values.dim() > 0 and bool(values.shape[arguments.get("dim", -1)] > 2048)
+
+
 _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_local_scalar_dense": _always,
     "nonzero": _always,
@@ -99,6 +110,28 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "bincount": _always,
     "embedding_renorm_": _always,
     "_linalg_check_errors": _always,
+    # these check for errors within, as _linalg_check_errors does
+    "_linalg_eigh": _always,
+    "_linalg_svd": _always,
+    "linalg_eig": _always,
+    "linalg_eigvals": _always,
+    "linalg_pinv.atol_rtol_tensor": _always,
+    "cholesky": _always,
+    "cholesky_inverse": _always,
+    "linalg_inv_ex": _checks_errors,
+    "linalg_cholesky_ex": _checks_errors,
+    "linalg_ldl_factor_ex": _checks_errors,
+    "linalg_lu_factor_ex": _checks_errors,
+    "_linalg_solve_ex": _checks_errors,
+    "linalg_matrix_exp": _always,  # sorts the matrices by their norms on the host
+    "mode": _many_values,
+    # of dense tensors these count what is not zero
+    "_to_sparse": _always,
+    "_to_sparse.sparse_dim": _always,
+    "_to_sparse_csr": _always,
+    "_to_sparse_csc": _always,
+    "_to_sparse_bsr": _always,
+    "_to_sparse_bsc": _always,
     "_coalesce": _always,
     "normal.Tensor_Tensor": _always,
     "normal.float_Tensor": _always,

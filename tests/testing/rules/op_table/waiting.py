@@ -5,6 +5,7 @@ has a result whose size depends on values waits (nonzero, unique, indexing with 
 value; what CUDA computes in one kernel does not, nor does a view.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 from tests.testing.rules.op_table.cases import GPU0, Case, Operand, counts, floats, index, mask
 
+_CHECK = "the host is told whether it has failed"
 _SIZE, _VALUE, _KERNEL, _VIEW = (
     "the size of the result depends on values",
     "the host is given a value",
@@ -48,6 +50,12 @@ def _named(name: str) -> Callable[..., Any]:
         return result[0] if isinstance(result, tuple) else result
 
     return run
+
+
+def _csr(a: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "in beta state"
+        return a.to_sparse_csr()
 
 
 _more: list[tuple[str, Callable[..., Any], tuple[Operand, ...], int, str]] = [
@@ -152,6 +160,26 @@ _more: list[tuple[str, Callable[..., Any], tuple[Operand, ...], int, str]] = [
     ("index_fill with a GPU scalar", lambda a, i: a.index_fill(0, i, a.sum()), (_numbers, index(GPU0, 2)), 1, _VALUE),
     ("set a number by indices", lambda a, i: a.__setitem__(i, 0.0) or a, (_numbers, index(GPU0, 2)), 1, _VALUE),
     ("slice by a GPU scalar", lambda a, i: a[: i + 1], (_numbers, index(GPU0)), 1, _VALUE),
+    ("eigh", lambda a: torch.linalg.eigh(a @ a.T)[0], (_square,), 1, _CHECK),
+    ("eigvalsh", lambda a: torch.linalg.eigvalsh(a @ a.T), (_square,), 1, _CHECK),
+    ("svd", lambda a: torch.linalg.svd(a)[1], (_square,), 1, _CHECK),
+    ("svdvals", torch.linalg.svdvals, (_square,), 1, _CHECK),
+    ("eig", lambda a: torch.linalg.eig(a)[0].abs(), (_square,), 1, _CHECK),
+    ("eigvals", lambda a: torch.linalg.eigvals(a).abs(), (_square,), 1, _CHECK),
+    ("pinv", torch.linalg.pinv, (_square,), 1, _CHECK),
+    ("matrix_rank", torch.linalg.matrix_rank, (_square,), 1, _CHECK),
+    ("cond", torch.linalg.cond, (_square,), 1, _CHECK),
+    ("the nuclear norm", lambda a: torch.linalg.norm(a, "nuc"), (_square,), 1, _CHECK),
+    ("cholesky_inverse", lambda a: torch.cholesky_inverse(a.tril() + a.new_ones(2).diag()), (_square,), 1, _CHECK),
+    ("inv_ex", lambda a: torch.linalg.inv_ex(a)[0], (_square,), 0, "errors stay on the device"),
+    ("inv_ex that checks", lambda a: torch.linalg.inv_ex(a + a, check_errors=True)[0], (_square,), 1, _CHECK),
+    ("qr", lambda a: torch.linalg.qr(a)[1], (_square,), 0, "errors stay on the device"),
+    ("det", torch.linalg.det, (_square,), 0, "errors stay on the device"),
+    ("mode of a long row", lambda a: a.repeat(600).mode()[0], (_numbers,), 1, "thrust counts"),
+    ("mode of a short row", lambda a: a.mode()[0], (_numbers,), 0, _KERNEL),
+    ("to_sparse", lambda a: a.to_sparse().to_dense(), (_square,), 1, _SIZE),
+    ("to_sparse_csr", lambda a: _csr(a).to_dense(), (_square,), 1, _SIZE),
+    ("matrix_exp", torch.linalg.matrix_exp, (_square,), 1, "matrices are sorted by their norms"),
     ("linspace to a GPU scalar", lambda a: torch.linspace(0, a.sum(), 3, device=a.device), (_numbers,), 1, _VALUE),
     ("full of a GPU scalar", lambda a: torch.full((2,), a.sum(), device=a.device), (_numbers,), 1, _VALUE),
     ("a list as index", lambda a: a[[0, 1]], (_numbers,), 1, "a copy from pageable memory"),
