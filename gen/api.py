@@ -21,6 +21,7 @@ from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.settings import PromptArguments, Settings
 from gen.requests.stops import Stops
+from gen.requests.truncating import Truncate
 from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
@@ -181,6 +182,7 @@ def generate(
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
     shorten: bool = False,
+    truncate: Truncate = None,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
@@ -236,6 +238,9 @@ def generate(
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
         shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
             IncompleteError: their finish_reason is "length".
+        truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens, or with an
+            output type and no max_new_tokens less than a quarter of it: it keeps its last tokens, and its bos token where it begins with one. Chats and prompts with images are not cut: they
+            raise. None cuts nothing; an ArgumentError is raised where there is no room for a single new token.
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
             with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
             None is what fits into the memory that is free, of a CPU's half of what is available.
@@ -277,6 +282,7 @@ def generate(
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
         shorten=shorten,
+        truncate=truncate,
     )
     call = read_call(
         model,
@@ -316,6 +322,7 @@ def stream(
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
     shorten: bool = False,
+    truncate: Truncate = None,
     replay: bool = True,
     cuda_graph: bool = True,
 ) -> Stream:
@@ -344,6 +351,7 @@ def stream(
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
         shorten=shorten,
+        truncate=truncate,
     )
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)

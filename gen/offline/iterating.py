@@ -24,6 +24,7 @@ from gen.requests.prompts import Prompt
 from gen.requests.reading import check_model
 from gen.requests.settings import Settings
 from gen.requests.stops import Stops
+from gen.requests.truncating import Truncate
 from gen.requests.unknown_arguments import explains_unknown
 from gen.samplers import Sampler
 
@@ -49,6 +50,7 @@ def generate_iter(
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
     shorten: bool = False,
+    truncate: Truncate = None,
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
@@ -96,6 +98,7 @@ def generate_iter(
             logits_processors=logits_processors,
             top_logprobs=top_logprobs,
             shorten=shorten,
+            truncate=truncate,
         )
         call = read_call(
             model,

@@ -15,6 +15,7 @@ from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
 from gen.requests.thoughts import marks_of_chat, read_shown
+from gen.requests.truncating import check_truncate, cut_left
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
 from gen.samplers.penalties import Penalties
@@ -49,6 +50,7 @@ def read_requests(
     """
     check_flag("chat", settings.chat)
     check_flag("shorten", settings.shorten)
+    check_truncate(settings.truncate)
     limits = _read_limits(settings.max_new_tokens, len(prompts))
     # a model may name ids that are no tokens of its tokenizer
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
@@ -70,6 +72,17 @@ def read_requests(
             )
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
+        is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+        if settings.truncate is not None:
+            own = asked is None and has_type  # a type's own limit leaves a prompt three quarters of the context
+            token_ids = cut_left(
+                number,
+                token_ids,
+                model.context_length,
+                model.context_length // 4 if own else MOST if asked is None else asked,
+                bos_token_id=model.tokenizer.bos_token_id,
+                why="has images" if inputs else "is a chat" if is_chat else "",
+            )
         room = model.context_length - len(token_ids)
         most = asked if asked is not None else MOST_TYPED if has_type else MOST
         if asked is None and has_type and max_batch_tokens is not None:
@@ -77,7 +90,7 @@ def read_requests(
         if room < min(1, most):
             raise ArgumentError(
                 f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
-                "room for a new one. Shorten the prompt."
+                'room for a new one. Shorten the prompt, or give truncate="left".'
             )
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
         if count > _MOST_SAMPLES:
@@ -86,7 +99,7 @@ def read_requests(
                 "further calls, each with a seed of its own."
             )
         thoughts = None
-        if messages_of(prompt) or (settings.chat and isinstance(prompt, str)):
+        if is_chat:
             thoughts = marks_of_chat(model.tokenizer, settings.chat_template_kwargs, token_ids)
         marks = () if thoughts is None else thoughts.names  # which are looked for in the text
         seen = shown | {token_id for token_id, text in model.tokenizer.special_tokens.items() if text in marks}

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stops
+from gen.requests.truncating import Truncate
 from gen.requests.unknown_arguments import refuse_unknown_arguments
 from gen.samplers import Sampler
 
@@ -28,6 +29,7 @@ class Settings:
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
     shorten: bool = False
+    truncate: Truncate = None
 
 
 def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
@@ -51,6 +53,7 @@ class SharedArguments(TypedDict, total=False):
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None
     shorten: bool
+    truncate: Truncate
 
 
 class OneArguments(SharedArguments, total=False):

@@ -27,6 +27,7 @@ _INSTEAD = {
     ("max_length",): "max_new_tokens=..., which does not count the prompt",
     ("stop_strings", "stop_sequences", "stop_at"): "stop={}",
     ("include_stop_str_in_output",): "include_stop={}",
+    ("truncation", "truncate_prompt_tokens", "truncation_side"): 'truncate="left"',
     ("stopping_criteria",): "stop=..., or break out of the loop over gen.stream",
     ("messages", "prompts", "inputs", "input_ids", "text", "input"): "it as the prompt, the second argument",
     (

@@ -1,0 +1,80 @@
+"""Overlong prompts: cut on the left where that is asked for, so that prompt and new tokens fit into the context."""
+
+from typing import Any
+
+import pytest
+
+import gen
+from tests.helpers import BOS, ScriptedModel, byte_tokenizer, tiny_model
+
+PLAIN = {"chat_template_kwargs": {"chat_template": "{{ messages[0].content }}"}}
+
+
+@pytest.mark.parametrize("length", [1, 12, 19, 20, 21, 40, 300])
+def test_a_prompt_keeps_its_bos_token_and_its_last_tokens(length: int) -> None:
+    """The context has 32 tokens, 12 of them for the new ones."""
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*b"abcdefghijklmnop"]
+
+    model = ScriptedModel(script, context_length=32)
+    text = "".join(chr(ord("a") + place % 26) for place in range(length))
+    settings: dict[str, Any] = {"truncate": "left", "max_new_tokens": 12}
+    assert gen.generate(model, text, **settings) == "abcdefghijkl"
+    assert seen == [text[-20:]]
+    given = [BOS, *text.encode()]
+    assert gen.generate(model, [given, "x"], **settings)[0] == "abcdefghijkl"
+    assert seen[-2].removeprefix("<s>") == text[-19:]
+    assert "".join(gen.stream(model, text, **settings)) == "abcdefghijkl"
+
+
+def test_the_text_is_that_of_the_prompt_cut_by_hand() -> None:
+    model = gen.from_transformers(tiny_model(max_position_embeddings=64), byte_tokenizer())
+    generate: Any = gen.generate
+    settings = {"max_new_tokens": 24, "seed": 3}
+    long = "to be or not to be, " * 9
+    wanted = generate(model, [long[-40:], "x"], **settings)
+    assert generate(model, [long, "x"], truncate="left", **settings) == wanted
+
+
+def test_a_types_own_limit_leaves_a_quarter_of_the_context() -> None:
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*b"true"]
+
+    assert gen.generate(ScriptedModel(script, context_length=32), "y" * 40, bool, truncate="left") is True
+    assert seen == ["y" * 24]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "settings", "message"),
+    [
+        (
+            "x" * 40,
+            {"chat": True} | PLAIN,
+            "prompt 0 is a chat, which is not cut: its 40 tokens and 12 new",
+        ),
+        ([{"role": "user", "content": "x" * 40}], PLAIN, "prompt 0 is a chat, which is not cut"),
+        (
+            "xyz",
+            {"max_new_tokens": 32},
+            "max_new_tokens is 32, and the model's context of 32 leaves no room",
+        ),
+        ("x", {"truncate": "right"}, "truncate must be \"left\" or None, got 'right'"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(prompt: Any, settings: dict[str, Any], message: str) -> None:
+    generate: Any = gen.generate
+    model = ScriptedModel("abc", context_length=32)
+    with pytest.raises(gen.ArgumentError, match=message):
+        generate(model, prompt, **{"truncate": "left", "max_new_tokens": 12} | settings)
+    assert model.steps == 0
+
+
+def test_without_it_an_overlong_prompt_says_what_to_give() -> None:
+    with pytest.raises(gen.ArgumentError, match='or give truncate="left"'):
+        gen.generate(ScriptedModel("abc", context_length=32), "x" * 40)
