@@ -239,8 +239,9 @@ def generate(
         shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
             IncompleteError: their finish_reason is "length".
         truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens, or with an
-            output type and no max_new_tokens less than a quarter of it: it keeps its last tokens, and its bos token where it begins with one. Chats and prompts with images are not cut: they
-            raise. None cuts nothing; an ArgumentError is raised where there is no room for a single new token.
+            output type and no max_new_tokens less than a quarter of it: it keeps its last tokens, and its bos token
+            where it begins with one. Chats and prompts with images are not cut: they raise. None cuts nothing; an
+            ArgumentError is raised where there is no room for a single new token.
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
             with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
             None is what fits into the memory that is free, of a CPU's half of what is available.

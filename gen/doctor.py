@@ -1,5 +1,6 @@
 """Examines a loaded model: what is on which device, and where the host waits for each token."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from gen.api import generate
 from gen.devices import Placement
@@ -187,7 +189,7 @@ def examine(model: Model | Encoder) -> Diagnosis:
             for sampler in samplers.values():
                 _run(model, sampler, LONG)
             return diagnosis
-        for name, sampler in samplers.items():
+        for name, sampler in tqdm(samplers.items(), desc="running each sampler", file=sys.stderr, disable=None):
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
     except RuntimeError as error:  # CUDA's own kind of error, and that of virtual GPUs
         diagnosis.problems.append(f"it does not run: {error}")

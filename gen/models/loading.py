@@ -1,10 +1,8 @@
 """Loading models in Hugging Face format: which class, which device, and what is missing."""
 
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from pathlib import Path
-from threading import RLock
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +13,7 @@ from gen.isolation import isolated
 from gen.models.checkpoint_files import check_folder, is_exl3
 from gen.models.exllama.importing import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
+from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import DEMO, find_path, find_source
 from gen.models.transformers.half_weights import suit_cpu_, unpack_
 from gen.models.transformers.model import TransformersModel
@@ -28,24 +27,6 @@ if TYPE_CHECKING:
     from transformers.utils.quantization_config import QuantizationConfigMixin
 
 CPU = torch.device("cpu")
-_LOADING = RLock()
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let one thread load at a time.
-
-    transformers replaces functions of its own while it loads; two threads at once would leave them replaced, and every
-    later model of the process without its tied weights.
-    """
-
-    @wraps(load)
-    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with _LOADING:
-            return load(*args, **kwargs)
-
-    return alone
 
 
 @with_advice(loading_advice)
@@ -262,13 +243,3 @@ def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":
     except Exception as error:  # as in load
         raise ModelError(f"cannot load the tokenizer of {show_path(path_or_hub_id)}: {error}") from error
     return tokenizer
-
-
-def read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | str:
-    """A floating dtype, or "auto" for the checkpoint's."""
-    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if dtype is None:
-        return "auto"
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ArgumentError(f"dtype must be a floating type such as 'float32' or 'bfloat16', got {show(dtype)}")
-    return found

@@ -13,7 +13,7 @@ from gen.models.checkpoint_files import check_folder
 from gen.models.encoders.encoder import Encoder
 from gen.models.encoders.sentence_folders import read_recipe
 from gen.models.hf_objects import check_model, check_tokenizer
-from gen.models.loading import one_at_a_time, read_dtype
+from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import find_source
 from gen.models.unknown_arguments import loading_advice
 

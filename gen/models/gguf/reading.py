@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gen.errors import ArgumentError, ModelError, show_path
 from gen.models.gguf.config import end_of_text_ids, read_config
 from gen.models.gguf.header import Header, dequantize, read_header
-from gen.models.loading import one_at_a_time, read_dtype
+from gen.models.load_calls import one_at_a_time, read_dtype
 from gen.models.sources import find_path
 
 if TYPE_CHECKING:
