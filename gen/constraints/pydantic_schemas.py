@@ -1,5 +1,6 @@
 """Pydantic's JSON Schema of a type, with marks where it says less than pydantic checks."""
 
+import logging
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,7 @@ from pydantic_core import SchemaValidator, to_json
 from gen.constraints.pydantic_spelling import dates, moments, naive
 from gen.errors import show
 
+logger = logging.getLogger("gen")
 ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
 UNREAD = "x-pydantic-unread"  # marks options of which pydantic reads one from no JSON; the value names that one
 ELSEWHERE = "x-pydantic-elsewhere"  # marks a field that pydantic does not read by its name; the value says where
@@ -125,6 +127,13 @@ class PydanticSchemas(GenerateJsonSchema):
         pattern = schema.get("pattern", "")
         if isinstance(pattern, str) and _SETS.search(re.sub(r"\\.", "", pattern)):
             made[ALONE] = f"the pattern {show(pattern)}, whose brackets its engine reads as sets within sets,"
+        if (
+            pattern
+            and isinstance(pattern, str)
+            and not pattern.startswith(("^", r"\A"))
+            and not pattern.endswith(("$", r"\z"))
+        ):
+            logger.warning("pattern=%s matches anywhere in a text; write ^...$ for whole texts", show(pattern))
         extra = [_ASCII] if schema.get("ascii_only") else []
         if schema.get("strip_whitespace") or getattr(self._config, "str_strip_whitespace", False):
             extra.append(_STRIPPED)

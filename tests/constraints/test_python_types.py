@@ -510,3 +510,24 @@ def test_alone_too_without_quotes(asked: Any, good: list[str], wrong: list[str])
     for text in [*good, *wrong]:
         assert constraint.accepts(text) is plain.accepts(text) is (text in good)
         assert both is None or both.accepts(text) is (text in good and text.startswith("a"))
+
+
+def test_a_pattern_that_matches_anywhere_is_told_in_a_logged_line(caplog: pytest.LogCaptureFixture) -> None:
+    for pattern, told in (("a+", True), ("^a+$", False), ("^a", False), ("a$", False)):
+        caplog.clear()
+        schema_of(Annotated[str, Field(pattern=pattern)])
+        assert [record.getMessage() for record in caplog.records] == (
+            [f"pattern={pattern!r} matches anywhere in a text; write ^...$ for whole texts"] if told else []
+        )
+
+
+def test_addresses_of_mail_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package that reads them is not installed here; it takes all of 6,000 texts of this type."""
+    monkeypatch.setattr(pydantic.networks, "import_email_validator", lambda: None)
+    plan = read_plan(pydantic.EmailStr)
+    assert plan.table is not None
+    table = plan.table()
+    for text in ("ada@example.org", "ada.b+c-d_e@mail.a-b.example.com", "1@2.aa"):
+        assert table.accepts(text.encode())
+    for text in ("ada@b.test", "ada@localhost", "a..b@c.org", ".a@b.org", "a@b-.org", "a@b.c0", "A@b.org", "a" * 65):
+        assert not table.accepts(text.encode())
