@@ -26,6 +26,15 @@ _CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of
     tuple(Path("/sys/fs/cgroup/memory", f"memory.{name}") for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
 )
 _CACHED = ("inactive_file", "active_file")  # is in use, but given up when memory is wanted: files that were read
+_OUT_OF_MEMORY = (  # as the CPU, CUDA, cuBLAS and cuDNN say it
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+)
 
 
 class TooLong(NoRoom):
@@ -166,6 +175,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
     if isinstance(error, torch.OutOfMemoryError | NoRoom):
         return True
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in str(error) or "not enough memory" in str(error)
-    )
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

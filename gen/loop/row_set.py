@@ -40,6 +40,7 @@ class RowSet:
         changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
         seen: how often each shape and kind has run unrecorded, in calls before too.
+        refused: kinds of steps that cannot be recorded.
         checked: by kind of step one that has been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
         short: whether a text may be short of room in the next step, which then tells what its limit has changed.
@@ -68,6 +69,7 @@ class RowSet:
         self.changes = 0
         self.recordings: dict[Hashable, Replay[None] | Graph] = {}
         self.seen: dict[Hashable, int] = {}
+        self.refused: set[Hashable] = set()
         self.checked: dict[Hashable, Replay[None]] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
@@ -109,6 +111,7 @@ class RowSet:
         """Drop recordings, and what is known of steps."""
         self.recordings.clear()
         self.seen.clear()
+        self.refused.clear()
         self.checked.clear()
 
     def fill(

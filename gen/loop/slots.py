@@ -151,7 +151,9 @@ class Slots:
         while length < longest:
             length *= 2
         if self.tokens is not None:
-            length = min(length, self.tokens // self._rows.count)
+            most = self.tokens // self._rows.count
+            whole = most - most % 32  # which are fast to look at
+            length = min(length, whole if whole >= longest else most)
         if length < longest:
             raise TooLong(self._rows.count, longest)
         self._rows.grow(length)

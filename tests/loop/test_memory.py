@@ -348,3 +348,24 @@ def test_spread_over_devices_the_fullest_one_decides(monkeypatch: pytest.MonkeyP
     assert memory.tokens_that_fit(placement, {one: 10.0, two: 2.0}) == 100
     assert memory.tokens_that_fit(placement, {one: 2.0, two: 3.0}, held=50) == 150
     assert memory.tokens_that_fit(placement, {}) is None
+
+
+@pytest.mark.parametrize(("most", "lengths"), [(400, [160, 320]), (220, [160, 192]), (185, [160, 185])])
+def test_row_lengths_are_whole_32s_where_texts_have_room_for_that(most: int, lengths: list[int]) -> None:
+    model = Measured()
+    gen.generate(model, ["x" * 60] * 5, max_new_tokens=124, max_batch_tokens=5 * most)
+    assert model.room == [5 * length for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_out"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("CUDA error: out of memory", True),  # of torch.AcceleratorError
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_libraries_say_in_their_own_words_that_memory_is_out(said: str, is_out: bool) -> None:
+    kind = getattr(torch, "AcceleratorError", RuntimeError) if said.startswith("CUDA error: o") else RuntimeError
+    assert memory.is_out_of_memory(kind(said)) is is_out

@@ -101,7 +101,7 @@ class Steps:
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
-        elif keeps and self._is_worth_it(key) and self._has_room(count, view):
+        elif keeps and rows.step_kind() not in rows.refused and self._is_worth_it(key) and self._has_room(count, view):
             with heard(Once()):
                 self._run_and_keep(count, view, key)
         else:
@@ -153,7 +153,10 @@ class Steps:
                 self._capture_largest(restore, before)
             graph = capture(step, seen.constants, rows.recordings.values())
         except (CannotReplay, torch.OutOfMemoryError) as reason:
-            self._keeps = False
+            if isinstance(reason, CannotReplay):
+                rows.refused.add(rows.step_kind())
+            else:  # there may be memory in the next call
+                self._keeps = False
             done = "captured" if self._captures else "replayed"
             logger.info("steps of %s are not %s: %s", type(self._model).__name__, done, reason)
             restore()

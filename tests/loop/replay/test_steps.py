@@ -96,6 +96,28 @@ class Counting:
         return (logits + self.table[0]) * (1.0 + self.runs)
 
 
+def test_a_refused_kind_of_step_is_not_recorded_anew_before_what_it_rests_on_changes(
+    model: TransformersModel, twice: list[bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gen")
+    layer: Any = model.hf_model.model.layers[0].mlp
+    layer.act_fn = Reading()
+    for _ in range(3):
+        assert shapes_after(model, 25) == set()
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "are not replayed: it reads on the host" in line
+    layer.act_fn = torch.nn.SiLU()
+    assert shapes_after(model, 25) == {(1, 32)}
+    assert twice == [True]
+
+
+class Reading(torch.nn.Module):
+    """An activation that reads on the host."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if float(x.sum()) > 1e30 else torch.nn.functional.silu(x)
+
+
 @pytest.mark.parametrize("how", ["number", "row", "call"])
 def test_what_the_host_counts_in_some_shapes_alone_is_refused_there(
     model: TransformersModel, how: str, caplog: pytest.LogCaptureFixture
