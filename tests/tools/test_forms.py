@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from transformers.utils.chat_parsing import parse_response
 
 import gen
+from benchmarks.constraints.tools import SMALL, tools
 from gen.samplers import multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
@@ -246,9 +247,15 @@ def test_a_tool_that_is_not_regular_goes_to_the_host_engine() -> None:
         model = model_of(name)
         kind = gen.compile(model, gen.tool_calls([tool, NOW], choice="tree"))
         assert kind.engine == "host"
-        made = gen.generate(model, "x", kind, chat=True, seed=1, details=True, max_new_tokens=400)
+        made = answer(model, kind, 400, seed=1)
         assert [one.name for one in made.value.calls] == ["tree"]
-        assert read_plainly(name, all_of(model, made))[1] == as_json([*made.value.calls])
+        written = all_of(model, made)
+        assert read_plainly(name, written)[1] == as_json([*made.value.calls])
+        free = gen.compile(model, gen.tool_calls([tool, NOW]))
+        assert free.engine == "host"
+        walker = free.walker()
+        assert all(walker.push(token_id) for token_id in made.token_ids) and free.accepts(written)
+        assert all(free.walker().push(ord(letter)) for letter in "Hi" if name != "gpt-oss")
 
 
 @pytest.mark.parametrize(
@@ -286,3 +293,9 @@ def test_a_form_whose_special_tokens_the_vocabulary_lacks_is_refused(form: str) 
 def test_tool_calls_are_no_part_of_a_text() -> None:
     with pytest.raises(gen.ConstraintError, match=r"gen.tool_calls is a whole text, and no part of one"):
         gen.compile(model_of("hermes"), gen.sequence("x", gen.tool_calls([NOW])))
+
+
+def test_thirty_tools_are_one_automaton() -> None:
+    """Of tools with a string, a whole number, options and an object each; benchmarks/constraints/tools.py has times."""
+    kind = gen.compile(model_of("hermes"), gen.tool_calls(tools(SMALL, 30)))
+    assert kind.engine == "device" and kind.states is not None and kind.states < 10_000

@@ -21,6 +21,9 @@ from gen.constraints.grammars import ONE_TERMINAL
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
+_DEEPEST = 8  # parts that are taken apart within one another
+_EVERY = frozenset(range(256))
+
 
 def host_grammar(tree: Tree, readers: Mapping[object, Recogniser], vocabulary: Vocabulary) -> str:
     """The grammar of a tree.
@@ -50,14 +53,37 @@ class _Writer:
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []
         self._known: dict[object, str] = {}
+        self._written: dict[object, dict[str, Any]] = {}
 
     def rule(self, tree: Tree) -> str:
         """A tree as an expression of rules."""
-        items = self._merged(self._items(tree))
-        for item, after in pairwise(items):
-            if isinstance(item, _Lexeme):
-                self._check_end(item, after)
+        return self._in_order(self._items(tree), 0)
+
+    def _in_order(self, items: list[_Lexeme | Tree], depth: int) -> str:
+        """Items one after another; where the end of a lexeme cannot be told, the next item is taken apart."""
+        items = self._merged(items)
+        for place, (item, after) in enumerate(pairwise(items)):
+            if isinstance(item, _Lexeme) and self._goes_on(item) & self._begins(after):
+                ways = self._ways(after)
+                if depth > _DEEPEST or not ways:
+                    raise ConstraintError(
+                        "the host engine cannot tell where one part ends and the next one begins; put a string between "
+                        "them that the first one does not have, as gen.sequence(gen.text(without=['\\n']), '\\n', ...)"
+                    )
+                before, behind = items[: place + 1], items[place + 2 :]
+                return f"({' | '.join(self._in_order([*before, *way, *behind], depth + 1) for way in ways)})"
         return " ".join(self._named(item) for item in items) or '""'
+
+    def _ways(self, item: _Lexeme | Tree) -> list[list[_Lexeme | Tree]]:
+        """The ways to write an item: its branches, or none and at least one; none where it has no parts."""
+        if isinstance(item, OneOf):
+            return [self._items(branch) for branch in item.branches]
+        if not isinstance(item, Again):
+            return []
+        most = None if item.most is None else item.most - 1
+        further = Again(Row((item.separator, item.part)), Word(""), max(item.least - 1, 0), most)
+        once = [*self._items(item.part), *([] if most == 0 else [further])]
+        return [once] if item.least else [[], once]
 
     def _items(self, tree: Tree) -> list[_Lexeme | Tree]:
         """A tree as lexemes and what is none, one after another."""
@@ -93,8 +119,7 @@ class _Writer:
             part, separator = self._lexeme(tree.part), self._lexeme(tree.separator)
             return None if part is None or separator is None else _again(tree, part, f"{separator} {part}")
         assert isinstance(tree, Plan)  # of a bare tree; tells mypy
-        given = tree.grammar()
-        grammar = json.loads(given)["grammars"][0] if given.startswith('{"grammars"') else {}
+        grammar = self._grammar(tree)
         return f"({grammar['lark_grammar'].removeprefix(ONE_TERMINAL)})" if grammar.get("name") == "regex" else None
 
     def _named(self, item: _Lexeme | Tree) -> str:
@@ -112,55 +137,59 @@ class _Writer:
         assert isinstance(item, Plan)  # the parts of a row are items; tells mypy
         if item.key not in self._known:
             name = self._known[item.key] = f"part{len(self.grammars)}"
-            given = item.grammar()
-            lark = {"lark_grammar": given}
-            self.grammars.append((json.loads(given)["grammars"][0] if given.startswith("{") else lark) | {"name": name})
+            self.grammars.append(self._grammar(item) | {"name": name})
         return f"@{self._known[item.key]}"
+
+    def _grammar(self, plan: Plan) -> dict[str, Any]:
+        """The grammar of a plan, written once."""
+        if plan.key not in self._written:
+            given = plan.grammar()
+            lark = {"lark_grammar": given}
+            self._written[plan.key] = json.loads(given)["grammars"][0] if given.startswith('{"grammars"') else lark
+        return self._written[plan.key]
 
     def _add(self, kind: str, written: str) -> str:
         self.rules.append(f"{kind}{len(self.rules)}: {written}")
         return f"{kind}{len(self.rules) - 1}"
 
-    def _check_end(self, lexeme: _Lexeme, after: _Lexeme | Tree) -> None:
-        """Raise a ConstraintError where a lexeme may go on with what comes after it."""
+    def _goes_on(self, lexeme: _Lexeme) -> frozenset[int]:
+        """The bytes that a lexeme may go on with where it may end."""
         leaves = {key: one.table for key, one in self._readers.items() if isinstance(one, TableRecogniser)}
         try:
             table = joined_table(Row(lexeme.trees), leaves, {})
         except (KeyError, TooLarge):  # of a part that is too large itself
-            goes_on = frozenset(range(256))
-        else:
-            further = np.flatnonzero(table.next[table.final].any(axis=0))
-            goes_on = frozenset(np.flatnonzero(np.isin(table.classes, further)).tolist())
-        if goes_on & self._begins(after):
-            raise ConstraintError(
-                "the host engine cannot tell where one part ends and the next one begins; put a string between them "
-                "that the first one does not have, as gen.sequence(gen.text(without=['\\n']), '\\n', ...)"
-            )
+            return _EVERY
+        further = np.flatnonzero(table.next[table.final].any(axis=0))
+        return frozenset(np.flatnonzero(np.isin(table.classes, further)).tolist())
 
     def _begins(self, item: _Lexeme | Tree) -> frozenset[int]:
         """The bytes that an item may begin with; all bytes where it may be empty."""
-        if isinstance(item, _Lexeme):
-            raise AssertionError("lexemes side by side are one")
+        assert not isinstance(item, _Lexeme)  # lexemes side by side are one
         if isinstance(item, Word):
             return frozenset()  # a special token, which is no byte
         if isinstance(item, OneOf):
             return frozenset().union(*(self._first(branch) for branch in item.branches))
         if isinstance(item, Again):
-            return self._first(item.part) if item.least else frozenset(range(256))
+            return self._first(item.part) if item.least else _EVERY
         return self._first(item)
 
     def _first(self, tree: Tree) -> frozenset[int]:
         if isinstance(tree, Row):
-            return self._first(tree.parts[0])
+            parts = [part for part in tree.parts if part != Word("")]
+            return self._first(parts[0]) if parts else _EVERY
         if isinstance(tree, OneOf | Again):
             return self._begins(tree)
+        if isinstance(tree, Word):
+            pieces = word_pieces(tree.text, self._specials)
+            return (
+                frozenset() if pieces and pieces[0] in self._specials else frozenset(tree.text.encode()[:1]) or _EVERY
+            )
         reader = self._readers[tree.key]
         if isinstance(reader, HostRecogniser):
             return reader.first_bytes()
         assert isinstance(reader, TableRecogniser)  # there are two kinds
         table = reader.table
-        every = range(256)
-        return frozenset(every if table.final[1] else (one for one in every if table.next[1, table.classes[one]]))
+        return _EVERY if table.final[1] else frozenset(one for one in _EVERY if table.next[1, table.classes[one]])
 
 
 def _again(tree: Again, part: str, further: str) -> str:
