@@ -201,8 +201,9 @@ def generate(
             tensor of one will do.
         output_type: what the text is held to, so that it stands for a value: a Python type that pydantic knows (a
             model, dataclass, TypedDict, int, Literal, Enum, list[...], ...), `gen.regex`, `gen.choice`,
-            `gen.json_schema`, `gen.grammar`, or what `gen.compile` made of one. A type whose JSON is always a string is
-            written without quotes. None is no type; `type(None)` is null. For a list of prompts it may be a list with
+            `gen.json_schema`, `gen.grammar`, parts (`gen.sequence`, `gen.either`, `gen.repeat`, `gen.text`), calls of
+            tools (`gen.tool_calls`), or what `gen.compile` made of one. A type whose JSON is always a string is written
+            without quotes. None is no type; `type(None)` is null. For a list of prompts it may be a list with
             one for each, None among them.
         images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
             a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
@@ -223,8 +224,8 @@ def generate(
         eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
         chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are). Where
             the last message is the assistant's, the text goes on with it.
-        chat_template_kwargs: what the chat template takes beside the messages, such as {"tools": [...]} or
-            {"enable_thinking": False}; see `apply_chat_template` of transformers.
+        chat_template_kwargs: what the chat template takes beside the messages, such as {"enable_thinking": False}; see
+            `apply_chat_template` of transformers. {"tools": [...]} takes what `gen.tool_calls` takes.
         skip_special_tokens: whether special tokens are left out of the text; or a list of those that are, and all
             others stay. The eos that ended a text is no part of it. The special tokens that an output type writes stay.
         details: return a `Completion` in the place of each text.

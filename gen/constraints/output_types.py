@@ -243,7 +243,10 @@ def text(without: str | Iterable[str] = (), max_chars: int | None = None) -> Tex
         ConstraintError: one of the strings is empty, or no str.
         ArgumentError: max_chars is no whole number.
     """
-    given = (without,) if isinstance(without, str) else tuple(without)
+    given = (without,) if isinstance(without, str) else without
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise ConstraintError(f"gen.text: without= takes a list of strings, got {show(without)}")
+    given = tuple(given)
     for one in given:
         if not isinstance(one, str) or not one:
             raise ConstraintError(f"gen.text: without= takes strings of at least one character, got {show(one)}")

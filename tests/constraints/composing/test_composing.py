@@ -126,6 +126,7 @@ def test_what_is_not_regular_goes_to_the_host_engine_with_all_around_it(model: A
         (lambda: gen.repeat("a", most=0), "most must be a whole number at least 1, got 0"),
         (lambda: gen.text(without=[""]), "strings of at least one character"),
         (lambda: gen.text(without=[b"a"]), "strings of at least one character"),  # type: ignore[list-item]
+        (lambda: gen.text(without=3), "without= takes a list of strings"),  # type: ignore[arg-type]
         (lambda: gen.text(max_chars=-1), "max_chars must be a whole number at least 0"),
         (lambda: gen.sequence("\ud800"), "a lone surrogate"),
     ],
@@ -179,6 +180,15 @@ class TestSpecialTokens:
         walker = constraint.walker()
         assert all(walker.push(token_id) for token_id in token_ids)
         assert not walker.push(token)
+
+    def test_a_stop_string_finds_it_once(self, model: Any) -> None:
+        first, second, _ = SPECIALS
+        kind = gen.sequence("a", first, second, "b")
+        given: dict[str, Any] = {"details": True, "max_new_tokens": 9}
+        assert gen.generate(model, "x", kind, stop=f"{first}{first}", **given).text == f"a{first}{second}b"
+        with pytest.raises(gen.IncompleteError, match=r"ended \(stop\)") as cut:
+            gen.generate(model, "x", kind, stop=f"{first}{second}", **given)
+        assert cut.value.completion.text == "a"
 
     def test_one_that_ends_the_texts_of_a_call_cannot_be_part_of_them(self, model: Any) -> None:
         [name, other, *_] = SPECIALS
