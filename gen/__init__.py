@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gen import samplers, testing
     from gen.api import generate, stream
     from gen.asynchronous import agenerate, astream
+    from gen.completions import Completion, TopLogprobs
     from gen.constraints.compiling import compile
     from gen.constraints.constraint import Constraint
     from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         ModelError,
         SamplingError,
     )
-    from gen.loop.results.texts import Completion, TopLogprobs
     from gen.models.encoders.loading import from_transformers_encoder, load_encoder
     from gen.models.exllama.exllamav2 import from_exllamav2
     from gen.models.exllama.exllamav3 import from_exllamav3
@@ -129,7 +129,7 @@ _HOMES = {
         "ModelError",
         "SamplingError",
     ],
-    "loop.results.texts": ["Completion", "TopLogprobs"],
+    "completions": ["Completion", "TopLogprobs"],
     "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],

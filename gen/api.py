@@ -8,10 +8,10 @@ from tqdm import tqdm
 
 from gen.arguments import check_flag, read_whole
 from gen.calls import Result, read_call, read_one
+from gen.completions import Completion
 from gen.errors import Interrupted
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
 from gen.loop.run_all import run_all
 from gen.loop.runner import Runner

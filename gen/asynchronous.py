@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST
 from gen.calls import Result, read_call, read_submitted
+from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
 from gen.errors import ArgumentError, own
 from gen.loop.engine_thread import EngineThread
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
 from gen.models.base import Model
 from gen.models.idle_rows import Idle

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
+from gen.completions import Completion
 from gen.constraints.compiling import carry_out, compiled_before, read_type
 from gen.errors import ArgumentError, BatchError, show
 from gen.loop.jobs import Job
-from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
 from gen.models.base import Model, RecommendsSampler
 from gen.requests.constraining import constrained, read_constraints

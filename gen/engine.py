@@ -6,11 +6,11 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import check_flag, read_whole
 from gen.calls import read_submitted
+from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
 from gen.requests.prompts import Prompt

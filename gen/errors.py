@@ -11,7 +11,7 @@ from reprlib import Repr
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from gen.loop.results.texts import Completion
+    from gen.completions import Completion
 
 E = TypeVar("E", bound=BaseException)
 

@@ -4,10 +4,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 
+from gen.completions import Completion
 from gen.errors import GenError
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job
-from gen.loop.results.texts import Completion
 from gen.loop.results.values import valued
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.completions import Completion
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests

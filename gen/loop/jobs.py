@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from gen.completions import Completion
 from gen.loop.results.taker import Taker
-from gen.loop.results.texts import Completion, Text
+from gen.loop.results.texts import Text
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model
 from gen.requests.processors import LogitsProcessor

@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from gen.completions import TopLogprobs
 from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
 from gen.loop.prefixes import LEAST, WORTH, common
-from gen.loop.results.texts import TopLogprobs
 from gen.models.base import Lent, Model, ReadsPlaces, Rows
 from gen.requests.prompts import vocabulary
 from gen.samplers.backends.choosing import likeliest

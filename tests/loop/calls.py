@@ -3,9 +3,9 @@
 from typing import Any
 
 from gen.calls import read_call
+from gen.completions import Completion
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
 from gen.requests.settings import Settings
 from gen.samplers import greedy

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from gen.completions import Completion
 from gen.loop.results.ring import StepResults
-from gen.loop.results.texts import Completion, Text
+from gen.loop.results.texts import Text
 
 
 class Taker(Protocol):

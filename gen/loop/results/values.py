@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from gen.completions import Completion
 from gen.errors import IncompleteError, show
-from gen.loop.results.texts import Completion
 from gen.requests.request import Request
 
 _MORE = "Give more max_new_tokens, or a type whose strings and lists have bounds"

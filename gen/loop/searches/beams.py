@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gen.completions import Completion
 from gen.devices import to_device
 from gen.errors import GenError
 from gen.loop.results.ring import StepResults
-from gen.loop.results.texts import Completion, Text, nothing_left
+from gen.loop.results.texts import Text, nothing_left
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
 from gen.stages.room import Room

@@ -5,11 +5,12 @@ from collections.abc import Hashable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from gen.completions import Completion
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
 from gen.loop.replay.asides import aside
 from gen.loop.results.ring import StepResults
-from gen.loop.results.texts import Completion, Text
+from gen.loop.results.texts import Text
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
 from gen.samplers.base import Sampler, check_sampled

@@ -10,7 +10,7 @@ from gen.offline.manifest import Manifest
 from gen.offline.parts import Result, carried, request_id
 
 if TYPE_CHECKING:
-    from gen.loop.results.texts import Completion
+    from gen.completions import Completion
     from gen.models.base import Model
 
 

@@ -13,7 +13,7 @@ from torch.export import Dim
 from transformers import BertConfig, BertForMaskedLM
 
 import gen
-from gen.loop.results.texts import Completion
+from gen.completions import Completion
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import EOS, byte_tokenizer, tiny_model
 from tests.models.exported.programs import LONGEST, PROMPTS, Everything, Logits, dynamic, exported, ids, program_of

@@ -1,0 +1,58 @@
+"""What a call tells of a text: how it came about, and how likely its tokens were."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "eos", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopLogprobs:
+    """How likely a token and its rivals are to the model itself: by the softmax of its logits over all tokens that the
+    tokenizer has, before penalties, processors, temperature and cuts.
+
+    Attributes:
+        logprob: the natural log-probability of the token that was chosen; -inf where the model rules it out.
+        token_ids: the likeliest tokens, best first; any of those that are equally likely.
+        logprobs: their log-probabilities.
+    """
+
+    logprob: float
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """A text and how it came about.
+
+    Attributes:
+        text: what was generated, without the eos that ended it, nor the stop unless include_stop.
+        value: what the text stands for; the text itself where no output type was asked for.
+        token_ids: the new tokens, without the eos that ended them; those of a stop are among them.
+        logprobs: for each token its natural log-probability under the distribution that it was chosen from.
+        score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
+        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
+            or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
+            output type, though it ended before: any other one is the text that larger limits give.
+        seed: gives this text again, alone or in any batch.
+        engine: what held the text to its output type, "device" or "host"; None where there was none.
+        top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
+        reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
+            of the text. None where it did not think, for prompts that are no chat, and for output types but for
+            `gen.tool_calls`, whose texts are all that was written.
+        cached_tokens: how many tokens of the prompt were not read for it, since another text's prompt began alike. It
+            depends on the batch, so that two completions may be equal without it.
+    """
+
+    text: str
+    value: Any
+    token_ids: list[int]
+    logprobs: list[float]
+    score: float
+    finish_reason: FinishReason
+    seed: int
+    engine: Literal["device", "host"] | None = None
+    top_logprobs: list[TopLogprobs] | None = None
+    reasoning: str | None = None
+    cached_tokens: int = field(default=0, compare=False)

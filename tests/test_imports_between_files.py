@@ -1,0 +1,52 @@
+"""How files import each other: data goes one way, so that no circle of imports goes from folder to folder.
+
+Every import counts: those within functions, and those for type checkers alone. `gen/__init__.py` is left out: it only
+names what is public.
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "gen").rglob("*.py")
+    if path != ROOT / "gen" / "__init__.py"
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The files of gen that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in FILES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & FILES.keys()
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Sets of files of which each leads to each other one, by what can be reached from each."""
+    reached = {name: set(found) for name, found in edges.items()}
+    for through in edges:
+        for found in reached.values():
+            if through in found:
+                found |= reached[through]
+    found_circles: list[set[str]] = []
+    for name in edges:
+        if name in reached[name] and not any(name in circle for circle in found_circles):
+            found_circles.append({other for other in reached[name] if name in reached[other]})
+    return found_circles
+
+
+def test_no_circle_goes_from_folder_to_folder() -> None:
+    edges = {name: imported(path) - {name} for name, path in FILES.items()}
+    across = [circle for circle in circles(edges) if len({FILES[name].parent for name in circle}) > 1]
+    assert across == []
+
+
+def test_errors_import_nothing_that_comes_later() -> None:
+    assert imported(FILES["gen.errors"]) <= {"gen.completions"}
