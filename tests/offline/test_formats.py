@@ -88,7 +88,7 @@ def line(key: str, **body: Any) -> dict[str, Any]:
 
 
 def test_lines_of_the_batch_format_get_answers_as_openai_writes_them(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    schema = {"enum": ["red", "green"]}
     asked = {"type": "json_schema", "json_schema": {"name": "age", "schema": schema, "strict": True}}
     lines = [
         line("plain", max_completion_tokens=9, user="somebody", stream=False, tools=None),
@@ -127,6 +127,7 @@ def test_lines_of_the_batch_format_get_answers_as_openai_writes_them(tmp_path: P
     texts = [one.text for one in told(max_new_tokens=5, sampler=warm, stop=["."])]
     assert [choice["message"]["content"] for choice in bodies["own"]["choices"]] == texts
     typed = told(output_type=gen.json_schema(schema), seed=row_seed(1, Row(id="typed")))
+    assert typed.value in schema["enum"]
     assert bodies["typed"]["choices"][0]["message"]["content"] == typed.text
     content = bodies["told"]["choices"][0]["logprobs"]["content"]
     top = told(max_new_tokens=3, top_logprobs=2).top_logprobs
