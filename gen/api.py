@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from tqdm import tqdm
 
 from gen.arguments import check_flag, read_whole
-from gen.calls import Result, read_call, read_one
+from gen.calls import Result, find_step_rows, read_call, read_one
 from gen.completions import Completion
 from gen.errors import Interrupted
 from gen.loop.jobs import Job, new_job
@@ -35,6 +35,7 @@ class Arguments(PromptArguments, total=False):
     progress: bool
     replay: bool
     cuda_graph: bool
+    exact: bool
 
 
 Value = TypeVar("Value")
@@ -187,6 +188,7 @@ def generate(
     progress: bool = False,
     replay: bool = True,
     cuda_graph: bool = True,
+    exact: bool = False,
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
@@ -250,6 +252,9 @@ def generate(
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
             that is spread over several devices runs as it is.
+        exact: give each text and its log-probabilities the same bits alone and in any batch, on one machine with one
+            number of threads, in bfloat16 and float16 too. Steps then have at least four rows, or what the machine
+            needs. For transformers models on a CPU that run gen's own attention; a ModelError says what others lack.
     Returns:
         A str for a prompt, or a value of its output type; a list of them for a list. Where a prompt has several texts
         (a multinomial sampler with samples, num_return_sequences above 1) a list of them stands in the place of one.
@@ -296,7 +301,12 @@ def generate(
         max_batch_tokens=max_batch_tokens,
     )
     jobs = [new_job(model, request) for request in call.requests]
-    options = Options(max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
+    options = Options(
+        max_batch_tokens=max_batch_tokens,
+        replay=replay,
+        cuda_graph=cuda_graph,
+        step_rows=find_step_rows(model, exact, call.requests),
+    )
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run_all(model, jobs, options, lambda _: bar.update())
@@ -327,6 +337,7 @@ def stream(
     truncate: Truncate = None,
     replay: bool = True,
     cuda_graph: bool = True,
+    exact: bool = False,
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
@@ -357,7 +368,8 @@ def stream(
     )
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)
-    return CallerStream(_pieces(model, job, Options(replay=replay, cuda_graph=cuda_graph)), job)
+    options = Options(replay=replay, cuda_graph=cuda_graph, step_rows=find_step_rows(model, exact, [request]))
+    return CallerStream(_pieces(model, job, options), job)
 
 
 def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:

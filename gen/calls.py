@@ -7,10 +7,10 @@ from typing import Any
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.completions import Completion
 from gen.constraints.compiling import carry_out, compiled_before, read_type
-from gen.errors import ArgumentError, BatchError, show
+from gen.errors import ArgumentError, BatchError, ModelError, show
 from gen.loop.jobs import Job
 from gen.loop.results.values import valued
-from gen.models.base import Model, RecommendsSampler
+from gen.models.base import Model, RecommendsSampler, SameBits
 from gen.requests.constraining import constrained, read_constraints
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
@@ -162,6 +162,27 @@ def read_one(
         max_batch_tokens=max_batch_tokens,
     )
     return constrained(model, request, constraint, max_batch_tokens)
+
+
+def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:
+    """How many rows steps must have; 1 where texts need not have the same bits in any batch.
+
+    Raises:
+        ArgumentError: a prompt has images, which are not read in pieces that are always the same.
+        ModelError: as of `gen.models.base.SameBits.find_step_rows`.
+    """
+    check_flag("exact", exact)
+    if not exact:
+        return 1
+    if not isinstance(model, SameBits):
+        raise ModelError(
+            f"exact=True is not to be had of {type(model).__name__}: it is for models of transformers, in which gen's "
+            "own attention can run."
+        )
+    for request in requests:
+        if request.inputs:
+            raise ArgumentError(f"prompt {request.number} has images, of which exact=True promises nothing.")
+    return max(2, model.find_step_rows())
 
 
 def read_submitted(

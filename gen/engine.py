@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import check_flag, read_whole
-from gen.calls import read_submitted
+from gen.calls import find_step_rows, read_submitted
 from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineThread
@@ -41,8 +41,10 @@ class Engine:
             recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
+        exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
     Raises:
         ArgumentError: an argument cannot be used.
+        ModelError: exact=True is not to be had of the model.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Engine:
         admit_tokens: int | None = None,
         replay: bool = True,
         cuda_graph: bool = True,
+        exact: bool = False,
     ) -> None:
         check_model(model)
         for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
@@ -68,6 +71,7 @@ class Engine:
             admit_tokens=admit_tokens,
             replay=replay,
             cuda_graph=cuda_graph,
+            step_rows=find_step_rows(model, exact),
         )
         self._model, self._max_batch_tokens = model, max_batch_tokens
         self._thread = EngineThread(self, options, max_waiting=read_whole("max_waiting", max_waiting))

@@ -29,7 +29,7 @@ class Batch:
         rows: a set of rows with nothing in it.
         width: how many rows a search has; 1 where every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
-        admit_tokens: see `gen.loop.options.Options`.
+        step_rows, admit_tokens: see `gen.loop.options.Options`.
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
     """
 
@@ -40,6 +40,7 @@ class Batch:
         *,
         width: int = 1,
         tokens: int | None = None,
+        step_rows: int = 1,
         admit_tokens: int | None = WHOLE,
         replay: bool = True,
         cuda_graph: bool = True,
@@ -49,7 +50,7 @@ class Batch:
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
-        self._slots = Slots(rows, width, tokens)
+        self._slots = Slots(rows, width, tokens, step_rows)
         self._prefixes = Prefixes(rows)
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()

@@ -10,6 +10,8 @@ class Options:
     """How requests are run; the texts are the same with any options.
 
     Attributes:
+        step_rows: steps have whole multiples of so many searches, so that a row gets the same bits in any batch; a
+            power of two, above 1 where that is asked for.
         replay: whether steps are recorded on a CPU where they can be.
         cuda_graph: whether steps are captured on CUDA where they can be.
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
@@ -20,6 +22,7 @@ class Options:
             as many as are read in the time of a step.
     """
 
+    step_rows: int = 1
     replay: bool = True
     cuda_graph: bool = True
     max_batch_tokens: int | None = None

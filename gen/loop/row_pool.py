@@ -64,7 +64,8 @@ class RowPool:
 
     def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, largest: int, length: int) -> None:
         self._model, self._kind, self._options = model, kind, options
-        self.least, self.length = least, length
+        self._unit = kind.width * options.step_rows
+        self.least, self.length = self.whole(least), length
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         self._streams = Streams(model.placement)
@@ -77,7 +78,7 @@ class RowPool:
             ModelError: as of `fewer`.
         """
         self._measure_if_many(count)
-        return self._take_idle(count) or self.make(min(count, self._most_rows()))
+        return self._take_idle(count) or self.make(min(self.whole(count), self._most_rows()))
 
     def make(self, count: int) -> RowSet:
         """New rows; fewer where memory does not do.
@@ -85,6 +86,7 @@ class RowPool:
         Raises:
             ModelError: as of `fewer`.
         """
+        count = self.whole(count)
         while True:
             most = self._options.max_batch_tokens
             room = self.length if most is None else most // count
@@ -115,13 +117,17 @@ class RowPool:
         rows = count // 2
         if isinstance(error, TooLong) and (room := self.room()) is not None:
             rows = min(rows, room // error.length)
-        rows = max(self.least, rows // self._kind.width * self._kind.width)
+        rows = max(self.least, rows // self._unit * self._unit)
         if self._options.fixed:
             raise TooManyRows(f"memory does not hold {count} rows, {rows} may fit: {error}", rows) from error
         if not self._warned and not isinstance(error, NoRoom):
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
         return rows
+
+    def whole(self, count: int) -> int:
+        """At least so many rows, as many as steps may have."""
+        return -(-count // self._unit) * self._unit if self._options.step_rows > 1 else count
 
     def give_back(self, rows: RowSet, *, keep: bool) -> None:
         """The batch needs them no more; the model keeps them for the next one, unless that takes too much memory.
@@ -197,7 +203,7 @@ class RowPool:
         most = self._cap
         if not self._options.fixed and (room := self.room(rows)) is not None:
             most = min(most, room // self.length)
-        return max(most, self.least) // self._kind.width * self._kind.width
+        return max(most, self.least) // self._unit * self._unit
 
     def _take_idle(self, count: int) -> RowSet | None:
         """The model's idle set, unless it is of another kind, or does not fit."""
@@ -213,4 +219,6 @@ class RowPool:
         """Whether a set has as many rows as are needed, and no more than may be."""
         options, tokens = self._options, idle.count * idle.length
         count = min(count, self._most_rows(idle))
+        if idle.count % self._unit and self._options.step_rows > 1:
+            return False
         return count <= idle.count <= (options.rows or idle.count) and tokens <= (options.max_batch_tokens or tokens)

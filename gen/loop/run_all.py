@@ -24,7 +24,8 @@ def run_all(
         ArgumentError: one needs more room than there may be; nothing has run.
     """
     todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
-    check_room(((job.request.number, job.width, job.most_tokens) for job in todo), options.max_batch_tokens)
+    rows = ((job.request.number, job.width * options.step_rows, job.most_tokens) for job in todo)
+    check_room(rows, options.max_batch_tokens)
     groups: list[list[Job]] = []
     last: dict[Hashable, list[Job]] = {}
     for job in jobs:

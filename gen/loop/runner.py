@@ -11,6 +11,7 @@ from gen.loop.jobs import Job, new_job
 from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes import together
+from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
@@ -99,7 +100,7 @@ class Runner:
         """Go on in new rows: half as many where memory is out, else without those who are to blame."""
         jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
         running = [job for job in jobs if job.launched]
-        self._pool.least = max((job.width for job in jobs), default=self._kind.width)
+        self._pool.least = self._pool.whole(max((job.width for job in jobs), default=self._kind.width))
         rows, short = count, is_out_of_memory(error)
         if short:
             try:
@@ -165,9 +166,15 @@ class Runner:
         self._batch = self._new_batch([self._resumed(job) for job in jobs])
 
     def _resumed(self, job: Job) -> Job:
-        """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over."""
+        """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over.
+
+        Where each row has the same bits in any batch a draw starts over too, since tokens that are read as a prompt's
+        would get others; it makes the same ones again, which are dropped.
+        """
         job.launched = job.read = job.cached = 0
-        if (text := job.only_text) is not None:
+        if self._options.step_rows > 1 and (text := job.only_text) is not None:
+            job.takers = [Again(job.takers[0], len(text.token_ids))]
+        elif (text := job.only_text) is not None:
             job.resumed, job.weight = list(text.token_ids), sum(text.logprobs)
         else:
             job.takers = new_job(self._model, job.request).takers
@@ -180,6 +187,7 @@ class Runner:
             self._rows,
             width=self._kind.width,
             tokens=self._room(),
+            step_rows=options.step_rows,
             admit_tokens=options.admit_tokens,
             replay=options.replay,
             cuda_graph=options.cuda_graph,

@@ -30,6 +30,7 @@ class Slots:
 
     Args:
         width: how many rows a search has; 1 where every row is a text.
+        step_rows: see `gen.loop.options.Options`.
 
     Attributes:
         tokens: how many tokens all rows may have room for together; None for what memory allows.
@@ -38,8 +39,8 @@ class Slots:
         filled: how many rows were filled together, where they cannot be filled one by one.
     """
 
-    def __init__(self, rows: RowSet, width: int, tokens: int | None) -> None:
-        self._rows, self._width, self.tokens = rows, width, tokens
+    def __init__(self, rows: RowSet, width: int, tokens: int | None, step_rows: int = 1) -> None:
+        self._rows, self._width, self.tokens, self._least = rows, width, tokens, step_rows
         self.at: list[Slot | None] = [None] * rows.count
         self.live: list[Slot] = []
         self.filled = 0
@@ -159,10 +160,10 @@ class Slots:
         self._rows.grow(length)
 
     def _bucket(self, rows: int) -> int:
-        """How many rows a step has: a power of two of searches, or all."""
+        """How many rows a step has: a power of two of searches, at least `step_rows` of them, or all."""
         if not self._rows.rows.refillable:
             return self.filled
-        searches = -(-rows // self._width)
+        searches = max(-(-rows // self._width), self._least)
         return min((1 << (searches - 1).bit_length()) * self._width, self._rows.count)
 
 

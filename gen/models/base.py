@@ -201,6 +201,18 @@ class LooksByRow(Protocol):
 
 
 @runtime_checkable
+class SameBits(Protocol):
+    """A model that can give a row the same bits in any batch."""
+
+    def find_step_rows(self) -> int:
+        """How many rows, or whole multiples of them, every step needs for that: a power of two.
+
+        Raises:
+            ModelError: it cannot be promised. It says why.
+        """
+
+
+@runtime_checkable
 class Lent(Protocol):
     """Rows in memory that the model lends: it gets that back when a call ends, and keeps no rows for the next one."""
 

@@ -28,3 +28,37 @@ class Taker(Protocol):
         Raises:
             GenError: what went wrong with one of its texts.
         """
+
+
+class Again:
+    """Takes the results of a text that is made again from its beginning: those that it has are dropped.
+
+    Args:
+        taker: what has taken the text so far.
+        known: how many tokens it has.
+    """
+
+    def __init__(self, taker: Taker, known: int) -> None:
+        self.taker: Taker = taker.taker if isinstance(taker, Again) else taker
+        self._known = known
+
+    @property
+    def ended(self) -> bool:
+        """See `Taker.ended`."""
+        return self.taker.ended
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        """See `Taker.texts`."""
+        return self.taker.texts
+
+    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+        """See `Taker.take`."""
+        if self._known:
+            self._known -= 1
+        else:
+            self.taker.take(results, row)
+
+    def completions(self) -> list[Completion]:
+        """See `Taker.completions`."""
+        return self.taker.completions()

@@ -63,6 +63,7 @@ class TransformersModel:
         # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
+        self._step_rows: dict[tuple[int, str], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0
         self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
@@ -93,6 +94,15 @@ class TransformersModel:
     def takes(self, argument: str) -> bool:
         """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
         return argument in self._forward_arguments
+
+    def find_step_rows(self) -> int:
+        """See `gen.models.base.SameBits.find_step_rows`; found once for a number of threads."""
+        from gen.models.transformers.exactness import find_step_rows
+
+        key = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        if key not in self._step_rows:
+            self._step_rows[key] = find_step_rows(self)
+        return self._step_rows[key]
 
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""

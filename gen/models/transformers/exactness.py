@@ -1,0 +1,119 @@
+"""Whether a model's steps can give a row the same bits in any batch, and how many rows a step needs for that.
+
+A linear layer sums in another order for few rows than for many. On a CPU with AVX2 and one thread, in float32, one row,
+two or three, and four or more are three classes, within which a row's result does not depend on the others; so a step
+of at least four rows gives the same bits as any larger one. This is found on the machine that runs, for each kind of
+layer that the model has, and refused where there is no such number.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from gen.errors import ModelError
+from gen.models.transformers.wrappers import innermost
+
+if TYPE_CHECKING:
+    from gen.models.transformers.model import TransformersModel
+
+_MOST = 16  # rows that a step may need; prompts are padded to as many tokens
+_COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128)  # of rows that are compared with the last one
+_TRIES = 2
+_SINGLE = {"Embedding", "LayerNorm"}  # of torch: what they make of a row depends on the row alone
+_MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+@torch.inference_mode()
+def find_step_rows(model: "TransformersModel") -> int:
+    """The fewest rows of which a step gives each the bits that any larger step of whole such numbers gives it.
+
+    Returns:
+        A power of two, at most 16.
+    Raises:
+        ModelError: the model cannot promise it. It says why.
+    Host sync: several; this is done once for a model and number of threads.
+    """
+    name = type(innermost(model.hf_model)).__name__
+    if reason := _reason(model):
+        raise ModelError(f"exact=True is not to be had of {name}: {reason}.")
+    least = 1
+    for layer in _kinds_of_layers(model):
+        found = _least(layer)
+        if found is None:
+            assert isinstance(layer.weight, Tensor)
+            counts = ", ".join(map(str, _COUNTS))
+            raise ModelError(
+                f"exact=True is not to be had of {name} on this machine: its {type(layer).__name__} of "
+                f"{tuple(layer.weight.shape)} gives a row other bits with {_MOST} rows than with more (of {counts})."
+            )
+        least = max(least, found)
+    return least
+
+
+def _reason(model: "TransformersModel") -> str:
+    """Why the model cannot promise equal bits whatever its linear layers do; empty if it can."""
+    inner, placement = innermost(model.hf_model), model.placement
+    if inner is not model.hf_model:
+        return f"it is wrapped in a {type(model.hf_model).__name__}, whose layers are not known"
+    if placement.offloaded or {device.type for device in placement.devices} != {"cpu"}:
+        return "it has been shown on a CPU alone"
+    if any(getattr(model.decoder_config, experts, 0) > 1 for experts in _MIXTURES):
+        return "its experts get other numbers of rows in every batch"
+    for part in inner.modules():
+        kind = type(part).__name__
+        if kind == "PackedLinear":
+            return "its float16 weights are packed, for which this has not been shown"
+        large = [one for one in part.parameters(recurse=False) if one.dim() > 1]
+        plain = isinstance(part, nn.Linear | nn.Embedding) or kind == "Conv1D"
+        if large and not (plain and all(one.dtype in _FLOATS for one in large)):
+            return f"it has layers of the kind {kind}, which may depend on the batch"
+        if type(part).__module__.startswith("torch.") and kind.startswith(("BatchNorm", "Dropout")) and part.training:
+            return f"it has a {kind} in training mode"
+    return _attention(model)
+
+
+_FLOATS = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
+
+
+def _attention(model: "TransformersModel") -> str:
+    """Why its attention cannot promise equal bits; empty if gen's own runs in every layer, at prompts and at steps."""
+    use = model.attention
+    if use is None:
+        return f"it runs {model.told_attention} attention instead of gen's own; load with attn_implementation='sdpa'"
+    before, use.own, use.reasons = (use.own, use.reasons), 0, set()
+    rows = model.new_rows(1, 64)
+    if rows.whole_prompts:
+        return "it has recurrent layers"
+    rows.fill(slice(0, 1), [[0, 0, 0]])
+    rows.step(torch.zeros((1, 1), dtype=torch.int64), 64)
+    layers = sum("keys" in name for name, _, _ in rows.parts())
+    found, told = use.own, model.told_attention
+    use.own, use.reasons = before[0] + use.own, before[1] | use.reasons
+    return "" if found >= 2 * layers and told == "gen's own" else f"its attention is {told}"
+
+
+def _kinds_of_layers(model: "TransformersModel") -> list[nn.Module]:
+    """One layer of each shape and type."""
+    kinds: dict[tuple[object, ...], nn.Module] = {}
+    for part in innermost(model.hf_model).modules():
+        if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D":
+            weight = part.weight
+            kinds.setdefault((type(part), weight.shape, weight.dtype, part.bias is None), part)
+    return [*kinds.values()]
+
+
+def _least(layer: nn.Module) -> int | None:
+    """The fewest rows from which on a layer gives the first rows the same bits; None where they are too many."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    width = weight.shape[1] if isinstance(layer, nn.Linear) else weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    least = 1
+    for _ in range(_TRIES):
+        given = torch.randn((_COUNTS[-1], width), generator=generator).to(weight.dtype)
+        expected = layer(given)
+        for count in _COUNTS:
+            if not torch.equal(layer(given[:count]), expected[:count]):
+                least = max(least, 2 * count)
+    return least if least <= _MOST else None
