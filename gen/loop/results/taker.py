@@ -52,7 +52,7 @@ class Again:
         """See `Taker.texts`."""
         return self.taker.texts
 
-    def take(self, results: Sequence[Sequence[Any]], row: int) -> None:
+    def take(self, results: StepResults, row: int) -> None:
         """See `Taker.take`."""
         if self._known:
             self._known -= 1
