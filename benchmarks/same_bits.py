@@ -17,9 +17,9 @@ import torch
 import gen
 from benchmarks.decode import REAL
 from gen.calls import find_step_rows
+from gen.completions import Completion
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
-from gen.loop.results.texts import Completion
 from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request

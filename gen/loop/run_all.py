@@ -51,5 +51,5 @@ def run_all(
 
 
 def _alike(longest: Job, job: Job) -> bool:
-    """Whether a job's prompt is not much shorter than the longest one of its batch, for whose length each has memory."""
+    """Whether a job's prompt is not much shorter than the longest one of its batch, as which all have room."""
     return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _NEAR
