@@ -65,7 +65,7 @@ def read_shown(tokenizer: Tokenizer, given: object) -> frozenset[int]:
     if isinstance(given, list | tuple | set | frozenset):
         known = set(tokenizer.special_tokens.values())
         for one in given:
-            if one not in known:
+            if not isinstance(one, str) or one not in known:
                 raise ArgumentError(f"skip_special_tokens has {show(one)}, which is no special token of the tokenizer.")
         return frozenset(token_id for token_id, text in tokenizer.special_tokens.items() if text not in given)
     check_flag("skip_special_tokens", given)
