@@ -51,7 +51,7 @@ class Batch:
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens, step_rows)
-        self._prefixes = Prefixes(rows)
+        self._prefixes = Prefixes(rows, exact=step_rows > 1)
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()

@@ -26,11 +26,13 @@ class Prefixes:
 
     Args:
         rows: the batch's; where they cannot go on from copies, nothing is shared.
+        exact: whether a prompt must give the same bits in any batch: side by side with others it would go on from a
+            column of its own, and give others. Then nothing is shared.
     """
 
-    def __init__(self, rows: RowSet) -> None:
+    def __init__(self, rows: RowSet, *, exact: bool = False) -> None:
         own = rows.rows
-        self._can = isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
+        self._can = not exact and isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
         self._version: object = None
         self._age = 0  # how often the model has become another one
 
