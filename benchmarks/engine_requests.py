@@ -15,6 +15,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -133,7 +134,9 @@ def outcome(completion: Callable[[], Any]) -> dict[str, Any]:
 
 
 def told(made: gen.Completion) -> dict[str, Any]:
-    return vars(made) | {"value": repr(made.value)}
+    """All that must be as it is alone, which what another prompt had read already is not."""
+    compared = {one.name: getattr(made, one.name) for one in fields(made) if one.compare}
+    return compared | {"value": repr(made.value)}
 
 
 def differences(found: dict[str, Any], alone: dict[str, Any]) -> list[str]:
