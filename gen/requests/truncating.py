@@ -10,7 +10,7 @@ Truncate = Literal["left"] | None
 
 def check_truncate(truncate: object) -> None:
     """Raise an ArgumentError unless it is "left" or None."""
-    if truncate not in ("left", None):
+    if truncate is not None and not (isinstance(truncate, str) and truncate == "left"):
         raise ArgumentError(f'truncate must be "left" or None, got {show(truncate)}')
 
 

@@ -7,7 +7,9 @@ from types import CodeType
 
 import torch
 
-_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, warnings.__file__)
+_HERE = os.path.dirname(__file__)
+_OBSERVING = os.path.join(os.path.dirname(_HERE), "loop", "replay", "observing.py")  # which hands every operation on
+_INTERNAL = (os.path.dirname(torch.__file__) + os.sep, _HERE + os.sep, warnings.__file__, _OBSERVING)
 _is_internal: dict[str, bool] = {}  # by file name: frames are walked for every tensor that is made
 
 CallSite = tuple[CodeType, int]  # a code object and an offset in it: much cheaper to take than a line number

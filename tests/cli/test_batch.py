@@ -159,5 +159,6 @@ def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators(
     generate, job, iterator = (
         {*inspect.signature(function).parameters} for function in (gen.generate, gen.run_batch, gen.generate_iter)
     )
-    assert generate - job == {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens"}
-    assert generate - iterator == {"prompt", "images", "progress"}
+    one_call = {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens", "exact", "truncate"}
+    assert generate - job == one_call
+    assert generate - iterator == {"prompt", "images", "progress", "exact"}

@@ -30,14 +30,15 @@ def test_the_readme_names_the_distribution_and_every_extra() -> None:
 
 
 def test_make_demo_says_what_it_fetches_and_installs_what_the_demo_needs_alone() -> None:
-    made = subprocess.run(["make", "-n", "-B", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    make = ["make", "--no-print-directory", "-n", "-B"]
+    made = subprocess.run([*make, "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = made.splitlines()
     assert lines[0].startswith("echo ")
     assert "GB" in "".join(line for line in lines if line.startswith("echo "))
     assert [line for line in lines if " install " in line] == [
         ".venv/bin/pip install --constraint constraints.txt --editable ."
     ]
-    tests = subprocess.run(["make", "-n", "-B", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tests = subprocess.run([*make, "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ".[dev]" in tests
 
 

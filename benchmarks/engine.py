@@ -1,0 +1,150 @@
+"""What a text through an engine costs, against `gen.generate`, and how long rows wait while a long prompt is read.
+
+    python -m benchmarks.engine
+    python -m benchmarks.engine --rounds 11 --json FILE
+
+"cost": the CPU time of the whole process for some texts of the demo model, which are submitted one by one, divided by
+that of one `gen.generate` of them; the two take turns, and a ratio is the median of the rounds'. The texts are taken
+whole, or read piece by piece while they grow.
+
+"gaps": 31 texts grow while a prompt of 900 tokens joins. A gap is the CPU time of the thread between two tokens of
+these texts while the prompt is read, divided by the median one before. The prompt joins several times; the first time,
+when rows grow and steps are recorded anew, is told by itself.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.measuring import interleave, machine, markdown_table, ratio, spread, write_json
+from benchmarks.programs import Program, some_prompts
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.runner import Runner
+from gen.requests.request import Request
+
+TEXTS, TOKENS = (1, 16, 32), (32, 200)
+GOAL, GAP_GOAL = 1.1, 2.5
+ROWS, LONG, BEFORE = 32, 900, 40
+Row = dict[str, Any]
+
+
+def costs(model: Any, rounds: int, texts: tuple[int, ...] = TEXTS, tokens: tuple[int, ...] = TOKENS) -> Iterator[Row]:
+    """A row for each number of texts and of tokens, and each way to take them."""
+    for count in texts:
+        for most in tokens:
+            with gen.Engine(model, rows=ROWS) as engine:
+                cases = {
+                    "generate": _alone(model, count, most),
+                    "whole": _through(engine, count, most, streamed=False),
+                    "piece by piece": _through(engine, count, most, streamed=True),
+                }
+                for _ in range(2):  # what is recorded, is recorded
+                    for case in cases.values():
+                        case()
+                seconds = interleave(cases, rounds, clock=time.process_time)
+            for name in ("whole", "piece by piece"):
+                ratios = spread([mine / other for mine, other in zip(seconds[name], seconds["generate"], strict=True)])
+                yield {
+                    "texts": count,
+                    "tokens": most,
+                    "taken": name,
+                    "ratio": round(ratio(seconds[name], seconds["generate"]), 3),
+                    "lowest": round(ratios.fastest, 3),
+                    "highest": round(ratios.slowest, 3),
+                    "generate ms": round(1e3 * spread(seconds["generate"]).median, 1),
+                    "goal": GOAL,
+                }
+
+
+def _alone(model: Any, count: int, tokens: int) -> Program:
+    prompts, seeds = some_prompts(count), list(range(count))
+    return lambda: gen.generate(model, prompts, max_new_tokens=tokens, seed=seeds, eos_token_id=[])
+
+
+def _through(engine: gen.Engine, count: int, tokens: int, *, streamed: bool) -> Program:
+    prompts = some_prompts(count)
+
+    def run() -> None:
+        streams = [
+            engine.submit(prompt, max_new_tokens=tokens, seed=seed, eos_token_id=[])
+            for seed, prompt in enumerate(prompts)
+        ]
+        for stream in streams:
+            if streamed:
+                for _ in stream:
+                    pass
+            assert len(stream.completion().token_ids) == tokens
+
+    return run
+
+
+def gaps(model: Any, rounds: int, long: int = LONG) -> Iterator[Row]:
+    """A row for the first time that a long prompt joins, and one for all others."""
+    every = [_gaps(model, long) for _ in range(rounds + 1)]
+    for name, some in (("first", every[:1]), ("later", every[1:])):
+        worst = [max(one) for one in some]
+        yield {
+            "prompt joins": name,
+            "times": len(some),
+            "parts": statistics.median(map(len, some)),
+            "median gap": round(statistics.median(gap for one in some for gap in one), 2),
+            "largest gap": round(statistics.median(worst), 2),
+            "goal": GAP_GOAL,
+        }
+
+
+def _gaps(model: Any, long: int) -> list[float]:
+    """The steps that rows wait for each token while a prompt is read."""
+    options = Options(rows=ROWS, admit_tokens=None)
+    runner = Runner(model, [_job(model, [1, 2, 3, number], 4 * BEFORE) for number in range(4, ROWS + 3)], options, ROWS)
+    with runner, runner.current():
+        before = [_advance(runner) for _ in range(BEFORE)]
+        step = statistics.median(before[BEFORE // 2 :])
+        job = _job(model, [4 + number % 900 for number in range(long)], 8)
+        runner.add(job)
+        found = []
+        while not job.launched:
+            found.append(_advance(runner) / step)
+        runner.drain()
+    return found
+
+
+def _job(model: Any, prompt_ids: list[int], limit: int) -> Any:
+    return new_job(model, Request(prompt_ids=prompt_ids, sampler=gen.samplers.multinomial(), seeds=(0,), limit=limit))
+
+
+def _advance(runner: Runner) -> float:
+    begin = time.thread_time()
+    runner.advance()
+    return time.thread_time() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--texts", type=int, nargs="+", default=TEXTS)
+    parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = gen.load("demo", device="cpu")
+    report: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds}
+    print(json.dumps(report), flush=True)
+    report["cost"] = list(costs(model, arguments.rounds, tuple(arguments.texts), tuple(arguments.tokens)))
+    print(markdown_table(report["cost"]), end="\n\n", flush=True)
+    report["gaps"] = list(gaps(model, arguments.rounds))
+    print(markdown_table(report["gaps"]))
+    if arguments.json:
+        write_json(arguments.json, report)
+
+
+if __name__ == "__main__":
+    main()
