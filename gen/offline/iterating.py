@@ -59,13 +59,14 @@ def generate_iter(
 
     A text is what `gen.generate` gives for the same prompt and arguments. A prompt that fails costs no other its text.
 
+    What is not listed here is as for `gen.generate`.
+
     Args:
         prompts: prompts as `gen.generate` takes them, without end if you like; images come in messages. At most
             `2 * rows` are read before the results of earlier ones have been taken.
         output_type: one for all prompts.
         rows: how many run at once; None is what `gen.generate` runs at once on this device. Memory may allow fewer.
-        max_new_tokens, seed: one for all prompts, or a list with one for each.
-        others: as for `gen.generate`.
+        max_new_tokens: one for all prompts, or a list with one for each; so is `seed`.
     Yields:
         (number, result): which prompt it is, from 0, and what `gen.generate` returns for it; or in the place of the
         result the error that it would raise. In the order in which the texts end.

@@ -76,6 +76,8 @@ def run_batch(
     text is what `gen.generate` gives for its prompt and its seed (in float32; in bfloat16 a part made again on the same
     kind of device is equal, too).
 
+    What is not listed here is as for `gen.generate`.
+
     Args:
         inputs: files of rows: JSON lines or CSV (either may be packed with gzip), parquet (needs pyarrow: `pip install
             'gen-torch[parquet]'`), or "-" for JSON lines from stdin. A row has a prompt (a text, or token ids) or
@@ -100,7 +102,6 @@ def run_batch(
         dry_run: check everything, and only say what would be done.
         progress: whether stderr tells how far it is.
         seed: from which, and from its id, the seed of a row without one follows; None draws one for the job.
-        others: as for `gen.generate`.
     Returns:
         How many rows there are, and how many failed: each has its error in the place of a text.
     Raises:
