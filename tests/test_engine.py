@@ -375,6 +375,32 @@ def test_closing_ends_what_is_under_way_and_what_waits() -> None:
     assert gen.generate(model, "x") == "hello"  # its rows are as good as new
 
 
+def test_closing_waits_for_one_step_and_one_part_of_a_prompt_at_most() -> None:
+    model = GatedModel("hello" * 20)
+    engine = gen.Engine(model, rows=2, admit_tokens=4)
+    running = engine.submit("a", max_new_tokens=100)
+    assert model.begun.acquire(timeout=60)  # a step, which waits
+    joining = engine.submit("x" * 60)
+    model.gate.release(2)
+    for _ in range(2):
+        assert model.begun.acquire(timeout=60)
+    steps, read = model.steps, len(model.read)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while True:
+        try:
+            engine.submit("c").cancel()
+        except gen.EngineClosed:
+            break
+    model.open()
+    closing.join()
+    assert len(model.read) - read <= 1
+    assert model.steps - steps <= 2
+    for stream in (running, joining):
+        with pytest.raises(gen.EngineClosed):
+            stream.completion()
+
+
 def test_threads_read_their_own_streams() -> None:
     with gen.Engine(ScriptedModel(lambda prompt: prompt.encode() * 5), rows=3) as engine:
         with ThreadPoolExecutor(8) as pool:
