@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ModelError,
         SamplingError,
     )
+    from gen.loop.engine_thread import EngineStats
     from gen.models.encoders.loading import from_transformers_encoder, load_encoder
     from gen.models.exllama.exllamav2 import from_exllamav2
     from gen.models.exllama.exllamav3 import from_exllamav3
@@ -57,6 +58,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineFull",
+    "EngineStats",
     "GenError",
     "IncompleteError",
     "Interrupted",
@@ -129,6 +131,7 @@ _HOMES = {
         "ModelError",
         "SamplingError",
     ],
+    "loop.engine_thread": ["EngineStats"],
     "completions": ["Completion", "TopLogprobs"],
     "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],

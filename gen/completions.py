@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "eos", "length"]
+FinishReason = Literal["stop", "eos", "length", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,10 @@ class Completion:
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
             or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
-            output type, though it ended before: any other one is the text that larger limits give.
+            output type, though it ended before: any other one is the text that larger limits give. In what a stream's
+            `so_far()` gives: None while the text grows, and "cancelled" once it was cancelled.
+        stop_reason: the stop string that ended the text, a stop regex's pattern, or the token of `eos_token_id` where
+            the model itself does not name it; None where something else ended it.
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
@@ -50,9 +53,10 @@ class Completion:
     token_ids: list[int]
     logprobs: list[float]
     score: float
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     seed: int
     engine: Literal["device", "host"] | None = None
     top_logprobs: list[TopLogprobs] | None = None
     reasoning: str | None = None
+    stop_reason: str | int | None = None
     cached_tokens: int = field(default=0, compare=False)

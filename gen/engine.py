@@ -8,7 +8,7 @@ from gen.arguments import check_flag, read_whole
 from gen.calls import find_step_rows, read_submitted
 from gen.completions import Completion
 from gen.errors import ArgumentError
-from gen.loop.engine_thread import EngineThread
+from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.searches.drawing import draws
@@ -168,6 +168,13 @@ class Engine:
             function, self._model, prompt, output_type, settings, self._max_batch_tokens
         )
         return submit(self._thread, self._model, request, constrain, owner=self)
+
+    def stats(self) -> EngineStats:
+        """What the engine does now, for a server's metrics and health; from any thread, without a lock.
+
+        Its numbers are seen one after another, so that they may be of moments that are microseconds apart.
+        """
+        return self._thread.stats()
 
     def close(self) -> None:
         """Take no more requests, and end those under way, whose readers get `EngineClosed`.

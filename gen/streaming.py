@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import replace
 
 from gen.completions import Completion
 from gen.errors import GenError
@@ -18,6 +19,25 @@ class Stream(Iterator[str], ABC):
 
     A stream that is no longer referred to is closed.
     """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens its prompt has."""
+        return len(self._job.request.prompt_ids)
+
+    @abstractmethod
+    def so_far(self) -> Completion:
+        """What has become certain of the text by now, at once; at its end what `completion` gives.
+
+        Before its end the finish_reason is None, or "cancelled" once it was closed or cancelled. The value of an output
+        type is None. Nothing is taken from the pieces.
+
+        Raises:
+            Exception: what went wrong, where the text has failed.
+        """
 
     @abstractmethod
     def __next__(self) -> str: ...
@@ -40,8 +60,9 @@ class CallerStream(Stream):
     """A text that grows in the thread that takes its pieces: each piece is made when it is asked for."""
 
     def __init__(self, pieces: Generator[str], job: Job) -> None:
+        super().__init__(job)
         self._pieces = pieces
-        self._job = job
+        self._closed = False
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -49,6 +70,12 @@ class CallerStream(Stream):
     def close(self) -> None:
         """See `Stream.close`."""
         self._pieces.close()
+        self._closed = True
+
+    def so_far(self) -> Completion:
+        """See `Stream.so_far`."""
+        found = self._job.so_far(over=self._job.ended)
+        return replace(found, finish_reason="cancelled") if self._closed and found.finish_reason is None else found
 
     def completion(self) -> Completion:
         """See `Stream.completion`; all pieces must have been taken."""
@@ -74,6 +101,7 @@ class EngineStream(Stream, AsyncIterator[str]):
     """
 
     def __init__(self, feed: Feed, owner: object) -> None:
+        super().__init__(feed.job)
         self._feed, self._owner = feed, owner
         self._closed = False
 
@@ -103,6 +131,10 @@ class EngineStream(Stream, AsyncIterator[str]):
     def cancel(self) -> None:
         """As `close`."""
         self.close()
+
+    def so_far(self) -> Completion:
+        """See `Stream.so_far`; from any thread."""
+        return self._feed.so_far()
 
     async def aclose(self) -> None:
         """As `close`."""

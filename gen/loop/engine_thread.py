@@ -4,11 +4,12 @@ import atexit
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock, Thread, current_thread
-from time import sleep
+from time import monotonic, sleep
 from weakref import WeakSet, finalize
 
 from gen.errors import EngineClosed, EngineFull
@@ -24,6 +25,34 @@ logger = logging.getLogger("gen")
 
 _PREPARERS = 2  # threads
 _YIELDS = 8  # times that other threads are let go on before it is taken that no more requests come at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """What an engine does, as `Engine.stats` has seen it.
+
+    Attributes:
+        running: how many requests have joined the batch and have not ended.
+        waiting: how many wait for a row.
+        compiling: how many wait for their output type.
+        tokens: how many new tokens all texts have got, those of texts that have ended too.
+        prompt_tokens: how many tokens the prompts of all requests have that have joined the batch.
+        steps: how many turns the loop has taken: a step of the rows, parts of prompts that are read after it, or both.
+        progress_age: seconds since the last turn or the last compilation ended, or since there was work again; 0.0
+            while there is none.
+        closed: whether it takes no more requests.
+        failure: what the loop has failed with, as "RuntimeError: no memory"; None where it has not.
+    """
+
+    running: int
+    waiting: int
+    compiling: int
+    tokens: int
+    prompt_tokens: int
+    steps: int
+    progress_age: float
+    closed: bool
+    failure: str | None
 
 
 class EngineThread:
@@ -45,9 +74,13 @@ class EngineThread:
         self._preparing: set[Feed] = set()
         self._preparers = ThreadPoolExecutor(_PREPARERS, "gen engine prepares")
         self._running: list[Feed] = []
+        self._made: tuple[int, list[Feed]] = 0, self._running  # tokens of the texts that are over, and all others
+        self._prompt_tokens = self._steps = 0
+        self._progress = monotonic()
         self._cancelled: deque[Feed] = deque()  # and not yet looked at
         self._closed = False
         self._failure = ""
+        self._error: BaseException | None = None
         self._asleep = Lock()  # held while there is nothing to do: unlike an event, finalisers may change it
         self._asleep.acquire()
         self._finalizer = finalize(owner, self._stop)
@@ -59,6 +92,23 @@ class EngineThread:
     def closed(self) -> bool:
         """Whether it takes no more requests."""
         return self._closed
+
+    def stats(self) -> EngineStats:
+        """See `gen.Engine.stats`."""
+        made, running = self._made
+        compiling, waiting = len(self._preparing), len(self._waiting)
+        busy, error = bool(running or waiting or compiling), self._error
+        return EngineStats(
+            running=len(running),
+            waiting=waiting,
+            compiling=compiling,
+            tokens=made + _tokens_of(running),
+            prompt_tokens=self._prompt_tokens,
+            steps=self._steps,
+            progress_age=max(0.0, monotonic() - self._progress) if busy else 0.0,
+            closed=self._closed,
+            failure=None if error is None else f"{type(error).__name__}: {error}",
+        )
 
     def add(self, model: Model, job: Job, prepare: Callable[[], object] | None = None) -> Feed:
         """Let a request join.
@@ -81,6 +131,8 @@ class EngineThread:
                 raise EngineFull(
                     f"{self._rows} requests run and {self._max_waiting} wait, as many as may; ask again later."
                 )
+            if not (self._preparing or self._waiting or self._running):
+                self._progress = monotonic()
             if prepare is None:
                 self._waiting[feed] = model
             else:
@@ -114,6 +166,7 @@ class EngineThread:
             if feed not in self._preparing:  # the engine was closed
                 return
             self._preparing.remove(feed)
+            self._progress = monotonic()
             if not feed.job.ended:
                 self._waiting[feed] = model
         if feed.job.ended:
@@ -156,7 +209,7 @@ class EngineThread:
         except BaseException as failure:  # whatever it is, readers are told, and nobody waits for ever
             logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
             self._failure = f"has failed ({type(failure).__name__}: {failure})"
-            error = failure
+            error = self._error = failure
         self._end_all(error)
 
     def _end_all(self, error: BaseException) -> None:
@@ -164,7 +217,7 @@ class EngineThread:
         with self._lock:
             self._closed = True
             left = [*self._running, *self._waiting, *self._preparing]
-            self._running = []
+            self._keep([])
             self._preparing.clear()
             self._waiting.clear()
         self._preparers.shutdown(wait=False, cancel_futures=True)
@@ -182,6 +235,8 @@ class EngineThread:
                     for _, job in joining:
                         runner.add(job)
                     runner.advance()
+                    self._steps += 1
+                    self._progress = monotonic()
                     self._tell()
                     joining = self._join()
                 runner.close()
@@ -210,7 +265,12 @@ class EngineThread:
         """Wake the readers of texts that have grown, and let go of those that are over."""
         wake([sleeper for feed in self._running for sleeper in feed.sleepers()])
         if any(feed.over for feed in self._running):
-            self._running = [feed for feed in self._running if not feed.over]
+            self._keep([feed for feed in self._running if not feed.over])
+
+    def _keep(self, running: list[Feed]) -> None:
+        """These alone go on; the tokens of the others are counted at the same moment."""
+        gone = set(self._running).difference(running)
+        self._running, self._made = running, (self._made[0] + _tokens_of(gone), running)
 
     def _join(self) -> list[tuple[Model, Job]]:
         """Those who have waited longest, for as many as have a row; the others may still be cancelled."""
@@ -221,7 +281,13 @@ class EngineThread:
             self._drop_cancelled()
             joining = [self._waiting.popitem(last=False) for _ in range(min(free, len(self._waiting)))]
             self._running += [feed for feed, _ in joining]
+            self._prompt_tokens += sum(len(feed.job.request.prompt_ids) for feed, _ in joining)
         return [(model, feed.job) for feed, model in joining]
+
+
+def _tokens_of(feeds: Iterable[Feed]) -> int:
+    """How many new tokens their texts have by now."""
+    return sum(len(text.token_ids) for feed in feeds for taker in feed.job.takers for text in taker.texts)
 
 
 _threads: WeakSet[EngineThread] = WeakSet()

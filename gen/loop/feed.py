@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Lock
 
+from gen.completions import Completion
 from gen.errors import own
 from gen.loop.jobs import Job
 from gen.loop.results.texts import Text
@@ -58,6 +59,13 @@ class Feed:
                 self.cancel()
                 raise
         return piece if piece or over else None
+
+    def so_far(self) -> Completion:
+        """See `gen.streaming.Stream.so_far`."""
+        over = self.over  # before the text is read
+        self.check()
+        with self._reading:
+            return self.job.so_far(over=over)
 
     def check(self) -> None:
         """Raise what went wrong, if something did, with the request or the engine; each time an error of its own."""

@@ -114,6 +114,28 @@ class Job:
         found = [one for source in self.parts or self.takers for one in source.completions()]
         return [replace(one, cached_tokens=self.cached) for one in found] if self.cached else found
 
+    def so_far(self, *, over: bool) -> Completion:
+        """What has come of its only text; the value is None where it has an output type. A search tells at its end.
+
+        Args:
+            over: whether nothing more will come.
+        Raises:
+            Exception: as of `completions`, where it is over.
+        """
+        constraint, text = self.request.constraint, self.only_text
+        if over and all(taker.ended for taker in self.takers):
+            found = self.completions()[0]
+        elif text is not None:
+            found = text.so_far()
+        else:
+            [seed] = self.request.seeds
+            found = Completion(text="", value="", token_ids=[], logprobs=[], score=0.0, finish_reason=None, seed=seed)
+        if found.finish_reason is None and self.cancelled:
+            found = replace(found, finish_reason="cancelled")
+        if constraint is not None:
+            found = replace(found, value=None, engine=constraint.engine)
+        return replace(found, cached_tokens=self.cached)
+
     def runs(self, functions: Sequence[LogitsProcessor]) -> bool:
         """Whether these are its logits processors."""
         return [*map(id, functions)] == [*map(id, self.request.logits_processors)]

@@ -113,6 +113,7 @@ def read_requests(
             stops=stops[number],
             include_stop=settings.include_stop,
             eos_token_ids=eos_token_ids,
+            stop_token_ids=frozenset(eos_token_ids).difference(model.eos_token_ids),
             bad_words=bad_words[id(sampler)],
             inputs=inputs,
             logits_processors=processors,

@@ -23,6 +23,7 @@ class Request:
         stops: strings and regexes that end a text.
         include_stop: whether the text has what ended it.
         eos_token_ids: tokens that end a text.
+        stop_token_ids: those of them that the caller named and the model does not.
         bad_words: token ids that must not come in a row.
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
@@ -42,6 +43,7 @@ class Request:
     stops: tuple[Stop, ...] = ()
     include_stop: bool = False
     eos_token_ids: tuple[int, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
     bad_words: tuple[tuple[int, ...], ...] = ()
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()

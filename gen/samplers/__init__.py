@@ -1,5 +1,6 @@
 """Samplers: how the next token is chosen from the logits, on the device where they are."""
 
+from gen.samplers.backends.random import sample_seed
 from gen.samplers.base import Sampled, Sampler
 from gen.samplers.beam_search_sampler import BeamSearchSampler
 from gen.samplers.greedy_sampler import GreedySampler
@@ -24,4 +25,5 @@ __all__ = [
     "keep_top_p_logits",
     "multinomial",
     "rescale_logits",
+    "sample_seed",
 ]

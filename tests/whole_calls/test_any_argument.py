@@ -119,6 +119,7 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.samplers.keep_top_k_logits, {}),
         (gen.samplers.keep_top_p_logits, {}),
         (gen.samplers.rescale_logits, {}),
+        (gen.samplers.sample_seed, {"seed": 1, "sample": 1}),
     ]
     settings = [*signature(Penalties).parameters]
     for function, others in calls:

@@ -21,6 +21,7 @@ class StopStrings:
 
     Attributes:
         found: whether a stop has come; all later text is dropped.
+        stop: the one that has come, a regex as its pattern; None before.
     """
 
     def __init__(self, stops: Sequence[Stop], *, include: bool = False) -> None:
@@ -31,6 +32,7 @@ class StopStrings:
         self._at = 0  # where the text begins that is held
         self._shown: list[bool] = []  # of each character that is held
         self.found = False
+        self.stop: str | None = None
 
     def push(self, piece: str, *, hidden: bool = False) -> str:
         """Take more text; return what is certain to come before any stop."""
@@ -40,7 +42,7 @@ class StopStrings:
         self._text += piece
         self._shown = [*self._shown, *[not hidden] * len(piece)]
         if spans := [*self._strings_found(), *self._patterns_found(before)]:
-            _, begin, minus_end = min(spans)
+            _, begin, minus_end, self.stop = min(spans)
             taken = self._take(begin) + (self._text[begin:-minus_end] if self._include else "")
             self.found, self._at = True, len(self._text)
             return taken
@@ -50,18 +52,18 @@ class StopStrings:
         """The held text, once no more will come."""
         return self._take(len(self._text))
 
-    def _strings_found(self) -> list[tuple[int, int, int]]:
-        """Of each stop string that is there: the text up to its end, where it begins, and minus where it ends."""
-        places = [(self._text.find(stop, self._at), len(stop)) for stop in self._strings]
-        return [(place + length, place, -place - length) for place, length in places if place >= 0]
+    def _strings_found(self) -> list[tuple[int, int, int, str]]:
+        """Of each stop string that is there: the text up to its end, where it begins, minus where it ends, itself."""
+        places = [(self._text.find(stop, self._at), stop) for stop in self._strings]
+        return [(at + len(stop), at, -at - len(stop), stop) for at, stop in places if at >= 0]
 
-    def _patterns_found(self, before: int) -> list[tuple[int, int, int]]:
+    def _patterns_found(self, before: int) -> list[tuple[int, int, int, str]]:
         """As `_strings_found`, of the shortest text, longer than `before`, in which a regex matches."""
         found = []
         for pattern in self._patterns:
             ends = range(before + 1, len(self._text) + 1)
             matches = ((end, pattern.search(self._text, self._at, end)) for end in ends)
-            found += [(end, match.start(), -match.end()) for end, match in matches if match][:1]
+            found += [(end, match.start(), -match.end(), pattern.pattern) for end, match in matches if match][:1]
         return found
 
     def _undecided(self) -> int:

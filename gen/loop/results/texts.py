@@ -39,6 +39,7 @@ class Text:
 
     Attributes:
         finish_reason: None while it goes on.
+        stop_reason: see `Completion`.
         error: what went wrong, in the place of a completion.
         squeezed: whether its limit has changed a token of it, which it is held to a constraint for.
         token_ids, logprobs, top_logprobs: see `Completion`.
@@ -50,6 +51,7 @@ class Text:
         self._name = f"prompt {request.number}" + (f", sample {sample}" if sample else "")
         self._vocab_size = tokenizer.vocab_size
         self.finish_reason: FinishReason | None = None if request.limit else "length"
+        self.stop_reason: str | int | None = None
         self.error: GenError | None = None
         self.squeezed = False
         self.token_ids: list[int] = []
@@ -111,6 +113,7 @@ class Text:
             return
         if token_id in self._eos:
             self.finish_reason = "eos"
+            self.stop_reason = token_id if token_id in self.request.stop_token_ids else None
         elif self._walker is not None and not self._walker.push(token_id):
             problem = self._walker.problem()
             self.error = SamplingError(
@@ -147,7 +150,7 @@ class Text:
             piece += self._detokenizer.flush()
         piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True)
         if self._stops.found:
-            self.finish_reason = "stop"
+            self.finish_reason, self.stop_reason = "stop", self._stops.stop
         elif self.finish_reason:
             piece += self._stops.flush()
         self._add(piece, last=self.finish_reason is not None)
@@ -218,5 +221,24 @@ class Text:
             finish_reason=self.finish_reason,
             seed=self.seed,
             top_logprobs=self.top_logprobs,
+            reasoning=None if self._thoughts is None else self._thoughts.reasoning,
+            stop_reason=self.stop_reason,
+        )
+
+    def so_far(self) -> Completion:
+        """What has become certain of it while it goes on, perhaps in another thread."""
+        self._decode()
+        top_logprobs = self.top_logprobs and list(self.top_logprobs)  # of a token the last that is written
+        count = len(self.logprobs) if top_logprobs is None else len(top_logprobs)
+        logprobs = self.logprobs[:count]
+        return Completion(
+            text=self._text,
+            value=self._text,
+            token_ids=self.token_ids[:count],
+            logprobs=logprobs,
+            score=sum(logprobs, 0.0),
+            finish_reason=None,
+            seed=self.seed,
+            top_logprobs=top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
         )

@@ -16,6 +16,8 @@ import secrets
 import torch
 from torch import Tensor
 
+from gen.arguments import read_whole
+
 _GAMMA, _MIX_1, _MIX_2 = (word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 # Counters under a seed, so that no two uses meet; the noise counts from 0 under keys of its own.
 _ROW_KEY, _SAMPLE_SEED = 2**32, 2**33
@@ -80,8 +82,17 @@ def draw_seed() -> int:
 
 
 def sample_seed(seed: int, sample: int) -> int:
-    """The seed of a prompt's n-th sample: its own seed for sample 0, others derived from it (53 bits)."""
-    if sample == 0:
-        return seed
-    words = torch.tensor([seed, _SAMPLE_SEED + sample], dtype=torch.int64, device="cpu")
+    """The seed of a prompt's n-th sample, as `multinomial(samples=n)` draws it: with it the sample comes alone.
+
+    Args:
+        seed: the prompt's, at least 0 and below 2**63.
+        sample: which of them, from 0.
+    Returns:
+        The prompt's own seed for sample 0; for others one derived from it, of 53 bits.
+    Raises:
+        ArgumentError: one of them is no such number.
+    """
+    if read_whole("sample", sample) == 0:
+        return read_whole("seed", seed)
+    words = torch.tensor([read_whole("seed", seed), _SAMPLE_SEED + sample], dtype=torch.int64, device="cpu")
     return (int(splitmix64(words[0], words[1])) >> 11) % 2**53
