@@ -1,5 +1,6 @@
 """Where a set of rows is worked on: the model's own devices and streams, whatever is current in the caller's thread."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -7,16 +8,22 @@ import torch
 
 from gen.devices import Placement, current, resolve_device
 from gen.isolation import own_settings
+from gen.lent_streams import POOL, lend, may_capture
+
+logger = logging.getLogger("gen")
 
 
 class Streams:
-    """A stream of its own on each GPU of a model.
+    """A stream of its own on each GPU of a model, and one that copies results to the host.
 
     A set of rows is made, filled and stepped on these streams alone: what is launched is done in order, and memory that
-    it gives back is only used again by what is launched after. A stream serves one set of rows at a time.
+    it gives back is only used again by what is launched after. It keeps them for life, and nobody else has them
+    meanwhile; then they are lent to others.
 
     Attributes:
         home: the logits' device.
+        copies: for copies from there to the host, which come before other work; None on a CPU.
+        captures: whether CUDA graphs may be captured on them.
     Raises:
         DeviceError: a device of the model's does not exist any more.
     """
@@ -26,7 +33,11 @@ class Streams:
         self._inside = False
         # a model may be left over from virtual GPUs
         gpus = [resolve_device(device) for device in placement.devices if device.type == "cuda"]
-        self._streams = [torch.cuda.Stream(device) for device in gpus]  # type: ignore[no-untyped-call]
+        self._streams = [lend(self, device) for device in gpus]
+        self.copies = lend(self, self.home, high_priority=True) if self.home.type == "cuda" else None
+        self.captures = all(map(may_capture, self._streams))
+        if not self.captures:
+            logger.info("steps on %s are not captured: others use the %d streams that torch has there", self.home, POOL)
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -68,7 +68,7 @@ class RowPool:
         self.least, self.length = self.whole(least), length
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
-        self._streams = Streams(model.placement)
+        self._streams: Streams | None = None
         self._warned = False
 
     def take(self, count: int) -> RowSet:
@@ -87,14 +87,15 @@ class RowPool:
             ModelError: as of `fewer`.
         """
         count = self.whole(count)
+        streams = self._streams = self._streams or Streams(self._model.placement)
         while True:
             most = self._options.max_batch_tokens
             room = self.length if most is None else most // count
             length = min(self.length, room - room % 32 or room)  # whole 32s are fast to look at
             try:
                 self._check_utmost(count, length)
-                with self._streams.current():
-                    made = RowSet(self._model, count, length, self._kind.key, self._kind.search, _STAGES, self._streams)
+                with streams.current():
+                    made = RowSet(self._model, count, length, self._kind.key, self._kind.search, _STAGES, streams)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

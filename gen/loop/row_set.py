@@ -35,7 +35,7 @@ class RowSet:
         kind: of search; equal for equal ones.
         count, length: how many rows there are, and how many tokens each has room for.
         device: of the logits, where all state is.
-        streams: on which alone it is used on CUDA.
+        streams: on which alone it is used on CUDA, for life.
         rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
         changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
@@ -78,10 +78,10 @@ class RowSet:
         self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self._history = History(count, length, device)
         self._places = torch.arange(count, device=device)
-        self.ring = Ring(self.search.results)
+        self.ring = Ring(self.search.results, streams.copies)
         self._squeezed = torch.zeros(count, dtype=torch.bool, device=device)
-        self._squeezed_ring = Ring((self._squeezed,))
-        self._tops = TopTokens(count, self._vocabulary, device)
+        self._squeezed_ring = Ring((self._squeezed,), streams.copies)
+        self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
 
     def begin(self) -> None:
         """All rows are free."""

@@ -1,6 +1,7 @@
 """The machine that virtual GPUs make up: how many there are, and each thread's current one."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -23,12 +24,14 @@ class Machine:
         gpus: how many devices there are: cuda:0 to cuda:gpus-1.
         memory: bytes that each GPU has.
         generators: each GPU's own random state.
+        streams: by GPU and priority, the handles of the streams that torch hands out in turn.
         local: each thread's current device and streams, and the graph that it captures.
     """
 
     gpus: int
     memory: int = 80 * 2**30
     generators: tuple[torch.Generator, ...] = ()
+    streams: dict[tuple[int, int], Iterator[int]] = field(default_factory=dict)
     local: threading.local = field(default_factory=threading.local)
 
     @property

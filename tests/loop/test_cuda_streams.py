@@ -1,5 +1,6 @@
 """Every launch is on the model's devices and on streams of gen's own, whatever is current around the call."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,9 @@ import pytest
 import torch
 
 import gen
-from gen.loop import row_set
+from gen import lent_streams
+from gen.lent_streams import lend
+from gen.loop import cuda_streams, row_set
 from gen.loop.cuda_streams import Streams
 from gen.loop.results.ring import Ring
 from gen.testing import virtual_gpus
@@ -31,10 +34,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     copying: set[Any] = set()
 
     class Watched(Ring):
-        def __init__(self, results: Any) -> None:
-            super().__init__(results)
-            if self.lag:
-                copying.add(self._stream)
+        def __init__(self, results: Any, copies: Any) -> None:
+            super().__init__(results, copies)
+            copying.add(copies)
 
     def see(gpu: int) -> None:
         stream: Any = torch.cuda.current_stream(gpu)
@@ -57,6 +59,21 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     monkeypatch.setattr(virtual_tensor, "_placed", placing)
     monkeypatch.setattr(virtual_tensor.handlers, "operator", executing)
     yield seen
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The streams that rows borrow, in order, as in a new process."""
+    streams: list[Any] = []
+    for name in ("_free", "_seen"):
+        monkeypatch.setattr(lent_streams, name, {})
+
+    def lending(borrower: object, device: torch.device, *, high_priority: bool = False) -> Any:
+        streams.append(lend(borrower, device, high_priority=high_priority))
+        return streams[-1]
+
+    monkeypatch.setattr(cuda_streams, "lend", lending)
+    return streams
 
 
 @contextmanager
@@ -244,3 +261,52 @@ def test_rows_that_do_not_fit_give_their_streams_to_the_next_ones(launches: list
             gen.generate(model, prompts, max_new_tokens=3)
         gen.generate(model, "a", sampler=gen.samplers.beam_search(2), max_new_tokens=3)
         assert len({stream for gpu, _, stream in launches if gpu == 1}) == 1
+
+
+def test_calls_one_after_another_have_the_same_streams(lent: list[Any]) -> None:
+    with virtual_gpus(1):
+        models = [adapter("cuda:0") for _ in range(2)]
+        for number in range(12):
+            gen.generate(models[number % 2], ["ab"] * (1 + number % 3), max_new_tokens=2)
+            gen.score(models[0], "ab", "c")
+            if number % 4 == 3:
+                models[0].release()
+    assert len(set(lent)) <= 2 * 3  # of both models' rows, and one for scores: a stream to compute on, one to copy on
+    assert {stream.priority for stream in lent} == {0, -1}
+
+
+def test_forty_engines_that_are_open_at_once_have_no_stream_in_common(
+    lent: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Torch hands out 32 a device in turn: the 33rd is the first one again."""
+    count, new_tokens = 40, 10  # steps are captured after eight
+    all_are_in_use, streams, captured = threading.Barrier(count), list[Any](), list[Any]()
+
+    class Waiting:
+        replayable = True
+
+        def __init__(self) -> None:
+            self.waited = False
+
+        def __call__(self, token_ids: torch.Tensor, lengths: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+            stream: Any = torch.cuda.current_stream(logits.device)
+            if torch.cuda.is_current_stream_capturing():
+                captured.append(stream)
+            if not self.waited:
+                self.waited = True
+                streams.append(stream)
+                all_are_in_use.wait(timeout=120)
+            return logits
+
+    with virtual_gpus(1), ExitStack() as stack, caplog.at_level(logging.INFO, logger="gen"):
+        models = [adapter("cuda:0") for _ in range(2)]
+        engines = [stack.enter_context(gen.Engine(models[number % 2], rows=1)) for number in range(count)]
+        arguments: dict[str, Any] = {"max_new_tokens": new_tokens, "seed": 3, "eos_token_id": []}
+        made = [engine.submit("Ada", logits_processors=[Waiting()], **arguments) for engine in engines]
+        texts = {one.completion().text for one in made}
+        assert texts == {gen.generate(models[0], "Ada", **arguments)}
+    assert len(set(streams)) == count and len(set(lent[: 2 * count])) == 2 * count
+    assert len(set(captured)) == 32
+    lines = {record.getMessage() for record in caplog.records}
+    assert lines == {"steps on cuda:0 are not captured: others use the 32 streams that torch has there"}
+    assert len(caplog.records) == count - 32

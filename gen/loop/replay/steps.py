@@ -44,7 +44,7 @@ class Steps:
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
         self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
-        self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
+        self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False) and rows.streams.captures
 
     def look(self) -> None:
         """Requests join: where what recorded steps rest on has changed, they go, and all rows go on with what is now.

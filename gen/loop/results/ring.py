@@ -60,15 +60,16 @@ class Ring:
 
     Args:
         results: tensors (rows, ...) on one device, which every step changes in place.
+        copies: the stream that copies; None where the host reads the results themselves.
 
     Attributes:
         lag: how many steps the host is behind when it reads: 1 on CUDA, else 0.
     """
 
-    def __init__(self, results: Sequence[Tensor]) -> None:
-        self._results = results
+    def __init__(self, results: Sequence[Tensor], copies: torch.cuda.Stream | None) -> None:
+        self._results, self._stream = results, copies
         device = results[0].device
-        self.lag = 1 if device.type == "cuda" else 0
+        self.lag = 0 if copies is None else 1
         if self.lag:
             shapes = [(SLOTS, *one.shape) for one in results]
             self._slots = [
@@ -80,7 +81,6 @@ class Ring:
                 [torch.cuda.Event() for _ in range(SLOTS)]  # type: ignore[no-untyped-call]
                 for _ in range(2)
             )
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._next = 0
 
     def push(self) -> None:
@@ -96,7 +96,7 @@ class Ring:
 
     def send(self) -> Ticket:
         """Start to copy what was pushed last; call it once for each push, on its stream. Host sync: none."""
-        if not self.lag:
+        if self._stream is None:
             return Ticket(self, 0)
         slot = self._next
         self._next = (slot + 1) % SLOTS

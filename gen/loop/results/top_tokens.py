@@ -35,11 +35,11 @@ class Seen:
 class _Table:
     """The results of all rows, with room for `width` tokens each."""
 
-    def __init__(self, count: int, width: int, device: torch.device) -> None:
+    def __init__(self, count: int, width: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
         self.own = torch.zeros(count, dtype=torch.float32, device=device)
         self.token_ids = torch.zeros((count, width), dtype=torch.int64, device=device)
         self.logprobs = torch.zeros((count, width), dtype=torch.float32, device=device)
-        self.ring = Ring((self.own, self.token_ids, self.logprobs))
+        self.ring = Ring((self.own, self.token_ids, self.logprobs), copies)
 
 
 class TopTokens:
@@ -50,8 +50,8 @@ class TopTokens:
         width: how many tokens a row has now; 0 where nobody asks.
     """
 
-    def __init__(self, count: int, vocab: int, device: torch.device) -> None:
-        self._count, self._vocab, self._device = count, vocab, device
+    def __init__(self, count: int, vocab: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
+        self._count, self._vocab, self._device, self._copies = count, vocab, device, copies
         self._tables: dict[int, _Table] = {}  # by width; recorded steps know them
         self.begin()
 
@@ -77,7 +77,7 @@ class TopTokens:
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
         if self.width and self.width not in self._tables:
-            self._tables[self.width] = _Table(self._count, self.width, self._device)
+            self._tables[self.width] = _Table(self._count, self.width, self._device, self._copies)
 
     @property
     def ring(self) -> Ring | None:

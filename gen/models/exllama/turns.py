@@ -11,6 +11,8 @@ from threading import RLock
 
 import torch
 
+from gen.lent_streams import lend
+
 Streams = Callable[[Iterable[torch.device]], Iterable[torch.cuda.Stream]]
 
 
@@ -62,7 +64,7 @@ def own_streams() -> Streams:
     def streams(devices: Iterable[torch.device]) -> Iterable[torch.cuda.Stream]:
         for device in devices:
             if device not in made:
-                made[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                made[device] = lend(streams, device)
         return [made[device] for device in devices]
 
     return streams

@@ -1,8 +1,10 @@
 """torch.cuda.cudart(): the few functions of CUDA's runtime that torch hands on."""
 
+import ctypes
 from enum import IntEnum
 
 from gen.testing.cuda.memory_api import mem_get_info
+from gen.testing.streams.streams_and_events import create_stream
 
 
 class CudaError(IntEnum):
@@ -30,6 +32,14 @@ class CudaRuntime:
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         return mem_get_info(device)
+
+    def cudaStreamCreate(self, address: int) -> CudaError:
+        """Write the handle of a new stream of the current device to an address."""
+        ctypes.c_void_p.from_address(address).value = create_stream()
+        return CudaError.success
+
+    def cudaStreamDestroy(self, handle: int) -> CudaError:
+        return CudaError.success
 
     def cudaProfilerStart(self) -> CudaError:
         return CudaError.success

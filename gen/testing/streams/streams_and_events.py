@@ -16,10 +16,13 @@ from gen.testing.streams import races
 from gen.testing.syncs.reports import report_sync
 
 _handles = itertools.count(0x1000, 0x10)
+_POOL = 32  # so many streams of each priority torch has on a device, and hands out in turn
 
 
 class VirtualStream:
     """torch.cuda.Stream on a virtual GPU. The default one of a GPU has the handle 0.
+
+    As on CUDA, the 33rd of a GPU and a priority is the first one again.
 
     Args:
         device: a GPU; None is the current one.
@@ -37,7 +40,7 @@ class VirtualStream:
     ) -> None:
         self._gpu = gpu_index(device if device_index is None else device_index)
         self.priority = max(-5, min(priority, 0))
-        self.cuda_stream = next(_handles) if stream_id is None else stream_id
+        self.cuda_stream = _next_of_pool(self._gpu, self.priority) if stream_id is None else stream_id
 
     @property
     def device(self) -> torch.device:
@@ -109,6 +112,19 @@ class VirtualStream:
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+def _next_of_pool(gpu: int, priority: int) -> int:
+    """The handle of the stream that torch hands out next."""
+    pools = machine().streams
+    if (gpu, priority) not in pools:
+        pools.setdefault((gpu, priority), itertools.cycle([next(_handles) for _ in range(_POOL)]))
+    return next(pools[gpu, priority])
+
+
+def create_stream() -> int:
+    """The handle of a stream that belongs to nobody else, as cudaStreamCreate makes it."""
+    return next(_handles)
 
 
 class ExternalStream(VirtualStream):

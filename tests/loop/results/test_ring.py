@@ -28,7 +28,7 @@ def wanted(step: int, rows: int = 3) -> list[Any]:
 
 def test_on_a_cpu_results_are_read_at_once() -> None:
     tensors = results("cpu")
-    ring = Ring(tensors)
+    ring = Ring(tensors, None)
     assert ring.lag == 0
     for step in range(20):
         write(tensors, step)
@@ -39,7 +39,7 @@ def test_on_a_cpu_results_are_read_at_once() -> None:
 def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
     with virtual_gpus(2):
         tensors = results("cuda:1")
-        ring = Ring(tensors)
+        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
         assert ring.lag == 1
         tickets: list[Ticket] = []
         with no_host_sync():
@@ -54,7 +54,7 @@ def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
 def test_reading_the_step_just_launched_would_wait() -> None:
     with virtual_gpus(1):
         tensors = results("cuda")
-        ring = Ring(tensors)
+        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
         write(tensors, 1)
         ring.push()
         ticket = ring.send()
@@ -66,7 +66,7 @@ def test_reading_the_step_just_launched_would_wait() -> None:
 def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
     with virtual_gpus(1):
         tensors = results("cuda")
-        ring = Ring(tensors)
+        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
         tickets = []
         for step in range(5 * SLOTS):
             write(tensors, step)
@@ -81,7 +81,7 @@ def test_a_push_changes_tensors_in_place_and_its_counter_is_what_moves() -> None
     """A recorded step runs `push` again and again; one that is undone by its counter alone leaves no trace."""
     with virtual_gpus(1):
         tensors = results("cuda")
-        ring = Ring(tensors)
+        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
         [slot] = ring.moving()
         address = slot.data_ptr()
         kept = slot.clone()
@@ -92,7 +92,7 @@ def test_a_push_changes_tensors_in_place_and_its_counter_is_what_moves() -> None
         ring.push()
         assert ring.read(ring.send(), 3) == wanted(8)
         assert slot.data_ptr() == address
-    assert Ring(results("cpu")).moving() == []
+    assert Ring(results("cpu"), None).moving() == []
 
 
 @pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])

@@ -148,6 +148,13 @@ def test_streams_are_told_apart() -> None:
         assert torch.cuda.Stream.priority_range() == (0, -5)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("priority", [0, -1])
+def test_the_33rd_stream_of_a_device_is_the_first_one_again(priority: int, gpu: torch.device) -> None:
+    """As torch hands them out, of each priority."""
+    made = [torch.cuda.Stream(gpu, priority=priority) for _ in range(33)]  # type: ignore[no-untyped-call]
+    assert len({stream.cuda_stream for stream in made}) == 32 and made[32] == made[0]
+
+
 def test_events_keep_the_hosts_time() -> None:
     with virtual_gpus(1):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
