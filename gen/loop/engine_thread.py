@@ -239,7 +239,7 @@ class EngineThread:
                     self._progress = monotonic()
                     self._tell()
                     joining = self._join()
-                runner.close()
+            runner.close()  # when this thread is off their streams: another one may take the rows at once
 
     def _gather(self) -> list[tuple[Model, Job]]:
         """Those who wait, and who come at the same time: their prompts are read together."""

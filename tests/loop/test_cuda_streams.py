@@ -193,6 +193,21 @@ def test_engines_use_their_own(launches: list[Launch]) -> None:
             check(launches, callers, 1)
 
 
+def test_an_engine_is_off_the_streams_of_rows_that_others_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    with virtual_gpus(1):
+        model, on = adapter("cuda:0"), list[Any]()
+        put = model.idle.put
+
+        def putting(rows: object) -> None:
+            on.append(torch.cuda.current_stream())
+            put(rows)
+
+        monkeypatch.setattr(model.idle, "put", putting)
+        with gen.Engine(model, rows=1) as engine:
+            engine.submit("ab", max_new_tokens=2).completion()
+        assert [stream.is_default for stream in on] == [True]
+
+
 def test_embeddings_are_made_under_the_encoders_device_and_on_the_callers_stream(launches: list[Launch]) -> None:
     """The vectors are the caller's: what it launches next on its stream comes after them."""
     with virtual_gpus(3):
