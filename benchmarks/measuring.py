@@ -18,6 +18,7 @@ def machine() -> dict[str, str | int]:
 
     described: dict[str, str | int] = {
         "cpu": _cpu_name(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),

@@ -3,7 +3,7 @@ the cache.
 """
 
 import math
-import sys
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,7 +20,7 @@ LARGEST = torch.finfo(torch.float32).max
 _PIECE = 2**19  # how many logits are worked on at a time
 _NEAR = 32  # how far from 0 a logit may be whose exponential is taken as it is
 _LOG2_E = LOG2_E.numpy()
-_AVX512 = sys.platform == "linux" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+_OF_THREAD = threading.local()
 
 Row = npt.NDArray[np.float32]
 
@@ -97,24 +97,25 @@ def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocab = logits.shape
     token_ids = torch.empty((rows, 1), dtype=torch.int64, device="cpu")
     logprobs = torch.empty(rows, dtype=torch.float32, device="cpu")
-    masses = torch.empty(vocab, dtype=torch.float32, device="cpu")
+    masses = _memory(vocab)
     mass, best, logprob = masses.numpy(), token_ids.numpy(), logprobs.numpy()
     with np.errstate(all="ignore"):
-        for row, values in enumerate(_rows(logits.detach(), masses)):
+        for row, values in enumerate(_rows(logits.detach())):
+            np.multiply(values, _LOG2_E, out=mass)  # of all passes this one brings cold logits into the cache best
             token_id = values.argmax()
             if not abs(values[token_id]) <= _NEAR:  # NaN too
                 values = _relative(values)
+                np.multiply(values, _LOG2_E, out=mass)
                 token_id = values.argmax()
-            _exp(values, mass)
-            total = masses.sum().item()
+            total = masses.exp2_().sum().item()
             best[row] = token_id
             logprob[row] = math.log(mass[token_id] / total) if total > 0 else -math.inf
     return token_ids, logprobs
 
 
-def _rows(logits: Tensor, buffer: Tensor) -> Iterable[Row]:
-    """One row after the other, float32; half precision in the buffer."""
-    return logits.numpy() if logits.dtype == torch.float32 else (buffer.copy_(row).numpy() for row in logits)
+def _rows(logits: Tensor) -> Iterable[Row]:
+    """One row after the other, float32."""
+    return logits.numpy() if logits.dtype == torch.float32 else (row.float().numpy() for row in logits)
 
 
 def _relative(logits: Row) -> Row:
@@ -122,14 +123,6 @@ def _relative(logits: Row) -> Row:
     values = cleaned(torch.from_numpy(logits))
     relative: Row = values.sub_(values.amax().clamp_(min=-LARGEST)).numpy()
     return relative
-
-
-def _exp(logits: Row, out: Row) -> None:
-    """exp(logits). NumPy's power of two takes two thirds of the time of torch's on a core with AVX-512, under Linux."""
-    if _AVX512:
-        np.exp2(np.multiply(logits, _LOG2_E, out=out), out=out)
-    else:
-        torch.mul(torch.from_numpy(logits), float(_LOG2_E), out=torch.from_numpy(out)).exp2_()
 
 
 def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
@@ -150,7 +143,7 @@ def block_masses(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
     rows, vocab = logits.shape
     full = vocab // BLOCK
     size = min(max(1, _PIECE // vocab), rows)
-    buffer = torch.empty((size, full, BLOCK), dtype=torch.float32, device="cpu")  # fresh pages cost more than sums
+    buffer = _memory(size * full * BLOCK).view(size, full, BLOCK)
     masses = torch.empty((rows, count_blocks(vocab)), dtype=torch.float32, device="cpu")
     blocks = torch.unflatten(logits[:, : full * BLOCK], 1, (full, BLOCK))
     tops = top.unsqueeze(2)
@@ -172,6 +165,15 @@ def best_logprobs(blocks: Tensor) -> Tensor:
     totals = blocks.sum(-1, dtype=torch.float64).tolist()
     logprobs = [-math.log(total) if total > 0 else -math.inf for total in totals]
     return torch.tensor(logprobs, dtype=torch.float32, device="cpu")
+
+
+def _memory(size: int) -> Tensor:
+    """What this thread keeps to work in, (size,), float32: fresh pages cost more than sums."""
+    if size > len(getattr(_OF_THREAD, "memory", ())):
+        with torch.inference_mode(False):
+            _OF_THREAD.memory = torch.empty(max(size, _PIECE), dtype=torch.float32, device="cpu")
+    memory: Tensor = _OF_THREAD.memory[:size]
+    return memory
 
 
 @lru_cache(maxsize=1)

@@ -10,18 +10,10 @@ import torch
 from torch import Tensor
 
 from gen.samplers import GreedySampler, MultinomialSampler
-from gen.samplers.backends import cpu_passes
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 LONG = 16_384
 each_type = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
-
-
-@pytest.fixture(params=[False, True], ids=["torch", "numpy"], autouse=True)
-def by_numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whose exponential is used, whatever this machine's CPU has."""
-    monkeypatch.setattr(cpu_passes, "_AVX512", request.param)
-    return bool(request.param)
 
 
 @pytest.fixture(params=[1, 2])
