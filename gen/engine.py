@@ -80,8 +80,8 @@ class Engine:
         """Let a request join the batch; from any thread, at once.
 
         Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked
-        in the caller's thread. An output type that has not been compiled before is compiled in another thread, and what
-        is amiss with it is raised by the stream.
+        in the caller's thread. An output type that has not been compiled before is compiled in another thread, and its
+        errors are raised by the stream.
 
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.

@@ -63,7 +63,7 @@ def doctor_command(
 ) -> None:
     """Tell where a model's parts are, and where the host waits for each token.
 
-    The exit code is 1 if anything is amiss.
+    The exit code is 1 if the diagnosis found a fault.
     """
     from gen.doctor import diagnose
 

@@ -111,7 +111,7 @@ class Batch:
         return [job for job in jobs if not job.ended]
 
     def _free(self) -> None:
-        """Free the rows of what is over, and tell jobs that were cancelled."""
+        """Free the rows of requests that have ended, and tell jobs that were cancelled."""
         gone = self._slots.free()
         for slot in gone:
             if slot.job.cancelled:

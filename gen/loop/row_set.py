@@ -238,7 +238,7 @@ class RowSet:
         self.length = length
 
     def bytes(self) -> int:
-        """The memory of all its rows, and of what was recorded on them."""
+        """The memory of all its rows and recordings."""
         parts = [tensor for _, tensor, _ in self.rows.parts()]
         own = sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
         recorded = sum(recording.nbytes for recording in self.recordings.values())

@@ -55,7 +55,7 @@ class Slots:
         self.live = sorted([*self.live, *slots], key=lambda slot: slot.row)
 
     def free(self) -> list[Slot]:
-        """Free the rows of what is over; whose they were."""
+        """Free the rows of requests that have ended, and return their slots."""
         gone = [slot for slot in self.live if slot.over]
         for slot in gone:
             self.at[slot.row : slot.row + slot.job.width] = [None] * slot.job.width

@@ -49,7 +49,7 @@ class Rows(Protocol):
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
-        """Read prompts into rows, whatever those were; the other rows go on as they were.
+        """Read prompts into rows, and drop what was in these; the other rows stay as they are.
 
         Args:
             rows: one for each prompt, in order.

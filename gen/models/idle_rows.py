@@ -47,7 +47,7 @@ class Idle(Generic[T]):
             return None
 
     def put(self, thing: T) -> None:
-        """Keep this, instead of what was there."""
+        """Keep this, and drop what was kept before."""
         self._kept.append(thing)
 
     def engine(self, make: Callable[[], E]) -> E:

@@ -23,7 +23,7 @@ def part_path(folder: Path, manifest: Manifest, number: int) -> Path:
 
 
 def meta_path(folder: Path, number: int) -> Path:
-    """Where it is told how a part was made."""
+    """The file that says how a part was made."""
     return folder / f"part-{number:05d}.meta.json"
 
 

@@ -96,7 +96,7 @@ def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _no_prompt(given: object) -> ArgumentError:
-    """The error for what is no prompt, with what to do about it."""
+    """The error for an object that is no prompt; it says what to write instead."""
     hint = ""
     if given is None:
         hint = '; give "" to start from the bos token'

@@ -20,7 +20,7 @@ def check_logits(logits: Tensor) -> None:
 
 
 def native(logits: Tensor) -> Tensor:
-    """float32 and half precision as they are, other floating types in float32; no copy of what needs none.
+    """float32 and half precision as they are, other floating types in float32; copied only where the type changes.
 
     Rows of float64 whose best logit is beyond float32 are taken relative to it, which keeps what is near it apart.
     Host sync: none.

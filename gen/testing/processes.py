@@ -67,6 +67,6 @@ ForkingPickler.register(VirtualTensor, _reduce)
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module, name, value)."""
+    """The substitutes, each as (module, name, value)."""
     prepare = with_virtual_gpus(multiprocessing.spawn.get_preparation_data)
     return [(multiprocessing.spawn, "get_preparation_data", prepare)]

@@ -38,7 +38,7 @@ _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module or class, name, value)."""
+    """The substitutes, each as (module or class, name, value)."""
     _device_constructors()  # remembers torch's own functions, as long as they are in their places
     wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
         (torch, factories.FILLED, factories.filled),

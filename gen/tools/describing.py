@@ -61,7 +61,7 @@ def _call(call: Mapping[str, Any]) -> str:
 
 
 def _text(content: Any) -> str:
-    """A content as a text: that of its parts, or the JSON of what is none."""
+    """A content as text: its text parts joined, or JSON where it is no text."""
     if isinstance(content, list | tuple):
         return "".join(_text(part.get("text", part) if isinstance(part, Mapping) else part) for part in content)
     return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)

@@ -150,7 +150,7 @@ class _Ways:
             self.follow(step.then, counts, (story, (begin, self._place)) if step.kept else story)
 
     def follow(self, at: int, counts: _Counts, story: _Story) -> None:
-        """A way goes on without reading; the best of what it leads to first."""
+        """Where a way leads without reading a byte, the best way first."""
         todo: list[tuple[int, _Counts, _Story]] = [(at, counts, story)]
         while todo:
             at, counts, story = todo.pop()

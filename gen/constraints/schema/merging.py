@@ -30,7 +30,7 @@ class Merger:
         self._open: list[int] = []
 
     def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema of what does not meet a schema: the same one each time."""
+        """The schema that takes all values which a schema refuses: the same object each time."""
         return self._references.opposite(schema)
 
     def all_of(self, schemas: Sequence[Any], path: str) -> Parts:

@@ -69,7 +69,7 @@ class References:
         return node
 
     def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema of what does not meet a schema: the same one each time, so that it is read and written once."""
+        """The schema that takes all values which a schema refuses: one object, so that it is read once."""
         return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
 
     def made(self, about: int, schema: dict[str, Any]) -> dict[str, Any]:

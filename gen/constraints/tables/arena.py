@@ -158,7 +158,7 @@ class Arena:
         return start
 
     def _gap(self, size: int) -> int:
-        """The first place that is wide enough; the end of what is used otherwise."""
+        """The first gap that is wide enough; without one, the end of the used part."""
         start = FIRST_CLASS + 256  # behind the record of rows that are held to nothing, whatever their classes
         for place in sorted(self._places.values(), key=lambda place: place.start):
             if place.start - start >= size:

@@ -164,7 +164,7 @@ def _asker() -> str:
 
 
 def lasting(calls: Sequence[Call]) -> list[Call]:
-    """The calls without views of what is always there, which are always there themselves."""
+    """The calls, without those that only make views of tensors that are always there."""
     made_here: set[int] = set()  # tensors that a call makes anew
     kept = []
     for call in calls:

@@ -82,7 +82,7 @@ class Exllamav2Model:
         self.idle.clear()
 
     def load_lora(self, lora: str | Path | None) -> None:
-        """Use a LoRA from now on, in the place of what was used before; None for none.
+        """Use a LoRA from now on, instead of the one before; None for none.
 
         Raises:
             ModelError: see `gen.models.exllama.exllamav2_lora.read_lora`; what was used before stays in use.

@@ -134,7 +134,7 @@ class ProgramInputs:
 
 
 def _changed(program: "ExportedProgram") -> Iterator[str]:
-    """The names of what the program writes to: buffers and arguments."""
+    """The names of the buffers and arguments that the program writes to."""
     signature = program.graph_signature
     yield from (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values())
     names = {getattr(spec.arg, "name", ""): spec.target for spec in signature.input_specs}

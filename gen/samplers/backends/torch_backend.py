@@ -96,7 +96,7 @@ def keeps(logits: Tensor, temperature: Column, top_k: Column, top_p: Column, min
 
 
 def _weigh(logits: Tensor, temperature: Column) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The logits as `_numbers` has them; their masses; and which rows (rows, 1) have a temperature of 0."""
+    """The logits as `_numbers` gives them, their masses, and which rows (rows, 1) have a temperature of 0."""
     values, scale, cold = _numbers(logits), LOG2_E, None
     if temperature is not None:
         column = temperature.view(-1, 1)

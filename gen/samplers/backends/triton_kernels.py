@@ -21,7 +21,7 @@ MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 @triton.jit
 def survey(logits, stride, temperatures, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
-    """Of each block of 128 its maximum, and its mass relative to that. Grid: (rows, groups of blocks)."""
+    """The maximum of each block of 128, and its mass relative to it. Grid: (rows, groups of blocks)."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     values = load_blocks(logits + row * stride, block, vocab)

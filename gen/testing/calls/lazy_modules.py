@@ -51,7 +51,7 @@ def new(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (class, name, value)."""
+    """The substitutes, each as (class, name, value)."""
     return [
         (UninitializedTensorMixin, "materialize", materialize(UninitializedTensorMixin.materialize)),
         *((kind, "__new__", staticmethod(new(kind.__new__))) for kind in LAZY),

@@ -50,7 +50,7 @@ def apply_to_script(module: Any, function: Callable[[Tensor], Tensor], recurse: 
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module or class, name, value)."""
+    """The substitutes, each as (module or class, name, value)."""
     return [
         (torch._C._nn, "_parse_to", parse_to(torch._C._nn._parse_to)),
         (torch.jit.RecursiveScriptModule, "_apply", apply_to_script),  # type: ignore[attr-defined]

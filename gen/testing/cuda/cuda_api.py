@@ -84,7 +84,7 @@ _ACCELERATOR: dict[str, Callable[..., Any]] = {
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module, name, value)."""
+    """The substitutes, each as (module, name, value)."""
     cuda: list[tuple[object, str, object]] = [(torch.cuda, name, value) for name, value in _CUDA.items()]
     cuda.append((torch.cuda, "default_generators", machine().generators))
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]

@@ -94,7 +94,7 @@ def with_default_type(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module or class, name, value)."""
+    """The substitutes, each as (module or class, name, value)."""
     return [
         *((torch, name, made) for name, made in HOST.items()),
         *((torch.cuda, name, made) for name, made in CUDA.items()),

@@ -140,7 +140,7 @@ def _rebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module, name, value)."""
+    """The substitutes, each as (module, name, value)."""
     packages = [(_BEFORE_TORCHS_OWN, _tag, _restore), *torch.serialization._package_registry]
     return [
         (torch.serialization, "_package_registry", packages),

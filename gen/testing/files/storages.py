@@ -86,7 +86,7 @@ def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (class, name, value)."""
+    """The substitutes, each as (class, name, value)."""
     return [
         *((owner, name, _read(getattr(owner, name))) for owner in (UntypedStorage, TypedStorage) for name in _READING),
         (UntypedStorage, "__new__", staticmethod(_made(UntypedStorage.__new__))),

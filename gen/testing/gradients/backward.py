@@ -119,7 +119,7 @@ def backward_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """What to put in the place of what: (module or class, name, value)."""
+    """The substitutes, each as (module or class, name, value)."""
     run = run_backward(torch.autograd.graph._engine_run_backward)
     return [
         (torch.autograd.graph, "_engine_run_backward", run),

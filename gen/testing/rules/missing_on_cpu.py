@@ -58,7 +58,7 @@ def _trace(run: Run, tensor: Tensor) -> Tensor:
 
 
 def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The sum of what is a number, which the CPU has not for complex ones."""
+    """The sum of all that is not NaN; the CPU has none for complex numbers."""
     if not tensor.is_complex():
         made: Tensor = run(tensor, *args, **kwargs)
         return made

@@ -90,7 +90,7 @@ class Writer(ABC):
         return self._merger.all_of(schemas, path)
 
     def opposite(self, schema: Any) -> dict[str, Any]:
-        """The schema of what does not meet a schema."""
+        """The schema that takes all values which a schema refuses."""
         return self._merger.opposite(schema)
 
     def texts(self, part: Part, path: str) -> Dfa | None:
