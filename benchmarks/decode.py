@@ -15,6 +15,9 @@ fresh process, in which gen has loaded the model and both programs are imported.
     vocabulary  a tiny Llama with random weights and 49152 tokens
     real        SmolLM2-135M-Instruct as `make real` leaves it, or random weights of that shape, greedy
     first       the first call of a process
+    context     steps over long contexts, and over rows of unlike lengths: a Llama of SmolLM2's shape, greedy, whose
+                caches hold random keys and values; only steps are timed. A batch and an engine that have one long row
+                are compared with one that has none, too
 """
 
 import argparse
@@ -30,6 +33,7 @@ from typing import Any
 import torch
 
 import gen
+from benchmarks.context import WARM, engine_steps, filled_model, our_steps, their_steps
 from benchmarks.measuring import clock_for, interleave, machine, markdown_table, spread, write_json
 from benchmarks.programs import Program, bare, ours, some_prompts, theirs
 from benchmarks.random_model import random_model
@@ -38,6 +42,8 @@ from gen.samplers import Sampler
 
 REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 LONG, SHORT, LIMIT = 900, 20, 2048  # how many tokens
+COLUMNS, MORE, FEW = 4096, 8000, 100  # how many columns of a context
+STEPS = 6  # that are timed together
 OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen.samplers.greedy()}
 THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
 
@@ -166,6 +172,39 @@ def first_call(program: str, name: str, batch: int, setup: Setup) -> float:
     return clock() - begin
 
 
+def ask_context(setup: Setup) -> Iterator[Answer]:
+    model = filled_model(random_model(49_152, "135m", device=setup.device, context=4 * MORE))
+    for lengths, case, goal in (
+        ([COLUMNS], f"gen {COLUMNS} columns", 0.75),
+        ([MORE], f"gen {MORE} columns", 0.62),
+        ([COLUMNS] * 8, f"gen {COLUMNS} columns", 0.7),
+        ([FEW] * 7 + [COLUMNS - 96], f"gen 7 of {FEW}, one of {COLUMNS - 96}", 0.3),
+    ):
+        with our_steps(model, lengths, STEPS) as (run, rows):
+            theirs = their_steps(model, rows, [length + WARM for length in lengths], STEPS)
+            yield _answer(
+                "context",
+                len(lengths),
+                case,
+                "transformers",
+                goal,
+                setup.measure({case: run, "transformers": theirs}),
+                STEPS,
+            )
+        del run, rows, theirs
+        model.release()
+    ragged, even = f"gen 15 of {FEW}, one of {MORE}", f"gen 16 of {FEW}"
+    lengths = [FEW] * 15 + [MORE]
+    with our_steps(model, [FEW] * 16, STEPS) as (short, _), our_steps(model, lengths, STEPS) as (long, _):
+        yield _answer("context", 16, ragged, even, 2.0, setup.measure({ragged: long, even: short}), STEPS)
+    model.release()
+    seconds = {
+        f"{case}, engine": engine_steps(model, each, STEPS, setup.rounds)
+        for case, each in ((ragged, lengths), (even, [FEW] * 16))
+    }
+    yield _answer("context", 16, f"{ragged}, engine", f"{even}, engine", 2.0, seconds, STEPS)
+
+
 QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
     "demo": ask_demo,
     "long": ask_long,
@@ -173,6 +212,7 @@ QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
     "vocabulary": ask_vocabulary,
     "real": ask_real,
     "first": ask_first,
+    "context": ask_context,
 }
 
 

@@ -20,12 +20,17 @@ _SHAPES: dict[str, dict[str, int]] = {
 
 
 def random_model(
-    vocab_size: int, shape: Shape = "tiny", *, device: str | torch.device = "cpu", dtype: torch.dtype | None = None
+    vocab_size: int,
+    shape: Shape = "tiny",
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    context: int = 2048,
 ) -> TransformersModel:
     """A Llama made on its device, with a byte-level tokenizer of made-up words; at least 256 tokens."""
     with torch.device(device):
         torch.manual_seed(0)
-        model = LlamaForCausalLM._from_config(_config(vocab_size, shape), dtype=dtype or torch.float32)
+        model = LlamaForCausalLM._from_config(_config(vocab_size, shape, context), dtype=dtype or torch.float32)
     made = gen.from_transformers(model.eval(), _tokenizer(vocab_size))
     assert isinstance(made, TransformersModel)  # of Llamas it makes no other; tells mypy
     return made
@@ -38,7 +43,7 @@ def save_random_model(folder: Path, vocab_size: int) -> None:
     LlamaForCausalLM(_config(vocab_size, "tiny")).save_pretrained(folder)
 
 
-def _config(vocab_size: int, shape: Shape) -> LlamaConfig:
+def _config(vocab_size: int, shape: Shape, context: int = 2048) -> LlamaConfig:
     sizes = _SHAPES[shape]
     return LlamaConfig(
         vocab_size=vocab_size,
@@ -47,7 +52,7 @@ def _config(vocab_size: int, shape: Shape) -> LlamaConfig:
         num_hidden_layers=sizes["layers"],
         num_attention_heads=sizes["heads"],
         num_key_value_heads=sizes["kv_heads"],
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         tie_word_embeddings=shape != "tiny",
         bos_token_id=None,
         eos_token_id=None,

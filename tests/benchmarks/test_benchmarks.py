@@ -93,7 +93,15 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
     report = tmp_path / "report.json"
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
-    for name, tokens in {"LONG": 12, "SHORT": 4, "LIMIT": 24}.items():
+    for name, tokens in {
+        "LONG": 12,
+        "SHORT": 4,
+        "LIMIT": 24,
+        "COLUMNS": 140,
+        "MORE": 170,
+        "FEW": 20,
+        "STEPS": 2,
+    }.items():
         monkeypatch.setattr(decode, name, tokens)
     sizes = ["--batch", "2", "--new-tokens", "3", "--rounds", "1", "--real", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["decode", "--device", "cpu", *sizes, "--json", str(report)])
@@ -107,6 +115,7 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
         "vocabulary": [2, 2],
         "real": [1, 8],
         "first": [1, 1, 8, 8],
+        "context": [1, 1, 8, 8, 16, 16],
     }
     assert {(row["case"], row["peer"], row["goal"]) for row in asked["demo"]} == {
         ("gen sampled", "transformers sampled", 0.85),
