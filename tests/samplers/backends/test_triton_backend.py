@@ -20,9 +20,9 @@ TYPES |= dict.fromkeys(["keys", "top_k", "quotas", "token_ids"], "*i64") | dict.
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
-def run_cases(environment: dict[str, str]) -> None:
+def run_cases(cases: Path, environment: dict[str, str]) -> None:
     """In a process of its own: triton decides at its import whether it interprets."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(CASES)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
     # the interpreter computes with numpy, which warns of overflows that are meant
     done = subprocess.run(
         [*command, "-W", "ignore::RuntimeWarning"], env={**os.environ, **environment}, capture_output=True, text=True
@@ -32,7 +32,7 @@ def run_cases(environment: dict[str, str]) -> None:
 
 @needs_triton
 def test_the_kernels_under_the_interpreter() -> None:
-    run_cases({"TRITON_INTERPRET": "1"})
+    run_cases(CASES, {"TRITON_INTERPRET": "1"})
 
 
 @needs_triton
@@ -72,4 +72,4 @@ def test_the_kernels_compile_to_machine_code(
 @pytest.mark.gpu
 @needs_triton
 def test_the_kernels_on_a_gpu() -> None:
-    run_cases({"TRITON_INTERPRET": "0"})
+    run_cases(CASES, {"TRITON_INTERPRET": "0"})
