@@ -1,5 +1,6 @@
 """Where things are: devices resolved once, recorded, and compared."""
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -125,6 +126,15 @@ def native_cuda(tensor: Tensor) -> bool:
     False for one on a virtual GPU: it says that it is on cuda:0, but is a subclass with its numbers on the CPU.
     """
     return tensor.is_cuda and type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Whether what Triton's kernels can do is done by them: on a CUDA device, with GEN_TRITON=1 in the environment.
+
+    They are tested under Triton's interpreter and compiled to machine code, but have not run on a GPU yet, which is why
+    they are asked for.
+    """
+    return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
 
 
 def check_same_device(**tensors: Tensor) -> torch.device:

@@ -10,6 +10,10 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from gen.attention.plan import Plan
+from gen.devices import runs_triton
+
+_TRITONS = {torch.float32, torch.float16, torch.bfloat16}
+_MOST_QUERIES, _MOST_WIDTH = 128, 256  # that Triton's kernels take: queries a key head, numbers a query
 
 
 def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan: Plan, scale: float | None) -> Tensor:
@@ -32,6 +36,10 @@ def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan:
         return made
     count, heads, tokens, width = query.shape
     key_heads = keys.shape[1]
+    if runs_triton(query) and _fits_triton(query, keys, values):
+        from gen.attention import triton_steps  # needs triton
+
+        return triton_steps.attend(query, keys, values, mask, scale)
     packed = query.reshape(count, key_heads, -1, width)
     if tokens > 1 and heads > key_heads:
         mask = mask.repeat(1, 1, heads // key_heads, 1)
@@ -47,3 +55,9 @@ def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan:
     ]
     found = parts[0] if len(parts) == 1 else torch.cat(parts)
     return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()
+
+
+def _fits_triton(query: Tensor, keys: Tensor, values: Tensor) -> bool:
+    _, heads, tokens, width = query.shape
+    small = heads // keys.shape[1] * tokens <= _MOST_QUERIES and max(width, values.shape[3]) <= _MOST_WIDTH
+    return small and query.dtype in _TRITONS and keys.stride(3) == values.stride(3) == 1

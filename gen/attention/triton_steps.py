@@ -10,7 +10,6 @@ from torch import Tensor
 from gen.attention import triton_kernels
 from gen.attention.triton_kernels import PIECE
 
-MOST_QUERIES, MOST_WIDTH = 128, 256  # that share a key head; numbers of a key
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 _LEAST = 16  # a side of what tensor cores multiply
 _BYTES = 2**14  # of keys that a program holds at a time: with values and the next ones they fit into shared memory
@@ -63,7 +62,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: flo
 
 
 def tiles(asked: int, width: int, value_width: int, dtype: torch.dtype) -> dict[str, Any]:
-    """How large the parts are that a program works on, by the model's shape alone: else bits would depend on the batch."""
+    """How large the parts are that a program works on, by the model's shape alone, so that bits are."""
     wide, value_wide = (max(_LEAST, int(triton.next_power_of_2(size))) for size in (width, value_width))
     return {
         "ASKED": max(_LEAST, int(triton.next_power_of_2(asked))),

@@ -1,4 +1,4 @@
-"""Attention's Triton kernels: under Triton's interpreter and compiled for GPUs where triton is installed, and on a GPU."""
+"""Attention's Triton kernels: under Triton's interpreter and compiled where triton is installed, and run on a GPU."""
 
 from pathlib import Path
 
@@ -38,7 +38,10 @@ def test_the_kernels_compile_to_machine_code(
     for kernel in (triton_kernels.look, triton_kernels.join):
         constants = {name: sizes[name] for name in kernel.arg_names if name.isupper()}
         types = {name: pointers.get(name, "i32") for name in kernel.arg_names} | dict.fromkeys(constants, "constexpr")
-        source = triton.compiler.ASTSource(kernel, types, constants)
+        aligned = {
+            (place,): [["tt.divisibility", 16]] for place, name in enumerate(kernel.arg_names) if name in pointers
+        }
+        source = triton.compiler.ASTSource(kernel, types, constants, aligned)
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_stages": 2})
         assert compiled.asm["cubin"]
         assert compiled.metadata.shared <= SHARED[capability]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.attention import triton_steps
+from gen.attention import steps, triton_steps
+from gen.attention.plan import Plan
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
 EXACT = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -17,7 +18,7 @@ EXACT = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 def drawn(
     lengths: list[int], heads: int, key_heads: int, width: int, *, tokens: int, window: int, dtype: torch.dtype
-) -> list[Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query, keys, values and mask; what rows do not look at is NaN."""
     generator = torch.Generator().manual_seed(sum(lengths) + width)
     view = -(-max(lengths) // 32) * 32
@@ -28,7 +29,8 @@ def drawn(
     seen = (columns <= own) & (columns > own - window)
     kept[:, ~seen.any(1)[:, None].expand(-1, key_heads, -1)] = torch.nan
     mask = torch.where(seen[..., :view], 0.0, torch.finfo(dtype).min).unsqueeze(1)
-    return [one.to(dtype).to(DEVICE) for one in (query, *kept[..., :view, :], mask)]
+    query, keys, values, mask = (one.to(dtype).to(DEVICE) for one in (query, *kept[..., :view, :], mask))
+    return query, keys, values, mask
 
 
 def expected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -69,6 +71,17 @@ def test_values_may_have_another_width_than_keys() -> None:
     assert found.shape == (2, 1, 2, 64) and found.is_contiguous()
     torch.testing.assert_close(
         found.double(), expected(query, keys, values[..., :64], mask, 96**-0.5), atol=3e-6, rtol=3e-6
+    )
+
+
+def test_a_step_takes_the_kernels_for_what_they_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "runs_triton", lambda tensor: True)
+    given = drawn([40, 70], 4, 2, 64, tokens=1, window=2**20, dtype=torch.float32)
+    assert torch.equal(steps.attend_rows(*given, Plan(), None), triton_steps.attend(*given, None))
+    query, keys, values, mask = drawn([40], 2, 2, 320, tokens=1, window=2**20, dtype=torch.float32)
+    wide = query, keys.nan_to_num(), values.nan_to_num(), mask
+    torch.testing.assert_close(
+        steps.attend_rows(*wide, Plan(), None).double(), expected(*wide, 320**-0.5), atol=3e-6, rtol=3e-6
     )
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.devices import to_device
+from gen.devices import runs_triton, to_device
 from gen.requests.request import Request
 from gen.samplers import GreedySampler, MultinomialSampler
-from gen.samplers.backends.choosing import compiles, draw
+from gen.samplers.backends.choosing import draw
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
 from gen.stages.room import Room
@@ -50,7 +50,7 @@ class Drawing:
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """See `gen.loop.searches.search.Search.warm_up`."""
-        if not compiles(self._zeros):
+        if not runs_triton(self._zeros):
             return
         asked = self._seen | {_numbers(request.sampler): request.sampler for request in requests}
         places = [place for place, name in enumerate(_DEFAULTS) if any(numbers[place] is not None for numbers in asked)]

@@ -5,13 +5,12 @@ torch's, so that whatever records or captures a step sees one call. All else tak
 syncs, call by call.
 """
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gen.devices import native_cuda
+from gen.devices import runs_triton
 from gen.samplers.backends import cpu_backend, torch_backend
 from gen.samplers.logits import check_logits
 from gen.samplers.parameters import Parameters
@@ -80,23 +79,17 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, 
     return token_ids, logprobs
 
 
-def compiles(tensor: Tensor) -> bool:
-    """Whether logits on this tensor's device are sampled by kernels that are compiled at their first use: Triton's."""
-    return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
-
-
 def _backend(logits: Tensor) -> Any:
     """A module of `most_likely`, `likeliest` and `draw`, or their operations.
 
-    With GEN_TRITON=1 in the environment, Triton's kernels on CUDA devices. They are tested under Triton's interpreter
-    and compiled to machine code, but have not run on a GPU yet, which is why they are asked for.
+    On CUDA devices Triton's kernels, where these are asked for.
     """
     check_logits(logits)
     if logits.shape[0] == 0:
         return torch_backend  # its shapes depend on nothing in the tensors
     if logits.is_cpu:
         return _NAMES
-    if compiles(logits):
+    if runs_triton(logits):
         from gen.samplers.backends import triton_backend  # needs triton
 
         return triton_backend.operations()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import gen
+from gen.devices import runs_triton
 from gen.loop.searches import drawing
 from gen.samplers.backends import choosing
 from gen.testing import virtual_gpus
@@ -29,7 +30,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return sampling
 
-    monkeypatch.setattr(drawing, "compiles", lambda tensor: True)
+    monkeypatch.setattr(drawing, "runs_triton", lambda tensor: True)
     monkeypatch.setattr(drawing, "draw", watched(choosing.draw))
     monkeypatch.setattr("gen.samplers.multinomial_sampler.draw", watched(choosing.draw))
     monkeypatch.setattr("gen.samplers.greedy_sampler.most_likely", watched(choosing.most_likely))
@@ -78,5 +79,5 @@ def test_a_request_that_joins_later_is_compiled_for_before_its_prompt_and_none_t
 def test_nothing_is_compiled_where_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEN_TRITON", "1")
     with virtual_gpus(1):
-        assert not choosing.compiles(torch.zeros(1, device="cuda"))
-    assert not choosing.compiles(torch.zeros(1))
+        assert not runs_triton(torch.zeros(1, device="cuda"))
+    assert not runs_triton(torch.zeros(1))
