@@ -4,8 +4,11 @@
 
 Each run is one job of `gen batch run` on two processes. Two workers and the driver are killed, at moments drawn at
 random over the time that a quiet job takes; the driver is then begun again. In the end every row is there once, and all
-parts are byte for byte those of one process that nobody disturbed. With `--engine ray` the workers are actors of a
-cluster on this machine.
+parts are byte for byte those of one process that nobody disturbed.
+
+Most of a process's time is that of importing torch. So the processes are forks of this one, which has imported it;
+their code, their pipes and their deaths are those of the command. With `--start command` they are begun as the command
+begins them. With `--engine ray` the workers are actors of a cluster of two nodes with a CPU each.
 """
 
 import argparse
@@ -17,94 +20,206 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
-ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 96, 4, 8
+ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 48, 2, 4
 KILLS = ("worker", "worker", "driver")  # of a run
-OWN = {"local": "gen.offline.worker.process", "ray": "ray::MapWorker"}
+_WORKER = {"local": b"", "ray": b"ray::MapWorker"}  # what a worker's command begins with
+
+
+class Forked:
+    """A process that runs a function: as much of `subprocess.Popen` as drivers and workers need.
+
+    Args:
+        pipes: whether its stdin and stdout are the parent's to write and to read.
+    """
+
+    def __init__(self, run: Callable[[], object], *, pipes: bool = False) -> None:
+        self.returncode: int | None = None
+        theirs = [os.open(os.devnull, os.O_RDWR)] * 2
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        if pipes:
+            (asked, to), (back, answers) = os.pipe(), os.pipe()
+            theirs, self.stdin, self.stdout = [asked, answers], open(to, "w"), open(back)  # noqa: SIM115
+        self.pid = os.fork()
+        if not self.pid:
+            _run_forked(run, theirs)
+        for descriptor in set(theirs):
+            os.close(descriptor)
+
+    def poll(self) -> int | None:
+        return self._end(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._end(0)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _end(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+def _run_forked(run: Callable[[], object], ends: Sequence[int]) -> None:
+    """In the child: run a function with these for stdin and stdout, and end."""
+    code = 1
+    try:
+        for number, given in enumerate([*ends, os.open(os.devnull, os.O_WRONLY)]):
+            os.dup2(given, number)
+        os.closerange(3, 1024)
+        streams = [open(number, mode, closefd=False) for number, mode in enumerate("rww")]  # noqa: SIM115
+        sys.stdin, sys.stdout, sys.stderr = streams
+        run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    finally:
+        os._exit(code)
+
+
+@dataclass
+class Kills:
+    """Begins jobs in a folder, and kills who works on them.
+
+    Attributes:
+        engine: of the jobs.
+        options: that name it.
+        forks: whether processes are forks of this one.
+        killed: how many of each kind were.
+    """
+
+    folder: Path
+    engine: str
+    options: Sequence[str]
+    forks: bool
+    draw: random.Random
+    killed: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, out: str, options: Sequence[str]) -> Any:
+        """A driver."""
+        settings = ["--rows", ROWS_AT_ONCE, "--shard-rows", ROWS_A_SHARD, "--seed", 5]
+        words = ["batch", "run", "rows.jsonl", out, *map(str, settings), *options]
+        if self.forks:
+            return Forked(partial(_run_command, self.folder, words))
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-m", "gen", *words], cwd=self.folder, **quiet)  # type: ignore[call-overload]
+
+    def disturb(self, out: str, seconds: float) -> None:
+        """Run a job to its end, killing on the way."""
+        plan = sorted((self.draw.random() * seconds, kind) for kind in KILLS)
+        begin, driver = time.monotonic(), self.begin(out, self.options)
+        for moment, kind in plan:
+            time.sleep(max(0.0, begin + moment - time.monotonic()))
+            if kind == "worker" and (workers := self._workers(driver.pid)):
+                self._kill(self.draw.choice(workers), kind)
+            elif kind == "driver" and driver.poll() is None:
+                self._kill(driver.pid, kind)
+                driver.wait()
+                driver = self.begin(out, self.options)
+        assert driver.wait() == 0, f"{out}: exit code {driver.returncode}"
+
+    def _kill(self, pid: int, kind: str) -> None:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            self.killed[kind] += 1
+        except ProcessLookupError:
+            pass  # it has ended by itself
+
+    def _workers(self, driver: int) -> list[int]:
+        """The workers of a driver."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (path / "cmdline").read_bytes()
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if command.startswith(_WORKER[self.engine]) and (parent == driver or self.engine == "ray"):
+                found.append(int(path.name))
+        return found
+
+
+def _run_command(folder: Path, words: list[str]) -> None:
+    """The command, its workers being forks."""
+    from gen.cli import main
+    from gen.offline.engines import local
+    from gen.offline.engines.processes import WorkerProcess
+    from gen.offline.worker import process
+
+    class ForkedWorker(WorkerProcess):
+        def __init__(self) -> None:
+            self._process: Any = Forked(process.main, pipes=True)
+
+    vars(local)["WorkerProcess"] = ForkedWorker
+    os.chdir(folder)
+    main(words)
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*.jsonl"))}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--engine", choices=OWN, default="local")
+    parser.add_argument("--engine", choices=_WORKER, default="local")
+    parser.add_argument("--start", choices=["fork", "command"], default="fork")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    forks = arguments.engine == "local" and arguments.start == "fork"
+    if forks:
+        _import_all()
+    options = ["--devices", "cpu,cpu"]
+    if arguments.engine == "ray":
+        options = ["--engine", "ray", "--ray-address", _cluster()]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [{"prompt": f"Once upon a time {number}", "max_new_tokens": 8 + number} for number in range(ROWS)]
+        rows = [{"prompt": f"Once upon a time {number}", "max_new_tokens": 4 + number} for number in range(ROWS)]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        engine = ["--engine", "ray"] if arguments.engine == "ray" else ["--devices", "cpu,cpu"]
-        begun(folder, "quiet", ["--devices", "cpu"]).wait()
+        kills = Kills(folder, arguments.engine, options, forks, random.Random(arguments.seed))
+        assert kills.begin("quiet", ["--devices", "cpu"]).wait() == 0
         expected = parts(folder / "quiet")
         begin = time.monotonic()
-        begun(folder, "timed", engine).wait()
+        assert kills.begin("timed", options).wait() == 0
         seconds = time.monotonic() - begin
-        kills = dict.fromkeys(KILLS, 0)
         for number in range(arguments.runs):
-            disturb(folder, f"out{number}", engine, OWN[arguments.engine], draw, seconds, kills)
-            assert parts(folder / f"out{number}") == expected, f"run {number} has other parts"
-            assert not list((folder / f"out{number}").glob("pieces/*")), f"run {number} has left pieces"
-            print(f"run {number + 1}: {len(expected)} parts are equal; so far {kills} killed", flush=True)
+            out = folder / f"out{number}"
+            kills.disturb(out.name, seconds)
+            assert parts(out) == expected, f"run {number} has other parts"
+            assert not list(out.glob("pieces/*")), f"run {number} has left pieces"
+            print(f"run {number + 1}: {len(expected)} parts are equal; so far {dict(kills.killed)} killed", flush=True)
 
 
-def begun(folder: Path, out: str, engine: list[str]) -> subprocess.Popen[bytes]:
-    """A driver."""
-    options = ["--rows", ROWS_AT_ONCE, "--shard-rows", ROWS_A_SHARD, "--seed", 5]
-    command = [sys.executable, "-m", "gen", "batch", "run", "rows.jsonl", out, *map(str, options), *engine]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload,no-any-return]
+def _import_all() -> None:
+    """What a worker imports, so that its forks need not."""
+    import transformers
+
+    import gen.offline.worker.process
+
+    gen.load("demo", device="cpu")
+    assert transformers and gen.offline.worker.process
 
 
-def disturb(
-    folder: Path,
-    out: str,
-    engine: list[str],
-    own: str,
-    draw: random.Random,
-    seconds: float,
-    kills: dict[str, int],
-) -> None:
-    """Run a job to its end, killing on the way."""
-    plan = sorted((draw.random() * seconds, kind) for kind in KILLS)
-    begin, driver = time.monotonic(), begun(folder, out, engine)
-    for moment, kind in plan:
-        time.sleep(max(0.0, begin + moment - time.monotonic()))
-        workers = children(driver.pid, own)
-        if kind == "worker" and workers:
-            kill(draw.choice(workers), kind, kills)
-        elif kind == "driver" and driver.poll() is None:
-            kill(driver.pid, kind, kills)
-            driver.wait()
-            driver = begun(folder, out, engine)
-    assert driver.wait() == 0, f"{out}: exit code {driver.returncode}"
+def _cluster() -> str:
+    """The address of a cluster of two nodes on this machine."""
+    import ray.cluster_utils
 
-
-def kill(pid: int, kind: str, kills: dict[str, int]) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-        kills[kind] += 1
-    except ProcessLookupError:
-        pass  # it has ended by itself
-
-
-def children(driver: int, own: str) -> list[int]:
-    """The workers of a driver, by what they are called."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if own in command and (parent == driver or own.startswith("ray")):
-            found.append(int(path.name))
-    return found
-
-
-def parts(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("part-*.jsonl"))}
+    made = ray.cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    return str(made.address)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def run_all(
         group.append(job)
     for group in groups:
         try:
-            with Runner(model, group, options) as runner:
+            with Runner(model, group, options, options.rows if options.fixed else None) as runner:
                 runner.drain()
         except Exception as error:  # no prompt's own: all that have not ended get it
             for job in group:

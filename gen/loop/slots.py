@@ -151,6 +151,7 @@ class Slots:
             return
         while length < longest:
             length *= 2
+        length = view_bucket(length)  # so that what a step looks at does not depend on how rows have grown
         if self.tokens is not None:
             most = self.tokens // self._rows.count
             whole = most - most % 32  # which are fast to look at

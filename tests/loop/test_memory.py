@@ -350,7 +350,7 @@ def test_spread_over_devices_the_fullest_one_decides(monkeypatch: pytest.MonkeyP
     assert memory.tokens_that_fit(placement, {}) is None
 
 
-@pytest.mark.parametrize(("most", "lengths"), [(400, [160, 320]), (220, [160, 192]), (185, [160, 185])])
+@pytest.mark.parametrize(("most", "lengths"), [(400, [160, 384]), (220, [160, 192]), (185, [160, 185])])
 def test_row_lengths_are_whole_32s_where_texts_have_room_for_that(most: int, lengths: list[int]) -> None:
     model = Measured()
     gen.generate(model, ["x" * 60] * 5, max_new_tokens=124, max_batch_tokens=5 * most)

@@ -1,5 +1,6 @@
 """Rows that kill workers get an error and cost no other row its text; devices that kill them cost none."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,14 @@ def test_a_device_that_always_dies_beside_a_sound_one_costs_no_row_its_text(
 def test_an_error_that_is_no_rows_own_is_a_death_and_memory_that_is_out_ends_the_job(
     source: Path, workers_here: type[WorkerHere], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill = RowSet.fill
+    step = RowSet.step
 
-    def failing(rows: RowSet, *arguments: Any, **more: Any) -> None:
-        if rows.count > 1:
+    def failing(rows: RowSet, count: int, view: int) -> Callable[[], None]:
+        if count > 1:
             raise error
-        fill(rows, *arguments, **more)
+        return step(rows, count, view)
 
-    monkeypatch.setattr(RowSet, "fill", failing)
+    monkeypatch.setattr(RowSet, "step", failing)
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
     report = run(source, "broken", shard_rows=2)  # rows alone run
     assert (report.rows, report.failed) == (11, 0)

@@ -105,10 +105,14 @@ def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: str, tmp_path: Path) -> None:
-    rows = [{"prompt": f"One {'very ' * (number % 9)}", "max_new_tokens": 5 + number % 40} for number in range(40)]
+    rows: list[dict[str, Any]] = [
+        {"prompt": f"One {'very ' * (number % 9)}", "max_new_tokens": 5 + number % 40} for number in range(28)
+    ]
+    rows[5]["prompt"] = [40] * 500  # the rows have grown for it when the next parts come
+    rows[20] |= {"prompt": [41] * 80, "max_new_tokens": 240, "seed": 7}
     source = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out"
-    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=16, top_logprobs=1)
+    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=9, top_logprobs=1)
     before = [part.read_bytes() for part in report.parts]
     manifest, digest = read_manifest(out)
     worker = Worker(manifest.settings, "cpu", threads=1)

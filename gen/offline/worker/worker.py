@@ -167,14 +167,11 @@ class Worker:
         return [results[index] for index in range(len(rows))]
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
-        """Run requests in as many rows, none of which was used before."""
+        """Run requests in as many rows, those of the parts before, if there are any, with their recorded steps."""
         from gen.loop.jobs import new_job
         from gen.loop.options import Options
         from gen.loop.run_all import run_all
 
-        idle = getattr(self._model, "idle", None)
-        if idle is not None:
-            idle.take()
         jobs = [new_job(self._model, request) for request in requests]
         run_all(self._model, jobs, Options(rows=rows, fixed=rows is not None))
         return jobs
