@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gen import samplers, testing
     from gen.api import generate, stream
     from gen.asynchronous import agenerate, astream
-    from gen.completions import Completion, TopLogprobs
+    from gen.completions import Completion, StreamEvent, TopLogprobs
     from gen.constraints.compiling import compile
     from gen.constraints.constraint import Constraint
     from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
     from gen.tools.calls import tool_calls
-    from gen.tools.values import ToolCall, ToolCalls
+    from gen.tools.values import ToolCall, ToolCallDelta, ToolCalls
 
 __all__ = [
     "ArgumentError",
@@ -67,7 +67,9 @@ __all__ = [
     "SamplingError",
     "Score",
     "Stream",
+    "StreamEvent",
     "ToolCall",
+    "ToolCallDelta",
     "ToolCalls",
     "TopLogprobs",
     "agenerate",
@@ -132,7 +134,7 @@ _HOMES = {
         "SamplingError",
     ],
     "loop.engine_thread": ["EngineStats"],
-    "completions": ["Completion", "TopLogprobs"],
+    "completions": ["Completion", "StreamEvent", "TopLogprobs"],
     "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],
@@ -144,7 +146,7 @@ _HOMES = {
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],
     "tools.calls": ["tool_calls"],
-    "tools.values": ["ToolCall", "ToolCalls"],
+    "tools.values": ["ToolCall", "ToolCallDelta", "ToolCalls"],
 }
 
 

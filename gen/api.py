@@ -369,18 +369,19 @@ def stream(
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)
     options = Options(replay=replay, cuda_graph=cuda_graph, step_rows=find_step_rows(model, exact, [request]))
-    return CallerStream(_pieces(model, job, options), job)
+    return CallerStream(_turns(model, job, options), job)
 
 
-def _pieces(model: Model, job: Job, options: Options) -> Generator[str]:
-    """Each step's new text; nothing of what it computes with outlives a yield."""
-    text = job.only_text
+def _turns(model: Model, job: Job, options: Options) -> Generator[Completion | None]:
+    """Let the text grow by a step at a time, and give that of a search at its end.
+
+    Nothing of what a step computes with outlives a yield.
+    """
     with Runner(model, [job], options) as runner:
         while not runner.idle:
             runner.advance()
-            if text is not None and (piece := text.read()):
-                yield piece
+            yield None
     [completion] = job.completions()
-    if text is None and completion.text:  # a search of one beam: at its end
-        yield completion.text
+    if job.only_text is None:
+        yield completion
     valued(job.request, completion)  # raises where the text is not whole

@@ -1,7 +1,10 @@
 """What a call tells of a text: how it came about, and how likely its tokens were."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from gen.tools.values import ToolCallDelta
 
 FinishReason = Literal["stop", "eos", "length", "cancelled"]
 
@@ -20,6 +23,26 @@ class TopLogprobs:
     logprob: float
     token_ids: list[int]
     logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEvent:
+    """What is new of a text while it grows, since the event before. All events joined are the completion.
+
+    Attributes:
+        text: a piece of the text; of `gen.tool_calls` of what is said to the reader, without white space around it.
+        reasoning: a piece of what the model thinks before it answers.
+        tool_calls: what is new of the calls of tools, of `gen.tool_calls` alone.
+        token_ids, logprobs, top_logprobs: see `Completion`; of the tokens that have come. Those that do not yet tell
+            what the text is, such as a part of a character, come with a later event.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
+    token_ids: list[int]
+    logprobs: list[float]
+    top_logprobs: list[TopLogprobs] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,8 +159,8 @@ class Engine:
         self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[OneArguments]
     ) -> Any:
         """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
-        stream = self._submit("agenerate", prompt, output_type, arguments)
-        return _made(await stream.acompletion(), details)
+        async with self._submit("agenerate", prompt, output_type, arguments) as stream:
+            return _made(await stream.acompletion(), details)
 
     def _submit(self, function: str, prompt: Prompt, output_type: Any, arguments: Mapping[str, Any]) -> EngineStream:
         settings = read_settings(function, arguments)

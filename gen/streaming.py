@@ -1,15 +1,19 @@
-"""A text that comes piece by piece, and the completion that it ends as."""
+"""A text that comes piece by piece, or event by event, and the completion that it ends as."""
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import replace
+from types import TracebackType
+from typing import Literal, Self, TypeVar
 
-from gen.completions import Completion
+from gen.completions import Completion, StreamEvent
 from gen.errors import GenError
 from gen.loop.feed import Feed
 from gen.loop.jobs import Job
+from gen.loop.results.events import Events
 from gen.loop.results.values import valued
+
+T = TypeVar("T")
 
 
 class Stream(Iterator[str], ABC):
@@ -17,11 +21,12 @@ class Stream(Iterator[str], ABC):
 
     A text of an output type that ends before it is whole raises `IncompleteError` after its last piece.
 
-    A stream that is no longer referred to is closed.
+    A stream that is no longer referred to is closed; so is one at the end of its `with` block.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._read_as = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -43,6 +48,14 @@ class Stream(Iterator[str], ABC):
     def __next__(self) -> str: ...
 
     @abstractmethod
+    def events(self) -> Iterator[StreamEvent]:
+        """What is new of the text, as events instead of pieces: text, reasoning, calls of tools, tokens.
+
+        Raises:
+            GenError: pieces have been read; a stream gives either pieces or events.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Stop generating and free the text's memory; the pieces so far were all."""
 
@@ -55,21 +68,61 @@ class Stream(Iterator[str], ABC):
             IncompleteError: the text is no whole value of its output type.
         """
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _reads(self, what: Literal["pieces", "events"]) -> None:
+        """Raise a GenError where the other ones have been read."""
+        if self._read_as != what:
+            if self._read_as:
+                raise GenError(f"the stream is read as {self._read_as}, and gives no {what} beside them.")
+            self._read_as = what
+
 
 class CallerStream(Stream):
-    """A text that grows in the thread that takes its pieces: each piece is made when it is asked for."""
+    """A text that grows in the thread that takes its pieces: each piece is made when it is asked for.
 
-    def __init__(self, pieces: Generator[str], job: Job) -> None:
+    Args:
+        turns: lets the text grow by a step, and gives that of a search at its end; raises what went wrong.
+    """
+
+    def __init__(self, turns: Generator[Completion | None], job: Job) -> None:
         super().__init__(job)
-        self._pieces = pieces
+        self._turns = turns
+        self._events = Events(job.request)
         self._closed = False
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        self._reads("pieces")
+        for whole in self._turns:
+            text = self._job.only_text
+            if piece := whole.text if whole is not None else "" if text is None else text.read():
+                return piece
+        raise StopIteration
+
+    def events(self) -> Iterator[StreamEvent]:
+        """See `Stream.events`."""
+        self._reads("events")
+        return self._all_events()
+
+    def _all_events(self) -> Iterator[StreamEvent]:
+        for whole in self._turns:
+            text, event = self._job.only_text, None
+            if whole is not None:
+                event = self._events.whole(whole)
+            elif text is not None:
+                event = self._events.read(text, last=self._job.ended)
+            if event is not None:
+                yield event
 
     def close(self) -> None:
         """See `Stream.close`."""
-        self._pieces.close()
+        self._turns.close()
         self._closed = True
 
     def so_far(self) -> Completion:
@@ -94,7 +147,8 @@ class CallerStream(Stream):
 class EngineStream(Stream, AsyncIterator[str]):
     """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
 
-    Pieces that have not been taken are merged into one: nobody waits for a slow reader.
+    Pieces that have not been taken are merged into one, and so are events: nobody waits for a slow reader. A reader
+    that gives up waiting, as in `asyncio.wait_for(anext(stream), 1)`, takes nothing, and the text goes on.
 
     Args:
         owner: what closes the engine when it ends; it stays for as long as the stream does.
@@ -106,22 +160,17 @@ class EngineStream(Stream, AsyncIterator[str]):
         self._closed = False
 
     def __next__(self) -> str:
-        while (piece := self._take()) is None:
-            self._feed.wait()
-        if not piece:
-            raise StopIteration
-        return piece
+        self._reads("pieces")
+        return self._next(self._feed.take)
 
     async def __anext__(self) -> str:
-        while (piece := self._take()) is None:
-            try:
-                await self._feed.arrival()
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
-        if not piece:
-            raise StopAsyncIteration
-        return piece
+        self._reads("pieces")
+        return await self._anext(self._feed.take)
+
+    def events(self) -> "EngineEvents":
+        """See `Stream.events`; also for `async for`."""
+        self._reads("events")
+        return EngineEvents(self)
 
     def close(self) -> None:
         """See `Stream.close`: the row is free by the next step, and a request that waits never starts."""
@@ -132,13 +181,21 @@ class EngineStream(Stream, AsyncIterator[str]):
         """As `close`."""
         self.close()
 
-    def so_far(self) -> Completion:
-        """See `Stream.so_far`; from any thread."""
-        return self._feed.so_far()
-
     async def aclose(self) -> None:
         """As `close`."""
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def so_far(self) -> Completion:
+        """See `Stream.so_far`; from any thread."""
+        return self._feed.so_far()
 
     def completion(self) -> Completion:
         """See `Stream.completion`; waits for the end of the text, whether or not its pieces have been taken."""
@@ -149,24 +206,47 @@ class EngineStream(Stream, AsyncIterator[str]):
         return valued(self._feed.job.request, self._feed.job.completions()[0])
 
     async def acompletion(self) -> Completion:
-        """As `completion`, for event loops; a task that is cancelled frees the row by the next step."""
-        try:
-            await self._feed.arrival(end=True)
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
+        """As `completion`, for event loops."""
+        await self._feed.arrival(end=True)
         return self.completion()
 
     def __del__(self) -> None:
         self._feed.cancel()
 
-    def _take(self) -> str | None:
+    def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
+        while (found := self._take(take)) is None:
+            self._feed.wait()
+        if not found:
+            raise StopIteration
+        return found
+
+    async def _anext(self, take: Callable[[], T | Literal[""] | None]) -> T:
+        while (found := self._take(take)) is None:
+            await self._feed.arrival()
+        if not found:
+            raise StopAsyncIteration
+        return found
+
+    def _take(self, take: Callable[[], T | Literal[""] | None]) -> T | Literal[""] | None:
         """What has come; "" at the end, None where nothing has come yet."""
         if self._closed:
             return ""
-        piece = self._feed.take()
-        if piece == "":
+        found = take()
+        if found == "":
             self._feed.check()
             if self._feed.ended and self._feed.job.request.constraint is not None:
                 self.completion()  # raises where the text is not whole
-        return piece
+        return found
+
+
+class EngineEvents(Iterator[StreamEvent], AsyncIterator[StreamEvent]):
+    """The events of a text that grows in an engine's thread; see `Stream.events`."""
+
+    def __init__(self, stream: EngineStream) -> None:
+        self._stream = stream
+
+    def __next__(self) -> StreamEvent:
+        return self._stream._next(self._stream._feed.take_event)
+
+    async def __anext__(self) -> StreamEvent:
+        return await self._stream._anext(self._stream._feed.take_event)

@@ -149,6 +149,20 @@ def aclose(streams: list[Any]) -> None:
     asyncio.run(streams.pop().aclose())
 
 
+def leave_its_with_block(streams: list[Any]) -> None:
+    with streams[0]:
+        pass
+
+
+def leave_its_async_with_block(streams: list[Any]) -> None:
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with streams[0]:
+                raise ZeroDivisionError
+
+    asyncio.run(run())
+
+
 def cancel_a_reading_task(streams: list[Any]) -> None:
     async def run() -> None:
         task = asyncio.create_task(text_of(streams.pop()))
@@ -177,7 +191,16 @@ def cancel_a_task_that_does_something_else(streams: list[Any]) -> None:
     asyncio.run(run())
 
 
-LEAVING = [close, cancel, drop, aclose, cancel_a_reading_task, cancel_a_task_that_does_something_else]
+LEAVING = [
+    close,
+    cancel,
+    drop,
+    aclose,
+    leave_its_with_block,
+    leave_its_async_with_block,
+    cancel_a_reading_task,
+    cancel_a_task_that_does_something_else,
+]
 
 
 @pytest.mark.parametrize("leave", LEAVING)
@@ -197,6 +220,26 @@ def test_who_leaves_frees_the_row_by_the_next_step(leave: Callable[[list[Any]], 
         model.open()
         assert "".join(second) == "ello"
     assert len(engine_threads()) == 0
+
+
+def test_a_reader_that_gives_up_waiting_leaves_the_text_to_others() -> None:
+    model = GatedModel()
+    with gen.Engine(model) as engine:
+        stream = engine.submit("x")
+
+        async def give_up() -> None:
+            assert await anext(stream) == "h"
+            for wait in (anext(stream), stream.acompletion()):
+                task: asyncio.Task[object] = asyncio.ensure_future(wait)
+                await asyncio.sleep(0)  # it has begun to wait
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+        asyncio.run(give_up())
+        model.open()
+        assert "".join(stream) == "ello"
+        assert stream.completion().finish_reason == "eos"
 
 
 def test_a_waiting_request_that_was_cancelled_never_starts() -> None:

@@ -1,5 +1,7 @@
 """What a stream tells while its text grows, and what an engine tells of itself."""
 
+import asyncio
+import json
 import re
 from typing import Any
 
@@ -8,7 +10,8 @@ import pytest
 import gen
 from gen.loop import engine_thread
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
-from tests.helpers import EOS, ScriptedModel
+from gen.tokenizers import Tokenizer
+from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from tests.helpers.engines import FailingModel, GatedModel
 
 
@@ -131,3 +134,115 @@ def test_each_sample_comes_alone_with_the_seed_that_is_told_for_it() -> None:
     with pytest.raises(gen.ArgumentError, match="sample must be a whole number"):
         sample_seed(1, "1")  # type: ignore[arg-type]
     assert gen.generate(demo, "Once", sampler=greedy(), max_new_tokens=0) == ""
+
+
+def thinking_model(script: str) -> Any:
+    """A model of the tests' whose chats may begin with a thought, and may call tools as Hermes does."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{# <tool_call> </think> #}"
+    model = GatedModel(script)
+    model.tokenizer = Tokenizer(tokenizer)
+    return model
+
+
+def joined(events: list[gen.StreamEvent]) -> tuple[str, str, list[int], list[float], list[gen.TopLogprobs]]:
+    """What all events of a text say; its calls are looked at elsewhere."""
+    return (
+        "".join(event.text for event in events),
+        "".join(event.reasoning for event in events),
+        [token_id for event in events for token_id in event.token_ids],
+        [logprob for event in events for logprob in event.logprobs],
+        [top for event in events for top in event.top_logprobs or []],
+    )
+
+
+THOUGHT = "<think>\nHm,\nwell.\n</think>\n\nTwo \u00e9."
+
+
+@pytest.mark.parametrize("stop", [None, "END", "\u00e9"])
+def test_events_joined_are_the_completion(stop: str | None) -> None:
+    model = thinking_model(THOUGHT)
+    model.open()
+    given: dict[str, Any] = {"chat": True, "stop": stop, "max_new_tokens": 100, "top_logprobs": 1, "seed": 1}
+    wanted = gen.generate(model, "x", details=True, **given)
+    told = (wanted.text, wanted.reasoning, wanted.token_ids, wanted.logprobs, wanted.top_logprobs)
+    assert told[:2] == ("Two " if stop == "\u00e9" else "Two \u00e9.", "Hm,\nwell.")
+    stream = gen.stream(model, "x", **given)
+    events = [*stream.events()]
+    assert joined(events) == told
+    assert stream.completion() == wanted
+    assert all(event.text or event.reasoning for event in events[:-1])
+    with gen.Engine(model) as engine:
+
+        async def read() -> list[gen.StreamEvent]:
+            return [event async for event in engine.submit("x", **given).events()]
+
+        assert joined(asyncio.run(read())) == told
+        slow = engine.submit("x", **given)
+        assert slow.completion() == wanted
+        [event] = slow.events()  # merged
+        assert joined([event]) == told
+
+
+def test_a_thought_is_told_while_it_grows_though_stops_are_looked_for() -> None:
+    model = thinking_model(THOUGHT)
+    with gen.Engine(model) as engine:
+        stream = engine.submit("x", chat=True, stop="END", max_new_tokens=100)
+        model.gate.release(THOUGHT.index("Hm,") + len("Hm,"))
+        event = next(stream.events())
+        assert (event.reasoning[:1], event.text) == ("H", "")
+        assert model.begun.acquire(timeout=60)
+        model.open()
+        rest = joined([*stream.events()])
+        assert (event.reasoning + rest[1], rest[0]) == ("Hm,\nwell.", "Two \u00e9.")
+
+
+def test_calls_of_tools_come_as_deltas() -> None:
+    arguments = '{"of": [{"x": "}\\""}]}'
+    parameters = {"type": "object", "properties": {"of": {"type": "array", "items": {"type": "object"}}}}
+    tool = {"type": "function", "function": {"name": "tree", "parameters": parameters}}
+    call = f'<tool_call>\n{{"name": "tree", "arguments": {arguments}}}\n</tool_call>'
+    model = thinking_model(f"<think>Hm.</think> Let me see. <b>\n{call}\n{call}")
+    model.open()
+    kind = gen.tool_calls([tool])
+    given: dict[str, Any] = {"chat": True, "max_new_tokens": 400, "sampler": greedy()}
+    with gen.Engine(model) as engine:
+        for stream in (gen.stream(model, "x", kind, **given), engine.submit("x", kind, **given)):
+            events = [*stream.events()]
+            value = stream.completion().value
+            assert joined(events)[:2] == (value.text, "Hm.") == ("Let me see. <b>", "Hm.")
+            deltas = [delta for event in events for delta in event.tool_calls]
+            for number, made in enumerate(value.calls):
+                own = [delta for delta in deltas if delta.number == number]
+                assert [delta.name for delta in own] == ["tree"] + [None] * (len(own) - 1)
+                assert "".join(delta.arguments for delta in own) == arguments
+                assert json.loads(arguments) == made.arguments
+            assert len(value.calls) == 2
+
+
+def test_a_stream_gives_either_pieces_or_events() -> None:
+    with gen.Engine(ScriptedModel("hello")) as engine:
+        for make in (engine.submit, lambda prompt: gen.stream(ScriptedModel("hello"), prompt)):
+            stream: gen.Stream = make("x")
+            first = next(iter(stream.events()))
+            with pytest.raises(gen.GenError, match="the stream is read as events, and gives no pieces beside them"):
+                next(stream)
+            assert first.text + "".join(event.text for event in stream.events()) == "hello"
+            stream = make("x")
+            piece = next(stream)
+            with pytest.raises(gen.GenError, match="is read as pieces, and gives no events"):
+                stream.events()
+            assert piece + "".join(stream) == "hello"
+
+
+def test_events_of_a_search_come_at_its_end_and_a_text_that_is_not_whole_raises_behind_them() -> None:
+    [event] = gen.stream(ScriptedModel("hello"), "x", sampler=beam_search(1)).events()
+    assert (event.text, len(event.token_ids)) == ("hello", 5)
+    demo = gen.load("demo", device="cpu")
+    kind, given = gen.regex("[ab]{4}"), {"stop": "a", "seed": 1, "max_new_tokens": 4}
+    with gen.Engine(demo) as engine:
+        for stream in (gen.stream(demo, "x", kind, **given), engine.submit("x", kind, **given)):  # type: ignore[arg-type]
+            read: list[gen.StreamEvent] = []
+            with pytest.raises(gen.IncompleteError) as caught:
+                read.extend(stream.events())  # keeps what came before the error
+            assert joined(read)[2] == caught.value.completion.token_ids != []

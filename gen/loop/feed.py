@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Lock
+from typing import Literal, TypeVar
 
-from gen.completions import Completion
+from gen.completions import Completion, StreamEvent
 from gen.errors import own
 from gen.loop.jobs import Job
+from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
 
+T = TypeVar("T")
 Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
 
 
@@ -34,6 +37,7 @@ class Feed:
         self.over = False
         self.failure: BaseException | None = None
         self._reading = Lock()  # of readers alone
+        self._events: Events | None = None
         self._for_more: deque[Sleeper] = deque()
         self._for_end: deque[Sleeper] = deque()
 
@@ -51,14 +55,29 @@ class Feed:
             Exception: of a tokenizer; the request ends with it.
         """
         over = self.over  # before the text is read
+        piece = self._read(lambda: "".join([text.read() for text in self._texts]))
+        return piece if piece or over else None
+
+    def take_event(self) -> StreamEvent | Literal[""] | None:
+        """As `take`, as an event."""
+        over = self.over
+        event = self._read(lambda: self._read_event(over))
+        return "" if event is None and over else event
+
+    def _read_event(self, over: bool) -> StreamEvent | None:
+        if self._events is None or self._events.request is not self.job.request:  # it waits for its output type
+            self._events = Events(self.job.request)
+        return self._events.read(self._texts[0], last=over)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """What is read, by one reader at a time; the request ends with what fails, such as its tokenizer."""
         with self._reading:
             try:
-                piece = "".join([text.read() for text in self._texts])
+                return read()
             except Exception as error:
                 self.failure = error
                 self.cancel()
                 raise
-        return piece if piece or over else None
 
     def so_far(self) -> Completion:
         """See `gen.streaming.Stream.so_far`."""

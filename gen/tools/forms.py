@@ -6,7 +6,7 @@ Example, of Hermes and Qwen: a text, then <tool_call>, a line with {"name": "f",
 import json
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
 from gen.requests.thoughts import Marks, marks_of
 from gen.tokenizers import Tokenizer
+from gen.tools.call_pieces import Heads
 from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
 
 
@@ -76,8 +77,10 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
     )
     if name == "gpt-oss":
         plain = Made(text(), lambda said: _value(said, []))
-        return Told(_tree(main), _tree(either(main, plain) if asked.choice in ("auto", "none") else main))
-    return _after_thought(main, tags)
+        told = Told(_tree(main), _tree(either(main, plain) if asked.choice in ("auto", "none") else main))
+    else:
+        told = _after_thought(main, tags)
+    return replace(told, heads=form.heads if tools or named else None)
 
 
 def form_of(template: str) -> str:
@@ -216,15 +219,29 @@ def _channel_call(tool: Tool) -> Any:
 
 @dataclass(frozen=True)
 class _Form:
-    """A form: what makes its output type, and the special tokens that it needs."""
+    """A form: what makes its output type, what its calls begin with, and the special tokens that it needs."""
 
     write: Callable[[_Asked], Any]
+    heads: Heads
     specials: tuple[str, ...] = ()
 
 
+_JSON_NAME = r'\{"name": (?P<json>"(?:[^"\\]|\\.)*"), '
+_LISTED = rf'{_JSON_NAME}"arguments": '
+_NAMED = r"\[TOOL_CALLS\](?P<name>.+?)(?:\[CALL_ID\]\w{9})?\[ARGS\]"
+_LLAMA3 = rf'(?:<\|python_tag\|>)?{_JSON_NAME}"parameters": '
+_CHANNEL = r"<\|channel\|>commentary to=functions\.(?P<name>.+?) <\|constrain\|>json<\|message\|>"
 _FORMS = {
-    "hermes": _Form(_hermes),
-    "llama3": _Form(_llama3),
-    "mistral": _Form(_mistral, ("[TOOL_CALLS]",)),
-    "gpt-oss": _Form(_gpt_oss, ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>")),
+    "hermes": _Form(_hermes, Heads(first=f"<tool_call>\n{_LISTED}", next=_LISTED)),
+    "llama3": _Form(_llama3, Heads(first=_LLAMA3, next=_LLAMA3, after_text=False)),
+    "mistral": _Form(
+        _mistral,
+        Heads(first=rf"\[TOOL_CALLS\] ?\[{_LISTED}|{_NAMED}", next=f"{_LISTED}|{_NAMED}"),
+        ("[TOOL_CALLS]",),
+    ),
+    "gpt-oss": _Form(
+        _gpt_oss,
+        Heads(first=_CHANNEL, next=_CHANNEL),
+        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>"),
+    ),
 }

@@ -4,6 +4,7 @@ The templates, tokenizers and response templates are written here, after those o
 """
 
 import json
+import random
 import re
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ import gen
 from benchmarks.constraints.tools import SMALL, tools
 from gen.samplers import multinomial
 from gen.tokenizers import Tokenizer
+from gen.tools.call_pieces import CallPieces
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer, tiny_model
 
 START = "[assistant] "
@@ -177,6 +179,25 @@ def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]
     return said.strip(), [(one["name"], one.get("arguments", one.get("parameters"))) for one in objects]
 
 
+def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
+    """What the deltas of a text say that comes in pieces of any length."""
+    assert kind.told is not None
+    reader, said, left = CallPieces(kind.told.heads), "", made.text
+    calls: list[tuple[str, str]] = []
+    while left or not said:
+        length = rng.choice([1, 2, 5, 30])
+        text, deltas = reader.push(left[:length], last=length >= len(left))
+        assert not (text and calls), "text behind a call"
+        said, left = said + text, left[length:]
+        for delta in deltas:
+            assert (delta.name is not None) == (delta.number == len(calls))
+            name, before = (delta.name, "") if delta.name is not None else calls.pop(delta.number)
+            calls.append((name, before + delta.arguments))
+        if not left:
+            break
+    return said, [(name, json.loads(arguments)) for name, arguments in calls]
+
+
 @pytest.mark.parametrize("choice", ["auto", "required", "none", "move"])
 def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> None:
     name, model = family
@@ -187,12 +208,13 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
     sampler = multinomial(logit_bias=bias, temperature=2)
     limit = max(kind.least_tokens, 90)
     made = [answer(model, kind, limit, sampler=sampler, seed=seed) for seed in range(8)]
-    for one in made:
+    for seed, one in enumerate(made):
         written = all_of(model, one)
         value: gen.ToolCalls = one.value
         calls = as_json([*value.calls])
         assert (value.text, calls) == read_plainly(name, written) == read_by_transformers(name, written), written
         assert kind.read(written) == value
+        assert told_in_pieces(kind, one, random.Random(seed)) == (value.text, calls)
         found |= {called for called, _ in calls} or {""}
         assert len(calls) <= 1 or name not in ("llama3", "gpt-oss")
         assert all(isinstance(one.arguments, Book) == (one.name == "Book") for one in value.calls)

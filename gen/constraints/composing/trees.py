@@ -6,11 +6,14 @@ pieces of the text "<b>7" are (b"<b>", (0, b"7")), with the number of the branch
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.table import Table
 from gen.constraints.output_types import Composed, Made, Repeat, Sequence
 from gen.errors import ConstraintError, show
+
+if TYPE_CHECKING:
+    from gen.tools.call_pieces import Heads
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,13 @@ class Told:
         written: what texts are held to.
         read: what they are read by: with the thought or without it.
         begun: what they are held to where the prompt has begun the thought; None where that cannot be.
+        heads: what calls of tools begin with; None for texts without.
     """
 
     written: "Tree"
     read: "Tree"
     begun: "Tree | None" = None
+    heads: "Heads | None" = None
 
     @property
     def key(self) -> Hashable:

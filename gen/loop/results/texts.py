@@ -59,7 +59,7 @@ class Text:
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
         self._text = ""  # of so many tokens:
         self._decoded = 0
-        self._read = 0  # how many of its characters
+        self._read = self._read_thought = 0  # how many of its characters, and of its thought's
         self._eos = frozenset(request.ends)
         self._walker: Walker | None = None
         self._detokenizer: Detokenizer | ByteDetokenizer
@@ -164,14 +164,32 @@ class Text:
     @property
     def grown(self) -> bool:
         """Whether there may be more to read."""
-        return self._read < len(self._text) or (not self.request.stops and self._decoded < len(self.token_ids))
+        if not self.request.stops:
+            return self._read < len(self._text) or self._decoded < len(self.token_ids)
+        return self._read < len(self._text) or self._read_thought < len(self._thought(last=False))
 
     def read(self) -> str:
         """The text that has become certain since the last call."""
+        return self.read_both()[0]
+
+    def read_both(self, *, last: bool = False) -> tuple[str, str]:
+        """The text, and the thought before it, that have become certain since the last call.
+
+        Args:
+            last: whether nothing more will come.
+        """
         self._decode()
-        text = self._text
-        piece, self._read = text[self._read :], len(text)
-        return piece
+        text, thought = self._text, self._thought(last=last)
+        pieces = text[self._read :], thought[self._read_thought :]
+        self._read, self._read_thought = len(text), len(thought)
+        return pieces
+
+    def _thought(self, *, last: bool) -> str:
+        """The thought so far; line breaks at its end may yet be dropped."""
+        if self._thoughts is None:
+            return ""
+        thought = self._thoughts.reasoning or ""
+        return thought if last else thought.rstrip("\n")
 
     def _decode(self) -> None:
         """Decode what has not been decoded yet; of a text with stop strings that has been done."""
@@ -182,6 +200,12 @@ class Text:
         self._decoded += len(new)
         piece = self._detokenizer.push(*new) if new else ""
         self._add(piece + (self._detokenizer.flush() if ended else ""), last=ended)
+
+    def tokens_from(self, first: int) -> tuple[list[int], list[float], list[TopLogprobs] | None]:
+        """Its tokens from a place on, their logprobs, and their top_logprobs, which are written last."""
+        top_logprobs = None if self.top_logprobs is None else self.top_logprobs[first:]
+        logprobs = self.logprobs[first:] if top_logprobs is None else self.logprobs[first : first + len(top_logprobs)]
+        return self.token_ids[first : first + len(logprobs)], logprobs, top_logprobs
 
     def fork(self, seed: int) -> "Text":
         """Another text that has grown like this one, and goes on by itself."""
@@ -228,13 +252,11 @@ class Text:
     def so_far(self) -> Completion:
         """What has become certain of it while it goes on, perhaps in another thread."""
         self._decode()
-        top_logprobs = self.top_logprobs and list(self.top_logprobs)  # of a token the last that is written
-        count = len(self.logprobs) if top_logprobs is None else len(top_logprobs)
-        logprobs = self.logprobs[:count]
+        token_ids, logprobs, top_logprobs = self.tokens_from(0)
         return Completion(
             text=self._text,
             value=self._text,
-            token_ids=self.token_ids[:count],
+            token_ids=token_ids,
             logprobs=logprobs,
             score=sum(logprobs, 0.0),
             finish_reason=None,

@@ -1,0 +1,108 @@
+"""Reads calls of tools out of a text that comes in pieces.
+
+Example, of Hermes: of 'Hi <tool_' only "Hi" is certain; after 'call>\\n{"name": "f", "arguments": {"x' there is call 0,
+of "f", whose arguments begin with '{"x'.
+"""
+
+import json
+from dataclasses import dataclass
+
+import regex
+
+from gen.tools.values import ToolCallDelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """What calls begin with, up to their arguments, as regexes. The name is in a group: "name" as it is, or "json".
+
+    Attributes:
+        first: of the first call.
+        next: of each other one.
+        after_text: whether a text may come before the first one.
+    """
+
+    first: str
+    next: str
+    after_text: bool = True
+
+
+class CallPieces:
+    """Tells a text and the calls behind it apart. White space around the text is dropped.
+
+    Args:
+        heads: None for a text without calls.
+    """
+
+    def __init__(self, heads: Heads | None) -> None:
+        self._heads = heads
+        self._held = ""  # what is not decided
+        self._space = ""  # at the end of the text so far
+        self._said = False  # whether there is some text
+        self._calls = 0  # how many have begun
+        self._in_arguments = self._quoted = self._escaped = False
+        self._depth = 0  # of brackets
+
+    def push(self, piece: str, *, last: bool = False) -> tuple[str, list[ToolCallDelta]]:
+        """Take more; what is certain of the text, and what is new of calls.
+
+        Args:
+            last: whether no more will come.
+        """
+        self._held += piece
+        text, deltas = "", list[ToolCallDelta]()
+        while self._held:
+            if self._in_arguments:
+                deltas.append(ToolCallDelta(number=self._calls - 1, arguments=self._take_arguments()))
+                continue
+            begin, end, name = self._find_head(last)
+            if not self._calls:
+                text += self._say(self._held[:begin])
+            self._held = self._held[end:]
+            if name is None:
+                break
+            self._calls, self._in_arguments = self._calls + 1, True
+            deltas.append(ToolCallDelta(number=self._calls - 1, name=name, arguments=self._take_arguments()))
+        return text, deltas
+
+    def _find_head(self, last: bool) -> tuple[int, int, str | None]:
+        """Where a call's head begins and ends, and the name; without a name, from where on it may yet come."""
+        heads, end = self._heads, len(self._held)
+        if heads is None or (self._said and not heads.after_text):
+            return end, end, None
+        pattern = heads.next if self._calls else heads.first
+        find = regex.search if self._calls or heads.after_text else regex.match
+        match = find(pattern, self._held, regex.DOTALL, partial=not last)
+        if match is None:
+            return end, end, None
+        if match.partial:
+            return match.start(), match.start(), None
+        groups = match.groupdict()
+        return match.start(), match.end(), groups.get("name") or json.loads(groups["json"])
+
+    def _say(self, piece: str) -> str:
+        """A piece of the text, without the white space that may be its last."""
+        said = self._space + piece
+        said = said if self._said else said.lstrip()
+        sure = said.rstrip()
+        self._space, self._said = said[len(sure) :], self._said or bool(sure)
+        return sure
+
+    def _take_arguments(self) -> str:
+        """What is held up to the end of a JSON object."""
+        end = len(self._held)
+        for place, character in enumerate(self._held):
+            if self._quoted:
+                self._quoted = self._escaped or character != '"'
+                self._escaped = character == "\\" and not self._escaped
+            elif character == '"':
+                self._quoted = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    self._in_arguments, end = False, place + 1
+                    break
+        taken, self._held = self._held[:end], self._held[end:]
+        return taken
