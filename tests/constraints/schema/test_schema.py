@@ -274,6 +274,11 @@ CONTAINS: list[dict[str, Any]] = [
     {"contains": {"type": "string"}, "minContains": 2, "maxContains": 2, "maxItems": 3},
     {"contains": {"type": "string"}, "prefixItems": [{"type": "null"}], "items": {"type": ["string", "null"]}},
     {"not": {"contains": {"const": 1}}},
+    {"allOf": [{"contains": {"const": 1}}, {"contains": {"type": "string"}}]},
+    {"allOf": [{"contains": {"const": 1}, "maxContains": 1}, {"contains": {"type": ["string", "integer"]}}]},
+    {"contains": {"type": ["string", "null"]}, "not": {"contains": {"const": "a"}, "minContains": 2}, "minItems": 1},
+    {"items": {"enum": [1, "a"]}, "anyOf": [{"contains": {"const": n}, "minContains": 2} for n in (1, "a")]},
+    {"oneOf": [{"contains": {"const": 1}}, {"contains": {"type": "string"}}, {"minItems": 3}]},
 ]
 
 
