@@ -40,16 +40,23 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         end = writer.value((schema,), start, Place("#", _DEPTH, 0))
     except RecursionError:
         raise TooLarge("a schema nested too deeply") from None
-    if end is None:
-        raise Empty("no value meets this schema")
-    return table(determinise(writer.nfa, start, end, deadline=deadline))
+    try:
+        if end is None:
+            raise Empty("no value meets this schema")
+        return table(determinise(writer.nfa, start, end, deadline=deadline))
+    except Empty:
+        writer.check_whole()
+        raise
 
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
     """The same as `schema_table` in llguidance's Lark; values of any type nest at will unless they are indented."""
+    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], deadline_in(_GRAMMAR_SECONDS))
     try:
-        writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], deadline_in(_GRAMMAR_SECONDS))
         return writer.grammar(schema, Place("#", _DEPTH, 0))
+    except Empty:
+        writer.check_whole()
+        raise
     except RecursionError:
         raise TooLarge("a schema nested too deeply") from None
 

@@ -5,12 +5,13 @@ one (then a comma follows), or how many if there is a limit. The count stops at 
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gen.constraints.automata.limits import Unsupported
-from gen.constraints.schema.parts import Part, Properties, Some, merge
+from gen.constraints.schema.parts import Part, merge
 from gen.constraints.schema.values import meets
 from gen.constraints.schema.views import is_closed, listed_names, property_schemas, simple
+from gen.constraints.schema.writing.needed import ANY_NAME, Listed, Others, Way, ways
 
 if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Place, Writer
@@ -19,29 +20,14 @@ _MOST_PATTERNS = 3
 _MOST_NAMES = 64  # of those that are written one by one
 
 
-class _Others(NamedTuple):
-    """Names that are not listed, as strings of a part, and the schemas that their values must meet."""
-
-    names: Part
-    schemas: tuple[Any, ...]
-
-
-def write_object(writer: "Writer", part: Part, state: int, place: "Place", must: tuple[Some, ...] = ()) -> int | None:
-    """Write any object of a part after `state`; returns the state after it, or None if there is no such object.
-
-    Args:
-        must: what a property that is not listed must be, the first of these.
-    """
+def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
+    """Write any object of a part after `state`; returns the state after it, or None if there is no such object."""
     if part.absent.intersection(part.required):
         return None
-    if part.some:
-        return _with_some(writer, part, state, place, must)
-    if len(must) > 1:
-        raise Unsupported(f"not with two properties that are not listed at {place.path}")
     allowed = _names(writer, part, place)
     if allowed is None:
-        listed_ones: list[tuple[str, tuple[Any, ...]]] = []
-        others: list[_Others] = []
+        listed_ones: list[Listed] = []
+        others: list[Others] = []
     else:
         listed_ones = [
             (name, schemas)
@@ -51,53 +37,27 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place", must:
         ]
         others, few_ones = _others(writer, part, allowed, place)
         listed_ones += few_ones
-    if len({name for name, _ in listed_ones}.intersection(part.required)) < len(part.required):
-        return None
-    counts = _Counts(part, len(listed_ones), bool(others), place)
-    needed = [one for asked in must for one in _needed(writer, asked, others, place)]
-    return _Object(writer, part, place, counts).write(state, listed_ones, others, needed if must else None)
-
-
-def _with_some(writer: "Writer", part: Part, state: int, place: "Place", must: tuple[Some, ...]) -> int | None:
-    """Objects of which some property is as the part asks: one of those that are listed, or another one."""
-    asked, part = part.some[0], replace(part, some=part.some[1:])
-    names = writer.parts_of((asked.names,), place.path)
-    ends = []
-    for name in listed_names(part):
-        if any(meets(one, name, writer.parts_of, writer.patterns, place.path) for one in names):
-            mine = Properties(named={name: asked.value}, matching={}, lists=False, holds=False)
-            more = merge(part, Part(required=(name,), properties=(mine,)))
-            ends.append(write_object(writer, more, writer.nfa.after(state), place, must))
-    ends.append(write_object(writer, part, writer.nfa.after(state), place, (*must, asked)))
-    found = [one for one in ends if one is not None]
-    if not found:
-        return None
-    end = writer.nfa.state()
-    for one in found:
-        writer.nfa.join(one, end)
+    end = None
+    for way in ways(writer, part, listed_ones, others, place):
+        if len({name for name, _ in way.listed}.intersection(way.required)) == len(way.required):
+            counts = _Counts(part, way, bool(others), place)
+            one = _Object(writer, way, place, counts).write(writer.nfa.after(state) if part.some else state, others)
+            if one is not None and part.some:
+                end = writer.nfa.state() if end is None else end
+                writer.nfa.join(one, end)
+            elif one is not None:
+                end = one
     return end
-
-
-def _needed(writer: "Writer", asked: Some, others: list[_Others], place: "Place") -> list[_Others]:
-    """Those properties that are not listed which are as some property must be."""
-    out = []
-    for one in writer.parts_of((asked.names,), place.path):
-        if "string" in one.types:
-            if one.refusal("string"):
-                raise Unsupported(f"{one.refusal('string')}")
-            named = replace(one, types=ANY_NAME.types)
-            out += [_Others(merge(other.names, named), simple([*other.schemas, asked.value])) for other in others]
-    return [one for one in out if one.names.values != () and one.schemas != (False,)]
 
 
 class _Counts:
     """Which numbers of properties are told apart."""
 
-    def __init__(self, part: Part, listed_ones: int, others: bool, place: "Place") -> None:
+    def __init__(self, part: Part, way: Way, others: bool, place: "Place") -> None:
         self.least, self.limit = part.min_properties, part.max_properties
-        if self.least <= len(part.required):
+        if self.least <= len(way.required) + len(way.needed):
             self.least = 0
-        if self.limit is not None and not others and self.limit >= listed_ones:
+        if self.limit is not None and not others and self.limit >= len(way.listed):
             self.limit = None
         if others and self.least > 1:  # two properties that are not listed may have one name
             raise Unsupported(f"minProperties at {place.path} with properties that are not listed")
@@ -111,26 +71,18 @@ class _Counts:
 
 
 class _Object:
-    def __init__(self, writer: "Writer", part: Part, place: "Place", counts: _Counts) -> None:
-        self._writer, self._part, self._place, self._counts = writer, part, place, counts
+    def __init__(self, writer: "Writer", way: Way, place: "Place", counts: _Counts) -> None:
+        self._writer, self._way, self._place, self._counts = writer, way, place, counts
         self._opened, self._between, self._closing = writer.layout.around(place.level)
 
-    def write(
-        self,
-        state: int,
-        listed_ones: list[tuple[str, tuple[Any, ...]]],
-        others: list[_Others],
-        needed: list[_Others] | None,
-    ) -> int | None:
-        writer, nfa, required = self._writer, self._writer.nfa, self._part.required
+    def write(self, state: int, others: list[Others]) -> int | None:
+        writer, nfa, way = self._writer, self._writer.nfa, self._way
         here = {0: writer.text(state, "{")}  # the state after so many properties
         keys: dict[int, int] = {}  # where the name of one more begins, that has so many with it
-        last_required = max((place for place, (name, _) in enumerate(listed_ones) if name in required), default=-1)
-        if needed is not None:
-            last_required = len(listed_ones)
+        last_required = max((place for place, (name, _) in enumerate(way.listed) if name in way.required), default=-1)
         closing: dict[bool, int] = {}  # where an object may end, with no property or with some
-        for place, (name, schemas) in enumerate(listed_ones):
-            if place > last_required:
+        for place, (name, schemas) in enumerate(way.listed):
+            if place > last_required and not way.needed:
                 self._may_close(here, closing)
             self._separate(here, keys)
             here = {}
@@ -139,16 +91,16 @@ class _Object:
                 end = writer.value(schemas, key, self._place.within(f"properties/{name}", self._place.depth))
                 if end is not None:
                     nfa.join(end, here.setdefault(count, nfa.state()))
-            keys = {} if name in required else {count: nfa.after(start) for count, start in keys.items()}
-        if needed is not None:
+            keys = {} if name in way.required else {count: nfa.after(start) for count, start in keys.items()}
+        if others:
+            self._write_others(here, keys, others)
+        for needed in way.needed:  # last, so that no other property of the same name comes after it
             self._separate(here, keys)
             here = {}
             for count, start in keys.items():
                 for end in self._properties(start, needed):
                     nfa.join(end, here.setdefault(count, nfa.state()))
             keys = {}
-        if others:
-            self._write_others(here, keys, others)
         self._may_close(here, closing)
         if not closing:
             return None
@@ -171,7 +123,7 @@ class _Object:
                 separated = self._writer.text(one, self._between if count else self._opened)
                 self._writer.nfa.join(separated, keys.setdefault(after, self._writer.nfa.state()))
 
-    def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[_Others]) -> None:
+    def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[Others]) -> None:
         """Any number of properties that are not listed, at the states after those that are."""
         nfa, limit = self._writer.nfa, self._counts.limit
         if limit is None:  # any number more; one alone is counted
@@ -182,7 +134,7 @@ class _Object:
                 for end in self._properties(keys[count + 1], others):
                     nfa.join(end, here.setdefault(count + 1, nfa.state()))
 
-    def _properties(self, state: int, others: list[_Others]) -> list[int]:
+    def _properties(self, state: int, others: list[Others]) -> list[int]:
         """One property that is not listed; the states after it."""
         writer = self._writer
         ends = []
@@ -196,9 +148,6 @@ class _Object:
             if end is not None:
                 ends.append(end)
         return ends
-
-
-ANY_NAME = Part(types=frozenset(("string",)))
 
 
 def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
@@ -218,9 +167,7 @@ def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
     return allowed
 
 
-def _others(
-    writer: "Writer", part: Part, allowed: Part, place: "Place"
-) -> tuple[list[_Others], list[tuple[str, tuple[Any, ...]]]]:
+def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tuple[list[Others], list[Listed]]:
     """The names that are not listed, by which patterns they match; and one by one where they are few, so that none
     comes twice."""
     patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
@@ -245,7 +192,7 @@ def _others(
         names = merge(rest, Part(types=ANY_NAME.types, patterns=tuple(matching), unmatched=unmatched))
         known = writer.few_strings(names, _MOST_NAMES, f"{place.path}/patternProperties")
         if known is None:
-            out.append(_Others(names, simple(schemas)))
+            out.append(Others(names, simple(schemas)))
         else:
             few_ones += [(name, simple(schemas)) for name in known]
     return out, few_ones

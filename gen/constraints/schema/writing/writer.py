@@ -51,6 +51,7 @@ class Writer(ABC):
         nfa: the states.
         closed: objects have what they list alone.
         disjoint: proves that parts have no value in common.
+        left_out: what values there are that are not written, if there are any.
     """
 
     nfa: States
@@ -60,7 +61,13 @@ class Writer(ABC):
         self.patterns = Patterns(deadline)
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
         self._merger = Merger(root, deadline, self.disjoint)
+        self.left_out: str | None = None
         self._texts: dict[Part, Dfa | None] = {}
+
+    def check_whole(self) -> None:
+        """Raise Unsupported if nothing was written, though there may be values."""
+        if self.left_out is not None:
+            raise Unsupported(self.left_out)
 
     @abstractmethod
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
