@@ -11,6 +11,8 @@ from gen.constraints.schema.parts import ANYTHING, Part, Properties, merge
 from gen.constraints.schema.references import References
 
 _MOST_PARTS = 512
+_MOST_BESIDE = 4
+_OBJECT = frozenset(("object",))
 _SAME_VALUE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired")
 
 
@@ -28,6 +30,8 @@ class Merger:
         self._references, self._deadline, self._disjoint = References(root), deadline, disjoint
         self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[int] = []
+        self._met: dict[frozenset[int], tuple[list[Any], bool]] = {}
+        self._looking = False
 
     def opposite(self, schema: Any) -> dict[str, Any]:
         """The schema that takes all values which a schema refuses: the same object each time."""
@@ -40,14 +44,20 @@ class Merger:
             out = self._cross(out, self.parts(schema, path), path)
         return out
 
-    def parts(self, schema: Any, path: str) -> Parts:
-        """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge."""
+    def parts(self, schema: Any, path: str, beside: Parts = (ANYTHING,)) -> Parts:
+        """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge.
+
+        Args:
+            beside: what else a value is known to meet, which may tell the alternatives of a oneOf apart.
+        """
         if schema is True or schema == {}:
             return (ANYTHING,)
         if schema is False:
             return ()
         if not isinstance(schema, dict):
             raise Unsupported(f"the schema at {path} must be an object, true or false")
+        if beside != (ANYTHING,) and len(beside) <= _MOST_BESIDE and self._has_one_of(schema, path):
+            return self._merge(schema, path, beside)
         known = self._known.get(id(schema))
         if known is None:
             check_deadline(self._deadline, f"merging the schemas at {path[:80]}")
@@ -55,21 +65,32 @@ class Merger:
             self._known[id(schema)] = known
         return known[1]
 
-    def _merge(self, schema: dict[str, Any], path: str) -> Parts:
+    def _has_one_of(self, schema: Any, path: str, depth: int = 0) -> bool:
+        """Whether the same value has to meet a oneOf. Raises Unsupported for references that lead nowhere."""
+        if not isinstance(schema, dict) or depth > _MOST_BESIDE:
+            return False
+        if "$ref" in schema:
+            return self._has_one_of(self._references.resolve(schema, path), path, depth + 1)
+        every = schema.get("allOf")
+        return "oneOf" in schema or (
+            isinstance(every, list) and any(self._has_one_of(one, path, depth + 1) for one in every)
+        )
+
+    def _merge(self, schema: dict[str, Any], path: str, beside: Parts = (ANYTHING,)) -> Parts:
         if "$ref" in schema and self._references.alone:
             beside = schema.get("properties", {})  # ignored where it says more than that there are such properties
             own = Part(properties=(Properties(named=beside, matching={}),)) if isinstance(beside, dict) else ANYTHING
-            return self._cross((own,), self._referred(schema, path), path)
+            return self._cross((own,), self._referred(schema, path, beside), path)
         known = self._references.own(schema)
         out: Parts = (own_part(known, path),)
         for word in _SAME_VALUE:
             if word in schema:
-                out = self._keyword(out, word, schema[word], schema, path)
+                out = self._keyword(out, word, schema[word], schema, path, beside)
         if "unevaluatedProperties" in known:
             out = tuple(_evaluated(part, known["unevaluatedProperties"]) for part in out)
         return out
 
-    def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str) -> Parts:
+    def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str, beside: Parts) -> Parts:
         """What was merged so far, with one more keyword."""
         here = f"{path}/{word}"
         if word.endswith("Of") and not isinstance(said, list):
@@ -77,15 +98,15 @@ class Merger:
         if word.startswith("depend") and not isinstance(said, dict):
             raise Unsupported(f"{word} at {path} must be an object")
         if word == "$ref":
-            return self._cross(out, self._referred(schema, path), path)
+            return self._cross(out, self._referred(schema, path, self._cross(out, beside, path)), path)
         if word == "allOf":
             for number, one in enumerate(said):
-                out = self._cross(out, self.parts(one, f"{here}/{number}"), path)
+                out = self._cross(out, self.parts(one, f"{here}/{number}", self._cross(out, beside, path)), path)
             return out
         if word in ("anyOf", "oneOf"):
             each = [self.parts(one, f"{here}/{number}") for number, one in enumerate(said)]
             if word == "oneOf":
-                each = self._exclusive(out, each, said, path)
+                each = self._exclusive(self._cross(out, beside, path), each, said, path)
             return self._cross(out, _any(each), path)
         if word == "not":
             return self._cross(out, self._not(said, here), path)
@@ -100,18 +121,22 @@ class Merger:
             names = [needed] if isinstance(needed, str) else needed
             if isinstance(names, list) and not all(isinstance(one, str) for one in names):
                 raise Unsupported(f"{word} at {path} must be an object of schemas or lists of names")
-            then = (Part(required=tuple(names)),) if isinstance(names, list) else self.parts(needed, f"{here}/{name}")
-            then = self._cross((Part(required=(name,)),), then, path)
+            has: Parts = (Part(types=_OBJECT, required=(name,)),)
+            if isinstance(names, list):
+                then: Parts = (Part(required=tuple(names)),)
+            else:
+                then = self.parts(needed, f"{here}/{name}", self._cross(has, self._cross(out, beside, path), path))
+            then = self._cross(has, then, path)
             out = self._cross(out, _any([without, then]), path)
         return out
 
-    def _referred(self, schema: dict[str, Any], path: str) -> Parts:
+    def _referred(self, schema: dict[str, Any], path: str, beside: Parts) -> Parts:
         target = self._references.resolve(schema, path)
         if id(target) in self._open:
             raise Unsupported(f"$ref {schema['$ref'][:80]!r} at {path} refers to itself")
         self._open.append(id(target))
         try:
-            return self.parts(target, f"{path}/$ref")
+            return self.parts(target, f"{path}/$ref", beside)
         finally:
             self._open.pop()
 
@@ -140,11 +165,36 @@ class Merger:
         if len(one) * len(other) > 16 * _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
         merged = [merge(mine, theirs) for mine in one for theirs in other]
-        out = tuple(part for part in merged if part.types and part.values != ())
+        out = tuple(part for part in merged if part.types and part.values != () and self._possible(part))
         if len(out) > _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
         check_deadline(self._deadline, f"merging the schemas at {path[:80]}")
         return out
+
+    def _possible(self, part: Part) -> bool:
+        """Whether objects, if the part has no others, may have each property that they must have."""
+        if part.types != _OBJECT or part.values is not None or self._looking:
+            return True
+        if part.absent.intersection(part.required):
+            return False
+        for name in part.required:
+            schemas = [one.named[name] for one in part.properties if name in one.named]
+            if len(schemas) > 1 and not self._meet(schemas):
+                return False
+        return True
+
+    def _meet(self, schemas: list[Any]) -> bool:
+        """Whether some value may meet all of some schemas; yes if this cannot be told."""
+        key = frozenset(map(id, schemas))
+        if key not in self._met:
+            self._looking = True
+            try:
+                self._met[key] = (schemas, bool(self.all_of(schemas, "#")))
+            except (Unsupported, TooLarge):
+                self._met[key] = (schemas, True)
+            finally:
+                self._looking = False
+        return self._met[key][1]
 
 
 def _any(each: Sequence[Parts]) -> Parts:
