@@ -368,7 +368,7 @@ def test_a_branch_that_does_not_hold_evaluates_nothing(schema: dict[str, Any]) -
         ({"required": "a"}, "required at #"),
         ({"type": ["object", [5]]}, "type at #"),
         ({"dependentRequired": {"a": [{}]}}, "dependentRequired at #"),
-        ({"patternProperties": {pattern: {} for pattern in "abcd"}}, "patternProperties at #"),
+        ({"patternProperties": {pattern: {} for pattern in "abcde"}}, "patternProperties at #"),
         ({"oneOf": [{"minItems": 1}, {"type": "array", "uniqueItems": True}]}, "oneOf at #: alternatives"),
     ],
 )
@@ -544,3 +544,58 @@ def test_the_content_of_a_string_stands_without_quotes() -> None:
     for empty in ({"type": "integer"}, {"type": "string", "minLength": 1, "maxLength": 0}):
         with pytest.raises(Empty):
             string_table(empty)
+
+
+def test_alternatives_are_told_apart_by_what_stands_beside_the_one_of() -> None:
+    """Twelve objects that only their "type" tells apart, which the schema around them requires."""
+    kinds = [f"kind{number}" for number in range(12)]
+    one_of = [
+        {"properties": {"type": {"enum": [kind]}, kind: {"type": "integer"}, "a": {"type": "null"}}} for kind in kinds
+    ]
+    schema = {
+        "type": "object",
+        "required": ["type"],
+        "allOf": [{"$ref": "#/$defs/x"}],
+        "$defs": {"x": {"oneOf": one_of}},
+    }
+    table = table_of(schema, False, "compact")
+    assert table is not None
+    for value in (
+        {"type": "kind7", "kind7": 1},
+        {"type": "kind7", "kind7": "x"},
+        {"type": "x"},
+        {"type": "kind7", "kind8": "x"},
+    ):
+        assert table.accepts(json.dumps(value, separators=(",", ":")).encode()) == Draft202012Validator(
+            schema
+        ).is_valid(value)
+    assert not table.accepts(b'{"kind7":1}')
+
+
+def test_many_conditions_on_one_property_are_as_many_alternatives() -> None:
+    ifs = [
+        {"if": {"properties": {"type": {"const": f"t{number}"}}}, "then": {"properties": {"a": {"const": number}}}}
+        for number in range(17)
+    ]
+    schema = {"type": "object", "properties": {"type": {"type": "string"}, "a": {"type": "integer"}}, "allOf": ifs}
+    table = table_of(schema, False, "compact")
+    assert table is not None
+    for value in ({"type": "t3", "a": 3}, {"type": "t3", "a": 4}, {"type": "x", "a": 4}, {"a": 3}, {"type": "t4"}, {}):
+        assert table.accepts(json.dumps(value, separators=(",", ":")).encode()) == Draft202012Validator(
+            schema
+        ).is_valid(value)
+
+
+def test_patterns_of_names_may_be_many_where_few_match_together() -> None:
+    schema = {
+        "patternProperties": {f"^{letter}": {"type": "integer"} for letter in "abcdefghij"} | {"z$": {"minimum": 2}}
+    }
+    for value in ({"a": 1}, {"a": "x"}, {"az": 1}, {"az": 2}, {"k": "x"}, {"kz": 1}, {"kz": "x"}):
+        assert accepts({"type": "object"} | schema, value, closed=False) == Draft202012Validator(schema).is_valid(value)
+
+
+def test_multiples_of_large_numbers_have_fewer_digits() -> None:
+    table = schema_table({"type": "integer", "multipleOf": 999}, closed=True, whitespace="line")
+    assert table.accepts(b"999999") and not table.accepts(b"999998") and not table.accepts(b"999999" * 3)
+    bounded = schema_table({"type": "integer", "multipleOf": 997, "maximum": 9999}, closed=True, whitespace="line")
+    assert bounded.accepts(b"9970") and not bounded.accepts(b"9971")

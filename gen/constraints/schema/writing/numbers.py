@@ -18,14 +18,16 @@ from gen.constraints.automata.texts import both
 from gen.constraints.schema.parts import Bound, Part
 
 DIGITS = 19
-"""Most whole digits, unless a bound has more: small models do not end in digits."""
+"""Most whole digits, unless a bound has as many; fewer of multiples of large numbers. Small models do not end in
+digits."""
 
 _DECIMALS = 18
 _EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
 ANY_WHOLE = r"-?[1-9][0-9]{0,18}|0"
 ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
 _BROKEN = r"-?[0-9]+\.[0-9]*[1-9][0-9]*"  # which is not whole
-_MOST_STATES = 5000
+_MOST_STATES = 8000
+_FEWEST_DIGITS = 6  # of multiples of large numbers
 
 
 def part_numbers(part: Part, whole: bool) -> Dfa | None:
@@ -126,7 +128,11 @@ class _Magnitudes:
         self._most: tuple[str, str] | None = None if most is None else _digits(most[0])
         self._most_excluded = most is not None and most[1]
         bounds = [self._least, *([self._most] if self._most else [])]
-        self._digits = max(DIGITS, *(len(before) for before, _ in bounds))
+        if self._most is None:
+            few = min(DIGITS, max(_FEWEST_DIGITS, _MOST_STATES // self._divisor - multiple.decimals))
+            self._digits = max(few, len(self._least[0]) + 1)
+        else:
+            self._digits = len(self._most[0])
         self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
         self._together = _EXACT if self._most_excluded and not whole else None
         if multiple.decimals:  # more digits are no such multiple to those who read floats

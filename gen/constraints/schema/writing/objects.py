@@ -16,7 +16,7 @@ from gen.constraints.schema.writing.needed import ANY_NAME, Listed, Others, Way,
 if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Place, Writer
 
-_MOST_PATTERNS = 3
+_MOST_KINDS = 24  # of names, by which patterns they match
 _MOST_NAMES = 64  # of those that are written one by one
 
 
@@ -170,16 +170,10 @@ def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
 def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tuple[list[Others], list[Listed]]:
     """The names that are not listed, by which patterns they match; and one by one where they are few, so that none
     comes twice."""
-    patterns = list(dict.fromkeys(pattern for one in part.properties for pattern in one.matching))
-    if len(patterns) > _MOST_PATTERNS:
-        raise Unsupported(f"patternProperties at {place.path}: more than {_MOST_PATTERNS} patterns")
     closed = writer.closed and is_closed(part)
-    if closed and not patterns:
-        return [], []
     rest = merge(allowed, Part(types=ANY_NAME.types, excluded=frozenset({*listed_names(part), *part.absent})))
     out, few_ones = [], []
-    for bits in range(1 << len(patterns)):
-        matching = [pattern for number, pattern in enumerate(patterns) if bits >> number & 1]
+    for names, matching in _by_patterns(writer, part, rest, place):
         if not matching and closed:
             continue
         schemas: list[Any] = []
@@ -188,11 +182,22 @@ def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tupl
             schemas += mine or ([] if one.additional is None else [one.additional])
         if simple(schemas) == (False,):
             continue
-        unmatched = tuple(pattern for pattern in patterns if pattern not in matching)
-        names = merge(rest, Part(types=ANY_NAME.types, patterns=tuple(matching), unmatched=unmatched))
         known = writer.few_strings(names, _MOST_NAMES, f"{place.path}/patternProperties")
         if known is None:
             out.append(Others(names, simple(schemas)))
         else:
             few_ones += [(name, simple(schemas)) for name in known]
     return out, few_ones
+
+
+def _by_patterns(writer: "Writer", part: Part, names: Part, place: "Place") -> list[tuple[Part, tuple[str, ...]]]:
+    """Some names by which patterns of properties they match. Raises Unsupported for more than so many kinds of names."""
+    out: list[tuple[Part, tuple[str, ...]]] = [(names, ())]
+    for pattern in dict.fromkeys(pattern for one in part.properties for pattern in one.matching):
+        yes, no = Part(types=ANY_NAME.types, patterns=(pattern,)), Part(types=ANY_NAME.types, unmatched=(pattern,))
+        both = [(merge(one, yes), (*matching, pattern)) for one, matching in out]
+        both = [(one, matching) for one, matching in both if writer.texts(one, place.path) is not None]
+        out = [(merge(one, no), matching) for one, matching in out] + both
+        if len(out) > _MOST_KINDS:
+            raise Unsupported(f"patternProperties at {place.path}: names of more than {_MOST_KINDS} kinds")
+    return out
