@@ -191,7 +191,7 @@ def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tupl
 
 
 def _by_patterns(writer: "Writer", part: Part, names: Part, place: "Place") -> list[tuple[Part, tuple[str, ...]]]:
-    """Some names by which patterns of properties they match. Raises Unsupported for more than so many kinds of names."""
+    """Some names by which patterns of properties they match. Raises Unsupported for too many kinds of names."""
     out: list[tuple[Part, tuple[str, ...]]] = [(names, ())]
     for pattern in dict.fromkeys(pattern for one in part.properties for pattern in one.matching):
         yes, no = Part(types=ANY_NAME.types, patterns=(pattern,)), Part(types=ANY_NAME.types, unmatched=(pattern,))
