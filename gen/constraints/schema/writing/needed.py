@@ -64,15 +64,14 @@ def ways(
         if number >= _MOST_WAYS:
             raise Unsupported(f"not at {place.path} with more than {_MOST_WAYS} ways not to meet it")
         asked = [(name, one) for name, (one, _) in zip(chosen, open_ones, strict=True)]
-        key = frozenset((name, id(one)) for name, one in asked if name is None or not _says_nothing(one))
-        key |= required.union(name for name in chosen if name is not None)
+        now = required.union(name for name in chosen if name is not None)
+        key = (now, frozenset((name, id(one)) for name, one in asked if name is None or not _says_nothing(one)))
         if key in found:
             continue
         found.add(key)
         listed = [
             (name, simple([*schemas, *(one.value for by, one in asked if by == name)])) for name, schemas in listed_ones
         ]
-        now = required.union(name for name in chosen if name is not None)
         for needed in _covers(writer, [one for name, one in asked if name is None], others, place):
             yield Way(listed, now, needed)
 
