@@ -27,11 +27,11 @@ from typing import Any
 import torch
 
 import gen
-import gen.loop.prefixes
 from benchmarks.measuring import machine, ratio, spread, write_json
 from gen.calls import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
+from gen.loop.prefixes import beginnings
 from gen.loop.run_all import run_all
 from gen.requests.settings import Settings
 
@@ -42,11 +42,11 @@ REPEATED = 16  # prompts of a batch of transformers'
 @contextmanager
 def nothing_shared() -> Iterator[None]:
     """In the block each prompt is read as a whole."""
-    least, gen.loop.prefixes.LEAST = gen.loop.prefixes.LEAST, 2**62
+    least, beginnings.LEAST = beginnings.LEAST, 2**62
     try:
         yield
     finally:
-        gen.loop.prefixes.LEAST = least
+        beginnings.LEAST = least
 
 
 @dataclass(frozen=True)

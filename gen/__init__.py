@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gen.models.loading import from_transformers, load
     from gen.offline.iterating import generate_iter
     from gen.offline.job import BatchReport, run_batch
+    from gen.prefixes import Prefix, prefix
     from gen.scoring.scorer import Score
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
@@ -64,6 +65,7 @@ __all__ = [
     "Interrupted",
     "ModelError",
     "Placement",
+    "Prefix",
     "SamplingError",
     "Score",
     "Stream",
@@ -90,6 +92,7 @@ __all__ = [
     "json_schema",
     "load",
     "load_encoder",
+    "prefix",
     "regex",
     "repeat",
     "run_batch",
@@ -142,6 +145,7 @@ _HOMES = {
     "models.loading": ["from_transformers", "load"],
     "offline.iterating": ["generate_iter"],
     "offline.job": ["BatchReport", "run_batch"],
+    "prefixes": ["Prefix", "prefix"],
     "scoring.scorer": ["Score"],
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],

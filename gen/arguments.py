@@ -90,6 +90,12 @@ def read_token_ids(name: str, value: object, known: int) -> list[int]:
     return token_ids
 
 
+def check_salt(salt: object) -> None:
+    """Raise an ArgumentError unless this is what keeps what was read for one tenant from others."""
+    if salt is not None and not isinstance(salt, str):
+        raise ArgumentError(f'cache_salt must be a text, as "tenant 7", or None, got {show(salt)}')
+
+
 def check_text(name: str, text: str) -> None:
     """Raise an ArgumentError if a text has a lone surrogate, which no tokenizer takes.
 

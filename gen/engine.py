@@ -1,22 +1,25 @@
 """An engine, what a server stands on: requests join its running batch, and leave it, at any step."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from gen.arguments import check_flag, read_whole
+from gen.arguments import check_flag, check_salt, read_whole
 from gen.calls import find_step_rows, read_submitted
 from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
+from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
 from gen.requests.prompts import Prompt
 from gen.requests.reading import check_model
 from gen.requests.request import Request
-from gen.requests.settings import OneArguments, read_settings
+from gen.requests.settings import EngineArguments, read_settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler
 from gen.streaming import EngineStream
 
@@ -41,6 +44,10 @@ class Engine:
             recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
+        prefix_bytes: how many bytes the columns of texts that are over may take, from which later prompts that begin
+            alike go on; what is pinned by `gen.prefix` comes beside it. None is an eighth of the memory that rows may
+            take now; 0 is none. A model keeps them for all of its engines, as many as the one asks for that asks for
+            most, and drops them with the last one.
         exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -56,6 +63,7 @@ class Engine:
         admit_tokens: int | None = None,
         replay: bool = True,
         cuda_graph: bool = True,
+        prefix_bytes: int | None = None,
         exact: bool = False,
     ) -> None:
         check_model(model)
@@ -65,21 +73,30 @@ class Engine:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
         if admit_tokens is not None:
             admit_tokens = read_whole("admit_tokens", admit_tokens, minimum=1)
+        prefix_bytes = usual_bytes(model) if prefix_bytes is None else read_whole("prefix_bytes", prefix_bytes)
+        tree = tree_of(model) if prefix_bytes else None
         options = Options(
             rows=read_whole("rows", rows, minimum=1),
             max_batch_tokens=max_batch_tokens,
             admit_tokens=admit_tokens,
             replay=replay,
             cuda_graph=cuda_graph,
+            keeps=tree is not None,
             step_rows=find_step_rows(model, exact),
         )
         self._model, self._max_batch_tokens = model, max_batch_tokens
-        self._thread = EngineThread(self, options, max_waiting=read_whole("max_waiting", max_waiting))
+        max_waiting, asks = read_whole("max_waiting", max_waiting), object()
+        if tree is not None:
+            tree.open(asks, prefix_bytes)
+        closed = None if tree is None else partial(tree.close, asks)
+        self._thread = EngineThread(self, options, max_waiting=max_waiting, when_closed=closed)
 
-    def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
+    def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[EngineArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's. They are checked
+        Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's; and cache_salt,
+        a text for each of your tenants, say: what was read for a request is shared with those of equal salts alone, so
+        that nobody can tell from the time to a first token what others have asked. None is one too. They are checked
         in the caller's thread. An output type that has not been compiled before is compiled in another thread, and its
         errors are raised by the stream.
 
@@ -99,11 +116,11 @@ class Engine:
         output_type: None = ...,
         *,
         details: No = ...,
-        **arguments: Unpack[OneArguments],
+        **arguments: Unpack[EngineArguments],
     ) -> str: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[EngineArguments]
     ) -> Completion: ...
     @overload
     def generate(
@@ -112,14 +129,14 @@ class Engine:
         output_type: type[Value],
         *,
         details: No = ...,
-        **arguments: Unpack[OneArguments],
+        **arguments: Unpack[EngineArguments],
     ) -> Value: ...
     @overload
     def generate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[EngineArguments]
     ) -> Any: ...
     def generate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[EngineArguments]
     ) -> Any:
         """What `gen.generate` gives for one prompt, from the running batch; waits for it, in the caller's thread.
 
@@ -136,11 +153,11 @@ class Engine:
         output_type: None = ...,
         *,
         details: No = ...,
-        **arguments: Unpack[OneArguments],
+        **arguments: Unpack[EngineArguments],
     ) -> str: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: object = ..., *, details: Yes, **arguments: Unpack[EngineArguments]
     ) -> Completion: ...
     @overload
     async def agenerate(
@@ -149,24 +166,28 @@ class Engine:
         output_type: type[Value],
         *,
         details: No = ...,
-        **arguments: Unpack[OneArguments],
+        **arguments: Unpack[EngineArguments],
     ) -> Value: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: object, *, details: bool = ..., **arguments: Unpack[EngineArguments]
     ) -> Any: ...
     async def agenerate(
-        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[OneArguments]
+        self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[EngineArguments]
     ) -> Any:
         """As `generate`, from asyncio; a task that is cancelled frees its row by the next step."""
         async with self._submit("agenerate", prompt, output_type, arguments) as stream:
             return _made(await stream.acompletion(), details)
 
     def _submit(self, function: str, prompt: Prompt, output_type: Any, arguments: Mapping[str, Any]) -> EngineStream:
-        settings = read_settings(function, arguments)
+        own = {name: value for name, value in arguments.items() if name != "cache_salt"}
+        cache_salt = arguments.get("cache_salt")
+        check_salt(cache_salt)
+        settings = read_settings(function, own)
         request, constrain = read_submitted(
             function, self._model, prompt, output_type, settings, self._max_batch_tokens
         )
+        request = replace(request, cache_salt=cache_salt)
         return submit(self._thread, self._model, request, constrain, owner=self)
 
     def stats(self) -> EngineStats:

@@ -14,7 +14,8 @@ from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
 from gen.loop.pace import WHOLE, Pace
-from gen.loop.prefixes import Prefixes
+from gen.loop.prefixes.sharing import Prefixes
+from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
 from gen.loop.results.ring import Sent
 from gen.loop.row_set import RowSet
@@ -31,6 +32,7 @@ class Batch:
         tokens: how many tokens all rows may have room for together; None for what memory allows.
         step_rows, admit_tokens: see `gen.loop.options.Options`.
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
+        tree, keeps: see `gen.loop.prefixes.sharing.Prefixes`.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Batch:
         admit_tokens: int | None = WHOLE,
         replay: bool = True,
         cuda_graph: bool = True,
+        tree: PrefixTree | None = None,
+        keeps: bool = False,
     ) -> None:
         self._rows = rows
         self._pace = Pace(rows.device, admit_tokens)
@@ -51,7 +55,7 @@ class Batch:
         self._waiting: deque[Job] = deque()
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens, step_rows)
-        self._prefixes = Prefixes(rows, exact=step_rows > 1)
+        self._prefixes = Prefixes(rows, tree, keeps=keeps, exact=step_rows > 1)
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()
@@ -117,7 +121,19 @@ class Batch:
             if slot.job.cancelled:
                 slot.job.finish()
         if gone:
+            self._keep_columns(gone)
             self._keep()
+
+    def _keep_columns(self, gone: Sequence[Slot]) -> None:
+        """Let later prompts begin with what rows have that are free now."""
+        if not self._prefixes.keeps:
+            return
+        try:
+            self._look()
+        except Exception:  # the model cannot be run any more, which is told to those who join
+            return
+        for slot in gone:
+            self._prefixes.keep(slot)
 
     def _keep(self) -> None:
         """Do no more what only requests that are over have asked for."""
@@ -174,13 +190,16 @@ class Batch:
             self._looked = True
 
     def _share(self, job: Job) -> None:
-        """See which row has the beginning of a prompt that may join now."""
+        """See what has the beginning of a prompt that may join now."""
         job.read, job.source = self._prefixes.find(job, self._live)
 
     def _begin(self, job: Job, row: int) -> None:
-        """Let a row have what another one has of its prompt."""
+        """Let a row have what another one has of its prompt, or what was kept."""
         if job.source is not None:
-            self._rows.share(job.source, row, job.read)
+            if isinstance(job.source, int):
+                self._rows.share(job.source, row, job.read)
+            else:
+                self._rows.load(row, job.source, job.read)
             job.cached, job.source = min(job.read, len(job.request.prompt_ids)), None
 
     def _fill_all(self) -> None:

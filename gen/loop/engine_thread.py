@@ -64,9 +64,12 @@ class EngineThread:
         owner: the loop is closed when this ends.
         options: with `rows`, which says how many requests run at once.
         max_waiting: how many more may wait.
+        when_closed: called once, when nothing of it runs any more.
     """
 
-    def __init__(self, owner: object, options: Options, *, max_waiting: int) -> None:
+    def __init__(
+        self, owner: object, options: Options, *, max_waiting: int, when_closed: Callable[[], object] | None = None
+    ) -> None:
         assert options.rows is not None  # tells mypy
         self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
         self._lock = new_lock()  # of what waits; finalisers never take it
@@ -78,7 +81,7 @@ class EngineThread:
         self._prompt_tokens = self._steps = 0
         self._progress = monotonic()
         self._cancelled: deque[Feed] = deque()  # and not yet looked at
-        self._closed = False
+        self._closed, self._when_closed = False, when_closed
         self._failure = ""
         self._error: BaseException | None = None
         self._asleep = Lock()  # held while there is nothing to do: unlike an event, finalisers may change it
@@ -211,6 +214,8 @@ class EngineThread:
             self._failure = f"has failed ({type(failure).__name__}: {failure})"
             error = self._error = failure
         self._end_all(error)
+        if self._when_closed is not None:
+            self._when_closed()
 
     def _end_all(self, error: BaseException) -> None:
         """Take no more, and let what there is end with an error."""

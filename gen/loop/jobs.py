@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gen.completions import Completion
+from gen.loop.prefixes.columns import Kept
 from gen.loop.results.taker import Taker
 from gen.loop.results.texts import Text
 from gen.loop.searches.by_sampler import kind_of_search
@@ -24,9 +25,9 @@ class Job:
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
         weight: their log-probability.
         read: how many tokens of its prompt are in its rows, where it is read in parts or goes on from another's.
-        source: the row that has these until its own has them; None where that is its own.
-        cached: how many of them were not read, since another row had them.
-        age: which model has read them, see `gen.loop.prefixes.Prefixes`.
+        source: the row, or the kept columns, that have these until its own row has them; None where that is its own.
+        cached: how many of them were not read.
+        age: which model has read them, see `gen.loop.prefixes.sharing`.
         launched: how many tokens of each text have been launched.
         cancelled: whether nobody wants it any more.
         alone: whether its prompt is read by itself, to see which one is to blame.
@@ -41,7 +42,7 @@ class Job:
     resumed: Sequence[int] = ()
     weight: float = 0.0
     read: int = 0
-    source: int | None = None
+    source: int | Kept | None = None
     cached: int = 0
     age: int = 0
     launched: int = 0

@@ -74,6 +74,7 @@ def tokens_that_fit(
     known: TokenBytes,
     held: int = 0,
     free: Callable[[torch.device], int | None] | None = None,
+    spare: Callable[[torch.device], int] | None = None,
 ) -> int | None:
     """How many tokens rows may have room for together; None where that is not known.
 
@@ -81,11 +82,13 @@ def tokens_that_fit(
         known: what a token takes.
         held: how many tokens there is room for now, in rows that will grow.
         free: how many bytes of a device they may take; None for `free_bytes`.
+        spare: how many more bytes of a device make way for rows; None for none.
     """
     fit = []
     for device in placement.devices:
         if known.get(device) and (room := (free or free_bytes)(device)) is not None:
             # a CPU's memory counts as available until it is written to, so that some of those would count twice
+            room += 0 if spare is None else spare(device)
             fit.append(max(0, int(room / known[device])) + (0 if device.type == "cpu" else held))
     return max(held, min(fit)) if fit else None
 

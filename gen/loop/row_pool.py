@@ -21,6 +21,7 @@ from gen.loop.memory import (
     utmost_bytes,
 )
 from gen.loop.options import Options
+from gen.loop.prefixes.tree import tree_of
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
 from gen.models.base import Lent, Model, NoRoom
@@ -60,6 +61,7 @@ class RowPool:
     Attributes:
         least: how many rows there must be, for the largest search.
         length: how many tokens each has room for at first.
+        tree: what the model has kept of texts; None where it has no place for that.
     """
 
     def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, largest: int, length: int) -> None:
@@ -69,6 +71,7 @@ class RowPool:
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         self._streams: Streams | None = None
+        self.tree = tree_of(model)
         self._warned = False
 
     def take(self, count: int) -> RowSet:
@@ -104,11 +107,13 @@ class RowPool:
                 return made
 
     def fewer(self, count: int, error: Exception) -> int:
-        """Half as many rows, where memory is out with so many.
+        """Half as many rows, where memory is out with so many; as many where kept texts have made way.
 
         Raises:
             ModelError: there are as few as can be, or their number is fixed.
         """
+        if self.tree is not None and self.tree.give_way():
+            return count
         if count <= self.least:
             raise ModelError(
                 f"not even one prompt at a time fits into the memory of {self._model.placement.logits_device}: {error} "
@@ -151,7 +156,8 @@ class RowPool:
         if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
             return self._options.max_batch_tokens
         held = rows.count * rows.length if rows is not None and rows.filled else 0
-        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held)
+        spare = None if self.tree is None else self.tree.spare
+        return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
 
     def utmost(self, rows: RowSet) -> int | None:
         """How many tokens rows that are there may have room for if all that a CPU has left is theirs; None where that

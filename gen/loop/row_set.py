@@ -1,6 +1,6 @@
 """The rows of a batch with all that the loop keeps of them on the device, and the step that changes it."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -10,13 +10,14 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
+from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
 from gen.loop.results.ring import Ring, Sent
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
-from gen.models.base import Inputs, Model, ReadsPlaces
+from gen.models.base import Inputs, Model, ReadsPlaces, SavesColumns
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.room import Room
@@ -159,6 +160,16 @@ class RowSet:
     def share(self, source: int, row: int, columns: int) -> None:
         """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
         self.rows.copy(source, slice(row, row + 1), columns)
+
+    def load(self, row: int, kept: Kept, columns: int) -> None:
+        """As `share`, with columns that were kept."""
+        assert isinstance(self.rows, SavesColumns)  # else nothing is kept
+        load(self.rows, row, kept, columns)
+
+    def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
+        """See `gen.models.base.SavesColumns.save`."""
+        assert isinstance(self.rows, SavesColumns)  # as in `load`
+        return self.rows.save(row, start, end)
 
     def _read(
         self, rows: slice, tokens: Sequence[Sequence[int]], starts: Sequence[int], inputs: Sequence[Inputs]

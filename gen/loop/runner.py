@@ -10,7 +10,7 @@ from gen.loop.batch import Batch
 from gen.loop.jobs import Job, new_job
 from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
-from gen.loop.prefixes import together
+from gen.loop.prefixes.sharing import together
 from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
@@ -25,7 +25,7 @@ class Runner:
     """A batch over rows that the model keeps from call to call; after an error it goes on in others.
 
     Args:
-        jobs: what it begins with, all of one kind; see `gen.loop.prefixes.together` for their order.
+        jobs: what it begins with, all of one kind; see `gen.loop.prefixes.sharing.together` for their order.
         rows: how many rows, where the options allow it; None for as many as the jobs need.
     Raises:
         ModelError: there is no memory for rows of even one prompt.
@@ -191,6 +191,8 @@ class Runner:
             admit_tokens=options.admit_tokens,
             replay=options.replay,
             cuda_graph=options.cuda_graph,
+            tree=self._pool.tree,
+            keeps=options.keeps,
         )
         for job in jobs:
             for part in job.split(self._model, self._rows.count):

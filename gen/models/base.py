@@ -1,6 +1,6 @@
 """What a model adapter offers to the decode loop; a new model format is one class that meets this."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -118,6 +118,21 @@ class ReadsPlaces(Protocol):
             (n, len(places), vocab_size), floating, on the logits device; anything for places past a piece's end. Host
             sync: none.
         """
+
+
+@runtime_checkable
+class SavesColumns(Protocol):
+    """Rows whose columns can be copied out, and into other rows of the model, which then go on from them."""
+
+    def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
+        """Copies of a row's columns from one token on to another one.
+
+        Returns:
+            By name tensors (..., tokens, width) on the devices where they belong. Host sync: none.
+        """
+
+    def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
+        """Put columns that `save` gave, or some of them, into a row, from the column `start` on. Host sync: none."""
 
 
 class Model(Protocol):

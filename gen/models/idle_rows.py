@@ -1,4 +1,5 @@
-"""What a model keeps from call to call: one set of rows that no call uses, with what was recorded on it; an engine."""
+"""What a model keeps from call to call: a set of rows that no call uses, with what was recorded on it; an engine; what
+was read before."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,11 +22,18 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class Forgetful(Protocol):
+    """What was read before, as far as a model needs to know it."""
+
+    def forget(self) -> None: ...
+
+
 E = TypeVar("E", bound=Closable)
+F = TypeVar("F", bound=Forgetful)
 
 
 class Idle(Generic[T]):
-    """Holds at most one thing, and one engine; threads may take and put at any time.
+    """Holds at most one thing, and one engine, and what was read before; threads may take and put at any time.
 
     Taking and putting need no lock: finalisers do it, wherever a thread is.
 
@@ -36,6 +44,7 @@ class Idle(Generic[T]):
     def __init__(self) -> None:
         self._kept: deque[T] = deque(maxlen=1)
         self._engine: Closable | None = None
+        self._prefixes: Forgetful | None = None
         self._changing = new_lock(RLock)  # of the engine; nothing is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
 
@@ -64,10 +73,19 @@ class Idle(Generic[T]):
                 return engine  # type: ignore[return-value]  # engines are of one kind
             made = make()
 
+    def prefixes(self, make: Callable[[], F]) -> F:
+        """What was read before, which is made at the first call."""
+        with self._changing:
+            if self._prefixes is None:
+                self._prefixes = make()
+            return self._prefixes  # type: ignore[return-value]  # there is one kind
+
     def clear(self) -> None:
-        """Keep nothing: close the engine, which gives its rows back, and drop those."""
+        """Keep nothing: close the engine, which gives its rows back, and drop those, and what was read before."""
         with self._changing:
             engine, self._engine = self._engine, None
+            if self._prefixes is not None:
+                self._prefixes.forget()
         if engine is not None:
             engine.close()
         self.take()

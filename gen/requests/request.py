@@ -32,6 +32,7 @@ class Request:
         hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
         shorten: whether a value that the limit has shaped is returned.
+        cache_salt: nothing is shared with requests of another one.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts the first one is, from 0.
     """
@@ -53,6 +54,7 @@ class Request:
     thoughts: Marks | None = None
     constraint: Constraint | None = None
     shorten: bool = False
+    cache_salt: str | None = None
     number: int = 0
     sample: int = 0
 

@@ -66,6 +66,12 @@ class OneArguments(SharedArguments, total=False):
     seed: int | None
 
 
+class EngineArguments(OneArguments, total=False):
+    """The types of what a request of an engine takes."""
+
+    cache_salt: str | None
+
+
 class PromptArguments(SharedArguments, total=False):
     """The types of settings for any prompts, but for the sampler, on which the type of a result depends."""
 

@@ -23,7 +23,7 @@ from gen.devices import to_device
 from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
-from gen.loop.prefixes import LEAST, WORTH, common
+from gen.loop.prefixes.beginnings import LEAST, WORTH, common
 from gen.models.base import Lent, Model, ReadsPlaces, Rows
 from gen.requests.prompts import vocabulary
 from gen.samplers.backends.choosing import likeliest

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import gen
-import gen.loop.prefixes
 from benchmarks.prefixes import Case, differences, random_case, run_case
 from gen.loop.options import Options
-from gen.loop.prefixes import common
+from gen.loop.prefixes import beginnings
+from gen.loop.prefixes.beginnings import common
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
 
@@ -57,8 +57,8 @@ def counting() -> Counting:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the test few tokens are worth sharing: tiny models have short contexts."""
-    monkeypatch.setattr(gen.loop.prefixes, "LEAST", 6)
-    monkeypatch.setattr(gen.loop.prefixes, "WORTH", 12)
+    monkeypatch.setattr(beginnings, "LEAST", 6)
+    monkeypatch.setattr(beginnings, "WORTH", 12)
     yield
 
 
@@ -114,7 +114,7 @@ def test_a_request_that_joins_an_engine_copies_a_live_rows_prompt(counting: Coun
 
 def test_columns_that_another_model_has_read_are_given_to_nobody(counting: Counting) -> None:
     head = some(3, 100)
-    with gen.Engine(counting, rows=4) as engine:
+    with gen.Engine(counting, rows=4, prefix_bytes=0) as engine:
         first = engine.submit([*head, 1], max_new_tokens=600, eos_token_id=[], seed=1)
         next(first)
         with torch.no_grad():

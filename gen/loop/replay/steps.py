@@ -20,6 +20,8 @@ from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
 from gen.models.base import Checked, LooksByRow, Model, Versioned
 
+RestsOn = tuple[object, Hashable]
+
 logger = logging.getLogger("gen")
 
 _WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
@@ -27,6 +29,22 @@ _WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in 
 _HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
 _TOO_MANY_CHANGES = 3  # one after the other, of what recorded steps rest on
 _MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
+
+
+def rests_on(model: Model) -> RestsOn | None:
+    """What recorded steps of a model rest on now, of it and of torch; None where that is not known.
+
+    Raises:
+        ModelError: as of `gen.models.base.Checked.check`.
+    """
+    found = model.check() if isinstance(model, Checked) else None
+    return None if found is None else (found, settings_of_the_process())
+
+
+def version_of(model: Model, known: RestsOn | None) -> object:
+    """What columns that are read now rest on, where `rests_on` has just given this; None where that is not known.
+    Compared with `==`."""
+    return (known, model.version(known[0])) if known is not None and isinstance(model, Versioned) else None
 
 
 class Steps:
@@ -53,8 +71,7 @@ class Steps:
             ModelError: as of `gen.models.base.Checked.check`.
         """
         rows = self._rows
-        found = self._model.check() if isinstance(self._model, Checked) else None
-        now = None if found is None else (found, settings_of_the_process())
+        now = rests_on(self._model)
         if now == rows.rests_on:
             rows.changes = 0
             return
@@ -66,16 +83,14 @@ class Steps:
                     "was looked at: %s",
                     type(self._model).__name__,
                     _TOO_MANY_CHANGES,
-                    _difference(found, rows.rests_on[0]),
+                    _difference(now[0], rows.rests_on[0]),
                 )
         rows.forget()
         rows.rests_on = now
 
     def version(self) -> object:
         """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
-        if self._rows.rests_on is None or not isinstance(self._model, Versioned):
-            return None
-        return self._rows.rests_on, self._model.version(self._rows.rests_on[0])
+        return version_of(self._model, self._rows.rests_on)
 
     def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> None:
         """A step of the first `count` rows, which look at the first `view` columns.

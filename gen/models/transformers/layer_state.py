@@ -36,10 +36,7 @@ class LayerState:
             view: how many columns are returned; None for those of the prompt and what is before it. Padding for which
                 there is no column is dropped.
         """
-        if name not in self.columns:
-            shape = (self.count, *states.shape[1:-2], whole(self.length), states.shape[-1])
-            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
-        kept = self.columns[name][rows]
+        kept = self._columns(name, states[0])[rows]
         end = min(start + states.shape[-2], kept.shape[-2])
         kept[..., start:end, :] = states[..., : end - start, :]
         kept[..., end:, :] = 0
@@ -49,10 +46,7 @@ class LayerState:
 
     def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
         """Put the states (n, ..., tokens, width) of pieces into their rows; the rows' columns so far."""
-        if name not in self.columns:
-            shape = (self.count, *states.shape[1:-2], whole(self.length), states.shape[-1])
-            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
-        kept = self.columns[name][pieces.rows][..., : pieces.end, :]
+        kept = self._columns(name, states[0])[pieces.rows][..., : pieces.end, :]
         heads = kept.dim() == 4
         kept.masked_fill_(pieces.gone.unsqueeze(1) if heads else pieces.gone, 0)
         if heads:
@@ -60,6 +54,18 @@ class LayerState:
         else:
             kept[pieces.row, pieces.columns] = states
         return kept
+
+    def load(self, name: str, row: int, start: int, states: Tensor) -> None:
+        """Put states (..., tokens, width) that a row had into a row, from column `start` on; what comes after them is
+        to be written by a prompt."""
+        self._columns(name, states)[row][..., start : start + states.shape[-2], :] = states
+
+    def _columns(self, name: str, states: Tensor) -> Tensor:
+        """The columns of all rows, which are made for the first states (..., tokens, width) of a row."""
+        if name not in self.columns:
+            shape = (self.count, *states.shape[:-2], whole(self.length), states.shape[-1])
+            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
+        return self.columns[name]
 
     def write_summaries(self, rows: slice, layer: "LinearAttentionCacheLayerMixin") -> None:
         """Put the recurrent states of a prompt's layer into rows."""

@@ -1,7 +1,7 @@
 """The sequences of a batch in a transformers model: prompts are read into rows, and steps go on from them."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -147,6 +147,20 @@ class TransformersRows:
             state.copy(source, targets, view)
         for tensor in (*self._column.values(), self._position):
             tensor[targets] = tensor[source]
+
+    def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
+        """See `gen.models.base.SavesColumns.save`."""
+        return {
+            (number, name): columns[row, ..., start:end, :].clone()
+            for number, state in enumerate(self._states)
+            for name, columns in state.columns.items()
+        }
+
+    def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
+        """See `gen.models.base.SavesColumns.load`."""
+        for key, tensor in columns.items():
+            number, name = cast(tuple[int, str], key)
+            self._states[number].load(name, row, start, tensor)
 
     def grow(self, length: int) -> None:
         """See `gen.models.base.Rows.grow`."""

@@ -1,0 +1,17 @@
+"""With how many tokens sequences begin alike, and how many are worth it."""
+
+from collections.abc import Sequence
+
+LEAST = 32  # tokens that are worth a copy
+WORTH = 256  # tokens that others need not read are worth that a prompt is read before them
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """With how many tokens two sequences begin alike."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # alike up to low, not up to high
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
+    return low

@@ -1,0 +1,136 @@
+"""What joining prompts need not read, since it was read before: by a live row, or for a text that was kept.
+
+Example: three questions about one document of 600 tokens wait for rows. The first one is read alone, since the other
+two save 1,200 tokens. These then begin as copies of its first 600 columns, and read their own questions side by side.
+
+A prompt's columns never change while its text grows. So a joining prompt copies those of any live row that begins as it
+does, and nothing waits for a row that is not there.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise
+
+from gen.loop.jobs import Job
+from gen.loop.prefixes import beginnings
+from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import Columns, Kept
+from gen.loop.prefixes.tree import PrefixTree
+from gen.loop.row_set import RowSet
+from gen.loop.slots import Slot
+from gen.models.base import ReadsPlaces, SavesColumns
+
+_NEAR = 16  # tokens by which like lengths differ
+_LOOKED_AT = 64  # prompts that wait, to see whether they begin as the first one does
+
+
+class Prefixes:
+    """Finds what joining prompts share with the rows of a batch, and with what the model has kept.
+
+    Args:
+        rows: the batch's; where they cannot go on from copies, nothing is shared.
+        tree: what the model has kept; None for nothing.
+        keeps: whether texts that are over are kept, and found again; else only what is pinned is found.
+        exact: whether a prompt must give the same bits in any batch: side by side with others it would go on from a
+            column of its own, and give others. Then nothing is shared.
+    """
+
+    def __init__(
+        self, rows: RowSet, tree: PrefixTree | None = None, *, keeps: bool = False, exact: bool = False
+    ) -> None:
+        own = rows.rows
+        self._can = not exact and isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
+        self._tree = tree if self._can and isinstance(own, SavesColumns) else None
+        self.keeps = keeps and self._tree is not None
+        self._rows = rows
+        self._version: object = None
+        self._age = 0  # how often the model has become another one
+
+    def look(self, version: object) -> None:
+        """Prompts join: columns that were read when the model was another one are given to nobody.
+
+        Args:
+            version: what columns that are read now rest on; None where that is not known.
+        """
+        if version is None or version != self._version:
+            self._age += 1
+        self._version = version
+
+    def find(self, job: Job, live: Iterable[Slot]) -> tuple[int, int | Kept | None]:
+        """How many tokens of a prompt need not be read, and the row, or the kept columns, that have them; (0, None) for
+        none.
+
+        The last token is always read: it gives the logits.
+        """
+        best: int = beginnings.LEAST - 1
+        source: int | Kept | None = None
+        job.age = self._age
+        if not self._takes(job):
+            return 0, None
+        tokens, salt = job.tokens, job.request.cache_salt
+        for slot in live:
+            own = slot.job.request.prompt_ids
+            if not self._gives(slot.job, salt) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
+                continue  # most differ there already
+            if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
+                best, source = shared, slot.row
+        if self._tree is not None and best < len(tokens) - 1:
+            kept, columns = self._tree.find(tokens, self._version, salt, pinned=not self.keeps)
+            if (shared := min(kept, len(tokens) - 1)) > best:
+                best, source = shared, columns
+        return (best, source) if source is not None else (0, None)
+
+    def keep(self, slot: Slot) -> None:
+        """A text is over: keep what was read of it, and made. Its row is as it has left it; call `look` before."""
+        job = slot.job
+        if self._tree is None or not self.keeps or not self._knows(job) or job.error is not None or job.width > 1:
+            return
+        [text] = slot.taker.texts
+        # the newest token is in no column yet
+        tokens = [*job.request.prompt_ids, *text.token_ids[: max(0, job.launched - 1)]]
+        self._tree.add(
+            tokens,
+            self._version,
+            job.request.cache_salt,
+            lambda start, end: Columns.of(self._rows.save(slot.row, start, end)),
+            least=beginnings.LEAST,
+        )
+
+    def is_first_of_many(self, head: Job, waiting: Sequence[Job]) -> bool:
+        """Whether a prompt is read before those that wait, since they then need not read what they share with it."""
+        if not self._takes(head):
+            return False
+        saved, own = 0, head.request.prompt_ids
+        for job in islice(waiting, _LOOKED_AT):
+            if job.request.inputs or job.ended or job.request.cache_salt != head.request.cache_salt:
+                continue
+            if (shared := common(own, job.request.prompt_ids)) >= beginnings.LEAST:
+                saved += max(0, shared - head.read)  # which is there for all
+        return saved >= beginnings.WORTH
+
+    def _knows(self, job: Job) -> bool:
+        """Whether all that was read for a job was read by the model as it is now; of images nothing is known."""
+        return self._can and self._version is not None and job.age == self._age and not job.request.inputs
+
+    def _takes(self, job: Job) -> bool:
+        return self._knows(job) and not job.alone and not job.ended
+
+    def _gives(self, job: Job, salt: str | None) -> bool:
+        return self._takes(job) and job.request.cache_salt == salt
+
+
+def together(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs in the order in which they run best: like lengths together, first what takes longest, and side by side what
+    begins alike."""
+    groups = [*range(len(jobs))]  # of each job the number of the first one that it begins like
+    order = sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids)
+    for before, number in pairwise(order):
+        if common(jobs[before].request.prompt_ids, jobs[number].request.prompt_ids) >= beginnings.LEAST:
+            groups[number] = groups[before]
+    longest: dict[int, int] = {}
+    for number, job in zip(groups, jobs, strict=True):
+        longest[number] = max(longest.get(number, 0), job.request.limit)
+    keyed = [
+        (len(job.tokens) // _NEAR, longest[number], -number, job.request.limit)
+        for number, job in zip(groups, jobs, strict=True)
+    ]
+    return [jobs[number] for number in sorted(range(len(jobs)), key=lambda number: keyed[number], reverse=True)]

@@ -1,0 +1,151 @@
+"""A beginning of prompts that stays read: `gen.prefix`."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+from weakref import ref
+
+from gen.arguments import as_lists, check_flag, check_salt
+from gen.errors import ArgumentError, ModelError
+from gen.loop.cuda_streams import Streams
+from gen.loop.memory import is_out_of_memory
+from gen.loop.pace import WHOLE
+from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.columns import Columns, load
+from gen.loop.prefixes.tree import PrefixTree, tree_of
+from gen.loop.replay.steps import rests_on, version_of
+from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns
+from gen.requests.prompts import Prompt, messages_of, read_one_prompt
+from gen.requests.reading import check_model
+
+_MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
+_NEXT = ("A", "1")  # what a next message may say: two that have nothing in common
+
+
+class Prefix:
+    """A beginning of prompts that a model has read, and keeps until it is released, or its `with` block ends.
+
+    Attributes:
+        token_ids: what is kept.
+        bytes: how much memory that takes; 0 where the model reads each prompt as a whole.
+    """
+
+    def __init__(
+        self, token_ids: Sequence[int], bytes: int, pinned: tuple[PrefixTree, str | None, object] | None
+    ) -> None:
+        self.token_ids, self.bytes = list(token_ids), bytes
+        self._pinned = None if pinned is None else (ref(pinned[0]), *pinned[1:])
+
+    def __repr__(self) -> str:
+        return f"Prefix({len(self.token_ids)} tokens, {self.bytes} bytes)"
+
+    def release(self) -> None:
+        """Keep it no longer; at the second call nothing happens."""
+        pinned, self._pinned, self.bytes = self._pinned, None, 0
+        if pinned is not None and (tree := pinned[0]()) is not None:
+            tree.unpin(self.token_ids, *pinned[1:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def prefix(
+    model: Model,
+    prompt: Prompt,
+    *,
+    chat: bool = False,
+    chat_template_kwargs: Mapping[str, object] | None = None,
+    cache_salt: str | None = None,
+) -> Prefix:
+    """Read a beginning of prompts once, and keep it: calls and engines whose prompts begin so read what comes after it.
+
+    Nothing of it is given to them: they find it by its tokens. `Completion.cached_tokens` tells that they have.
+
+    Args:
+        model: as for `gen.generate`.
+        prompt: a text, a list of chat messages, or token ids. Of a text the last tokens are left out where more text
+            could change them; of a chat what is not the same whatever the next message says.
+        chat: give a text as the user's message to the tokenizer's chat template.
+        chat_template_kwargs: as for `gen.generate`; give what the prompts are given.
+        cache_salt: for requests of an engine that have the same one alone; None is for those that have none.
+    Returns:
+        What stays read until its `release()`, or the end of its `with` block; or until the model becomes another one,
+        by other weights or another adapter, or `model.release()`. Then make it anew.
+    Raises:
+        ArgumentError: an argument cannot be used, the context leaves no room after the prompt, or it has images.
+        ModelError: the model can no longer be run as it was taken, or memory has no room.
+    Host sync: none.
+    """
+    check_model(model)
+    check_flag("chat", chat)
+    check_salt(cache_salt)
+    token_ids = _read_beginning(model, prompt, chat, chat_template_kwargs)
+    if len(token_ids) >= model.context_length:
+        raise ArgumentError(
+            f"the prefix has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no room "
+            "after it. Give a shorter one."
+        )
+    tree = tree_of(model)
+    if tree is None:
+        return Prefix(token_ids, 0, None)
+    try:
+        return _kept(model, tree, token_ids, cache_salt)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ModelError(
+            f"a prefix of {len(token_ids)} tokens does not fit into the memory of {model.placement.logits_device}: "
+            f"{error} Release others, or give a shorter one."
+        ) from error
+
+
+def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | None) -> Prefix:
+    """Read what is not kept yet, and pin it."""
+    with Streams(model.placement).current():
+        version, rows = version_of(model, rests_on(model)), model.new_rows(1, len(token_ids))
+        try:
+            if version is None or not isinstance(rows, SavesColumns):
+                return Prefix(token_ids, 0, None)
+            if not (isinstance(rows, ReadsPlaces) and rows.reads_places):
+                return Prefix(token_ids, 0, None)
+            count, columns = tree.find(token_ids, version, salt, pinned=False)
+            load(rows, 0, columns, count)
+            for start in range(count, len(token_ids), WHOLE):
+                rows.fill(slice(0, 1), [token_ids[start : start + WHOLE]], start)
+            size, era = tree.add(
+                token_ids, version, salt, lambda start, end: Columns.of(rows.save(0, start, end)), pin=True
+            )
+        finally:
+            if isinstance(rows, Lent):
+                rows.give_back()
+    return Prefix(token_ids, size, (tree, salt, era))
+
+
+def _read_beginning(
+    model: Model, prompt: Prompt, chat: bool, template_kwargs: Mapping[str, object] | None
+) -> list[int]:
+    """The tokens that every prompt begins with that goes on from this one."""
+    prompt = as_lists(prompt)
+    if chat and isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    messages = messages_of(prompt)
+    following: list[Prompt] = []
+    if messages:
+        role = "assistant" if messages[-1].get("role") in ("user", "tool") else "user"
+        following = [[*messages, {"role": role, "content": said}] for said in _NEXT]
+    elif isinstance(prompt, str):
+        following = [prompt + more for more in ("", *_MORE)]
+    found: list[int] | None = None
+    for one in following or [prompt]:
+        token_ids, inputs = read_one_prompt(model, 0, one, (), chat=False, template_kwargs=template_kwargs)
+        if inputs:
+            raise ArgumentError("a prefix has no images: prompts that have any are read as a whole.")
+        found = token_ids if found is None else found[: common(found, token_ids)]
+    if not found:
+        raise ArgumentError("no token of the prefix is the same whatever comes after it; give a longer one.")
+    return found
