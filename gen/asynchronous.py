@@ -47,9 +47,8 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
-    submitted = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
-    [stream] = submit(_own_engine(model), model, [submitted], owner=model)
-    return stream
+    request, constrain = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
+    return submit(_own_engine(model), model, request, constrain, owner=model)
 
 
 @overload
@@ -180,7 +179,8 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     thread = _own_engine(model)
     feeds: list[Feed] = []
     try:
-        feeds += thread.add(model, [(job, None) for job in jobs])
+        for job in jobs:
+            feeds.append(thread.add(model, job))
         for feed in feeds:
             await feed.arrival(end=True)
             if isinstance(feed.failure, Exception):

@@ -31,6 +31,10 @@ class ArgumentError(GenError, ValueError):
     """An argument that cannot be used: out of range, of the wrong type, unknown, or at odds with another one."""
 
 
+class ContextError(ArgumentError):
+    """A prompt that leaves no room for a new token in the model's context."""
+
+
 class UnknownArgumentError(ArgumentError, TypeError):
     """An argument that a function does not have."""
 

@@ -105,6 +105,10 @@ class Tokenizer:
         template: str = self._tokenizer.get_chat_template(given["chat_template"], given.get("tools"))
         return template
 
+    def use_chat_template(self, template: str) -> None:
+        """Use this chat template from now on, instead of the tokenizer's own."""
+        self._chat_template = template
+
     def _check_template(self, given: Mapping[str, object]) -> None:
         if not (given.get("chat_template") or self._chat_template or self._tokenizer.chat_template):
             raise ArgumentError("this tokenizer has no chat template; give the prompt as text, without chat=True.")
@@ -132,10 +136,13 @@ class Tokenizer:
                 know, so that the bytes of its tokens are not known.
         """
         [token_id] = read_token_ids("token_id", read_whole("token_id", token_id), self.vocab_size)
-        return self.all_token_bytes()[token_id]
+        return self._bytes_of_tokens()[token_id]
 
     def all_token_bytes(self) -> list[bytes]:
         """The `token_bytes` of each token, read once. Raises ConstraintError as they do."""
+        return list(self._bytes_of_tokens())
+
+    def _bytes_of_tokens(self) -> list[bytes]:
         with self._reading:
             if self._token_bytes is None:
                 written = {token_id: piece for piece, token_id in self._tokenizer.get_vocab().items()}
@@ -143,7 +150,7 @@ class Tokenizer:
                 added = {one: plain.pop(one) for one in self.added_ids & plain.keys()}
                 spelled = spelled_tokens(plain, added, self.encode_plain)
                 self._token_bytes = [spelled.get(token_id, b"") for token_id in range(self.vocab_size)]
-            return list(self._token_bytes)
+            return self._token_bytes
 
     def hidden_in(self, stops: Sequence[str]) -> dict[int, str]:
         """The special tokens that stop strings or regexes name, by id: decoding leaves them out of the text."""

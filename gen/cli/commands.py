@@ -19,6 +19,7 @@ from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
 from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
 from gen.cli.score_command import score_command
+from gen.cli.serve_command import serve_command
 from gen.errors import ArgumentError, GenError
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ def stream_command(
 
 
 app.command("score", cls=Grouped, short_help="Tell how likely texts are.")(score_command)
+app.command("serve", cls=Grouped, short_help="Answer clients of OpenAI and Anthropic.")(serve_command)
 app.add_typer(batch_commands.app, name="batch")
 app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
 app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(

@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, ContextError, show
 from gen.isolation import isolated
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Checked, Model
@@ -88,7 +88,7 @@ def read_requests(
         if asked is None and has_type and max_batch_tokens is not None:
             most = min(most, max(1, room_in_batch(max_batch_tokens, sampler, token_ids)))
         if room < min(1, most):
-            raise ArgumentError(
+            raise ContextError(
                 f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
                 'room for a new one. Shorten the prompt, or give truncate="left".'
             )

@@ -70,7 +70,6 @@ class EngineArguments(OneArguments, total=False):
     """The types of what a request of an engine takes."""
 
     cache_salt: str | None
-    priority: int
 
 
 class PromptArguments(SharedArguments, total=False):

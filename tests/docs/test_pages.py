@@ -21,6 +21,7 @@ import gen
 import gen.integrations.outlines
 import gen.integrations.transformers
 from gen.cli.commands import app
+from gen.server.routes import POSTS
 from gen.testing import virtual_gpus
 from tests.docs import pages
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
@@ -31,6 +32,7 @@ from tests.models.transformers.vision_helpers import picture, tiny_processor, ti
 # Pages whose programs no test can run; that they can be read, and that all names in them exist, is tested below.
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
+    "guides/serve.md": "a server that runs, and OpenAI's client; tests/server has what clients send",
     "guides/tools.md": "SmolLM2-135M-Instruct, which `make real` downloads",
     "outlines.md": "Outlines 0.0.46; benchmarks/outlines/suite.py installs it and runs the like",
 }
@@ -142,6 +144,8 @@ def test_commands_that_are_only_shown_exist(page: str) -> None:
             assert (pages.ROOT / words[0]).is_file(), line
         elif program == "pip":
             assert {*re.findall(r"\[(\w+)\]", line)} <= {*EXTRAS}, line
+        elif program == "curl":
+            assert words[0].removeprefix("http://127.0.0.1:8000") in {post[0] for post in POSTS}, line
         else:
             assert program == "pytest", line
 

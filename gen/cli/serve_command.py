@@ -1,0 +1,157 @@
+"""`gen serve`: a model behind OpenAI's and Anthropic's protocols."""
+
+import os
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gen.cli import options
+from gen.cli.printing import keep_stderr_tidy
+from gen.errors import GenError, ModelError, show_path
+
+if TYPE_CHECKING:
+    from gen.engine import Engine
+
+
+def _option(group: str, help: str, value: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
+
+
+def serve_command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help='A directory, a GGUF file, a name on the Hub, or "demo".')
+    ],
+    *,
+    name: Annotated[
+        list[str] | None,
+        _option("Model", "What clients call the model. You can repeat it. If you give none: as the folder.", "NAME"),
+    ] = None,
+    embedder: Annotated[str | None, _option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
+    device: options.Device = None,
+    dtype: options.DType = None,
+    device_map: Annotated[str | None, _option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
+    chat_template: Annotated[
+        Path | None, _option("Model", "Use the chat template in FILE instead of the model's own.", "FILE")
+    ] = None,
+    host: Annotated[str, _option("Server", "Listen on this address.", "HOST")] = "127.0.0.1",
+    port: Annotated[
+        int, _option("Server", "And on this port; 0 is any that is free.", "PORT", min=0, max=65535)
+    ] = 8000,
+    api_key: Annotated[
+        str | None,
+        _option("Server", "Answer those alone who give KEY. If you give none: GEN_API_KEY of the environment.", "KEY"),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, _option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
+    ] = None,
+    rows: Annotated[int, _option("Limits", "Run N texts at once.", "N", min=1)] = 32,
+    max_waiting: Annotated[int, _option("Limits", "Let N more wait; others are told to ask again.", "N", min=0)] = 256,
+    max_batch_tokens: Annotated[
+        int | None, _option("Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1)
+    ] = None,
+    admit_tokens: Annotated[
+        int | None, _option("Limits", "Read N tokens of new prompts before those that run go on.", "N", min=1)
+    ] = None,
+    prefix_bytes: Annotated[
+        int | None,
+        _option(
+            "Limits", "Keep N bytes of what prompts begin with. If you give none: some of what is free.", "N", min=0
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        _option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
+    ] = None,
+    max_prompts: Annotated[int, _option("Limits", "Refuse requests for more than N texts.", "N", min=1)] = 2048,
+    max_body_mb: Annotated[float, _option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8,
+    max_schema_kb: Annotated[float, _option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256,
+    request_timeout: Annotated[
+        float, _option("Limits", "Give a request up that takes longer.", "SECONDS", min=0.001)
+    ] = 600,
+    shutdown_timeout: Annotated[
+        float, _option("Limits", "Let requests go on so long after SIGTERM or Ctrl-C.", "SECONDS", min=0)
+    ] = 30,
+) -> None:
+    """Serve a model to clients of OpenAI and Anthropic; its texts are those of `gen generate`.
+
+    The server listens at once, and answers 503 until the model is there. SIGTERM or Ctrl-C end it once the requests
+    under way are answered.
+    """
+    try:
+        from gen.server.process import Process, listen
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("gen"):
+            raise
+        raise ModelError(f"gen serve needs {error.name}: pip install 'gen-torch[serve]'") from error
+
+    key = os.environ.get("GEN_API_KEY") if api_key is None else api_key
+    if key is not None and not key.strip():
+        raise GenError("the key is empty; give --api-key or GEN_API_KEY a value, or leave both out.")
+    template = None if chat_template is None else _read(chat_template)
+    listening = listen(host, port)
+    at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+    if key is None and not _is_loopback(host):
+        _tell(f"everybody who reaches {at} may use the server; give --api-key to have a key asked for.")
+    _tell(f"listens on {at}, and loads {model}.")
+
+    def load() -> "tuple[Any, Engine]":
+        import gen
+
+        keep_stderr_tidy()
+        loaded = gen.load(model, device=device, dtype=dtype, device_map=device_map)
+        if template is not None:
+            loaded.tokenizer.use_chat_template(template)
+        encoder = None if embedder is None else gen.load_encoder(embedder, device=device)
+        engine = gen.Engine(
+            loaded,
+            rows=rows,
+            max_waiting=max_waiting,
+            max_batch_tokens=max_batch_tokens,
+            admit_tokens=admit_tokens,
+            prefix_bytes=prefix_bytes,
+        )
+        names = name or [_name_of(model)]
+        app = gen.server.app(
+            engine,
+            names=names,
+            embedder=encoder,
+            embedder_names=[] if embedder is None else [_name_of(embedder)],
+            api_key=key,
+            max_new_tokens=max_new_tokens,
+            max_prompts=max_prompts,
+            request_timeout=request_timeout,
+            max_body_mb=max_body_mb,
+            max_schema_kb=max_schema_kb,
+            cors_origins=cors_origin or [],
+        )
+        _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
+        return app, engine
+
+    raise typer.Exit(Process(load, shutdown_timeout=shutdown_timeout).run(listening))
+
+
+def _tell(text: str) -> None:
+    print(f"gen: {text}", file=sys.stderr, flush=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenError(f"--chat-template {show_path(path)} cannot be read: {error}") from error
+
+
+def _name_of(model: str) -> str:
+    """What clients call a model: a name on the Hub as it is, a folder or a file by its last part."""
+    path = Path(model)
+    return path.name if path.exists() and path.name else model
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

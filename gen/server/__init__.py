@@ -1,0 +1,70 @@
+"""An HTTP server for an engine: OpenAI's and Anthropic's protocols, whose texts are those of `gen.generate`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from gen.engine import Engine
+    from gen.models.encoders.encoder import Encoder
+
+
+def app(
+    engine: "Engine",
+    *,
+    names: Iterable[str] = ("gen",),
+    embedder: "Encoder | None" = None,
+    embedder_names: Iterable[str] = ("embedder",),
+    api_key: str | None = None,
+    max_new_tokens: int | None = None,
+    max_prompts: int = 2048,
+    request_timeout: float = 600,
+    max_body_mb: float = 8,
+    max_schema_kb: float = 256,
+    cors_origins: Iterable[str] = (),
+) -> "Starlette":
+    """An ASGI application that answers with an engine's texts; `gen serve` runs one.
+
+    It speaks `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, `/tokenize` and `/detokenize`.
+    The engine stays the caller's, who closes it.
+
+    Args:
+        engine: what runs the requests.
+        names: what clients call the model; the first one is what answers to requests that name none.
+        embedder: from `gen.load_encoder`, for `/v1/embeddings`; None for none.
+        embedder_names: what clients call it.
+        api_key: what clients must give, as `Authorization: Bearer KEY` or `x-api-key: KEY`; None for nothing.
+        max_new_tokens: how many tokens a text has at most; None for what the context leaves.
+        max_prompts: how many texts a request may ask for, prompts times n.
+        request_timeout: seconds after which a request is given up.
+        max_body_mb: how large the body of a request may be, in MiB.
+        max_schema_kb: how large its schemas, patterns and tools may be, in KiB.
+        cors_origins: pages of which origins may call the server from a browser; none at first.
+    Raises:
+        ArgumentError: an argument cannot be used.
+        ModelError: starlette is not installed.
+    """
+    from gen.errors import ModelError
+
+    try:
+        from gen.server.routes import routed
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("gen"):
+            raise
+        raise ModelError(f"the server needs {error.name}: pip install 'gen-torch[serve]'") from error
+    from gen.server.settings import Settings
+
+    settings = Settings(
+        names=tuple(names),
+        embedder=embedder,
+        embedder_names=tuple(embedder_names),
+        api_key=api_key,
+        max_new_tokens=max_new_tokens,
+        max_prompts=max_prompts,
+        request_timeout=request_timeout,
+        max_body_mb=max_body_mb,
+        max_schema_kb=max_schema_kb,
+        cors_origins=tuple(cors_origins),
+    )
+    return routed(engine, settings)

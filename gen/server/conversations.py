@@ -1,0 +1,69 @@
+"""Conversations as OpenAI's protocols write them, checked, as `gen.generate` takes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gen.errors import show
+from gen.server.errors import refused
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content")
+
+
+def read_messages(given: Sequence[Any], *, field: str = "messages") -> list[dict[str, Any]]:
+    """Messages of chat completions.
+
+    Raises:
+        ApiError: there is none, or one of them has no role or content, or has what no model of gen reads.
+    """
+    if not given:
+        raise refused(f"{field}: give at least one message.", field)
+    return [_message(message, f"{field}[{number}]", field) for number, message in enumerate(given)]
+
+
+def _message(message: Any, name: str, field: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise refused(f"{name} must be an object with a role and a content, got {show(message)}", field)
+    role, content = message.get("role"), message.get("content")
+    if role not in _ROLES:
+        raise refused(f"{name}: the role must be one of {', '.join(_ROLES)}, got {show(role)}", field)
+    if content is None and role == "assistant":
+        content = message.get("refusal") or ""
+    if isinstance(content, list):
+        content = [_part(part, f"{name}.content[{place}]", field) for place, part in enumerate(content)]
+    elif not isinstance(content, str):
+        raise refused(f"{name}: the content must be a text or a list of parts, got {show(content)}", field)
+    kept = {key: message[key] for key in _KEPT if message.get(key)}
+    return {"role": "system" if role == "developer" else role, "content": content, **kept}
+
+
+def _part(part: Any, name: str, field: str) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in _TEXTS:
+        text = part.get(_TEXTS[kind])
+        if not isinstance(text, str):
+            raise refused(f"{name} has no text, got {show(part)}", field)
+        return {"type": "text", "text": text}
+    raise refused(f"{name}: parts of the type {show(kind)} are not supported.", field)
+
+
+def turn_of(messages: Sequence[Mapping[str, Any]], begin: bool, go_on: bool) -> dict[str, Any]:
+    """The arguments of the chat template that say where a conversation goes on.
+
+    Args:
+        begin: whether a new turn of the assistant's is begun.
+        go_on: whether the last message is gone on with.
+    Raises:
+        ApiError: both.
+    """
+    if begin and go_on:
+        raise refused(
+            "continue_final_message goes on with the last message, add_generation_prompt begins a new one; set one of "
+            "them to false.",
+            "continue_final_message",
+        )
+    usual = messages[-1]["role"] != "assistant"
+    if (begin, go_on) == (usual, not usual):  # what gen does by itself
+        return {}
+    return {"add_generation_prompt": begin, "continue_final_message": go_on}

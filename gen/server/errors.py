@@ -1,0 +1,89 @@
+"""What goes wrong with a request, and how each protocol tells it."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from gen.errors import ArgumentError, ContextError, EngineClosed, EngineFull, GenError
+
+_log = logging.getLogger("gen")
+
+
+class ApiError(Exception):
+    """A request that gets no answer.
+
+    Args:
+        status: of HTTP.
+        param: the field that is to blame.
+        code: a word for programs.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+def refused(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """The error for a request that cannot be answered as it is."""
+    return ApiError(400, message, param, code)
+
+
+def told(error: Exception) -> ApiError:
+    """What a client is told of any error."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, EngineFull):
+        return ApiError(
+            429, "too many requests run and wait; ask again later.", code="queue_full", headers={"Retry-After": "1"}
+        )
+    if isinstance(error, EngineClosed):
+        return ApiError(503, "the server takes no more requests.", code="closed", headers={"Retry-After": "5"})
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "the request took longer than the server's limit.", code="timeout")
+    if isinstance(error, ArgumentError):
+        return refused(str(error), code="context_length_exceeded" if isinstance(error, ContextError) else None)
+    _log.error("a request has failed", exc_info=error)
+    return ApiError(500, str(error) if isinstance(error, GenError) else "an internal error; the server's log has it.")
+
+
+_OPENAI = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "timeout_error",
+}
+_ANTHROPIC = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def in_openai_form(error: ApiError) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = _OPENAI.get(error.status, "invalid_request_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def in_anthropic_form(error: ApiError) -> dict[str, Any]:
+    """An error as Anthropic's clients read it."""
+    kind = _ANTHROPIC.get(error.status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}

@@ -1,0 +1,139 @@
+"""The process of `gen serve`: a socket first, then the model, then requests, until a signal ends it.
+
+Nothing here waits for torch: who asks while the model loads is told to ask again.
+"""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from gen.errors import GenError
+
+if TYPE_CHECKING:
+    from gen.engine import Engine
+
+_BACKLOG = 2048
+_LOADING = (
+    b'{"error":{"message":"the model is loading; ask again.","type":"server_error","param":null,"code":"loading"}}'
+)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that connections wait at from now on.
+
+    Raises:
+        GenError: the port is taken, or the host is none of this machine.
+    """
+    listening: socket.socket | None = None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        listening = socket.socket(found[0][0], socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(found[0][4])
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        if listening is not None:
+            listening.close()
+        raise GenError(f"cannot listen on {host}:{port}: {error}") from error
+    return listening
+
+
+class Process:
+    """Serves what `load` gives, from the moment it is there.
+
+    Args:
+        load: gives the ASGI application and its engine; runs in a thread.
+        shutdown_timeout: how many seconds requests may take to end after a signal.
+    """
+
+    def __init__(self, load: Callable[[], tuple[Any, "Engine"]], *, shutdown_timeout: float) -> None:
+        self._load = load
+        self._app: Any = None
+        self._engine: Engine | None = None
+        self._error: Exception | None = None
+        self._code = 0
+        config = uvicorn.Config(
+            self._answer,
+            interface="asgi3",
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
+        )
+        self._server = _Server(config, self._look)
+
+    def run(self, listening: socket.socket) -> int:
+        """Serve until a signal, or a failure of the engine, ends it.
+
+        Returns:
+            The code to exit with: 0 after SIGTERM, 130 after Ctrl-C, 1 after a failure of the engine's loop.
+        Raises:
+            Exception: of `load`.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        Thread(target=self._begin, name="gen serve loads", daemon=True).start()
+        with listening:
+            self._server.run(sockets=[listening])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # a second one while Python ends would change the exit code
+        if self._error is not None:
+            raise self._error
+        if self._engine is not None:
+            self._engine.close()
+        return self._code
+
+    def _begin(self) -> None:
+        try:
+            self._app, self._engine = self._load()
+        except Exception as error:
+            self._error = error
+            self._server.should_exit = True
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": _LOADING})
+
+    def _look(self) -> None:
+        """Whether the engine still lives: one that has failed ends the process, so that a supervisor starts it anew."""
+        if self._engine is not None and (failure := self._engine.stats().failure) and not self._server.should_exit:
+            print(f"gen: the engine has failed: {failure}", file=sys.stderr, flush=True)
+            self._code, self._server.should_exit = 1, True
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._app is None and self._error is None:  # nothing to end, and libraries that are half imported
+            os._exit(130 if number == signal.SIGINT else 0)
+        if number == signal.SIGINT:
+            self._server.force_exit = self._server.should_exit
+            self._code = 130
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """With the signals of `Process`, and a look at each tick."""
+
+    def __init__(self, config: uvicorn.Config, look: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._look = look
+
+    async def on_tick(self, counter: int) -> bool:
+        self._look()
+        return await super().on_tick(counter)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

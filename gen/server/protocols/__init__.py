@@ -1,0 +1,1 @@
+"""The endpoints, each with the fields that it takes and the answers that it writes."""

@@ -1,0 +1,154 @@
+"""`/v1/completions`, OpenAI's: texts and token ids, without a chat template."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+from uuid import uuid4
+
+from pydantic import Field
+
+from gen.completions import Completion
+from gen.errors import show
+from gen.server.errors import in_openai_form, refused, told
+from gen.server.likelihoods import in_text_form, likely_tokens
+from gen.server.output_types import type_of_format, type_of_structure
+from gen.server.protocols.chat import FINISHED, StreamOptions
+from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.served import Asked, Served
+from gen.server.usage import usage_of
+from gen.server.writing import Answer, event
+
+
+class CompletionBody(SamplingFields):
+    """The fields of a request."""
+
+    refused: ClassVar[Mapping[str, object]] = {
+        **{name: value for name, value in NOT_SUPPORTED.items() if name != "best_of"},
+        "suffix": None,
+    }
+
+    prompt: str | list[Any] = ""
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
+    user: Any = None
+
+
+async def complete(served: Served, body: CompletionBody) -> Answer:
+    """Continue one prompt or several.
+
+    Raises:
+        ApiError, GenError: they cannot be continued.
+    """
+    name = served.name_of(body.model)
+    prompts = read_prompts(body.prompt)
+    if body.best_of not in (None, body.n):
+        raise refused("best_of must be n, or be left out: no texts are thrown away here.", "best_of")
+    if body.echo and body.logprobs is not None:
+        raise refused("echo with logprobs is not supported: the log-probabilities of prompts are not told.", "echo")
+    if body.response_format is not None and body.structured_outputs is not None:
+        raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
+    most_kb = served.settings.max_schema_kb
+    asked = Asked(
+        prompts=prompts,
+        sampler=body.sampler(served.model),
+        output_type=type_of_format(body.response_format, "response_format", most_kb)
+        or type_of_structure(body.structured_outputs, most_kb),
+        n=body.n,
+        seed=body.seed_of_gen,
+        cap=body.max_tokens,
+        arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
+    )
+    decode = served.model.tokenizer.decode
+    echoed = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
+    writer = CompletionWriter(served, body, name, [text for text in echoed for _ in range(body.n)])
+    texts = await served.begin(asked)
+    return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
+
+
+def read_prompts(given: str | list[Any]) -> list[Any]:
+    """One prompt or several, each a text or token ids.
+
+    Raises:
+        ApiError: it is neither.
+    """
+    one = isinstance(given, str) or (bool(given) and all(type(token_id) is int for token_id in given))
+    prompts = [given] if one else given
+    if not prompts or not all(
+        isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(one) is int for one in prompt))
+        for prompt in prompts
+    ):
+        raise refused(f"prompt must be a text, a list of token ids, or a list of those, got {show(given)}", "prompt")
+    return list(prompts)
+
+
+class CompletionWriter:
+    """Writes completions, and chunks of them.
+
+    Args:
+        echoed: what each text begins with.
+    """
+
+    def __init__(self, served: Served, body: CompletionBody, name: str, echoed: Sequence[str]) -> None:
+        self._tokenizer, self._body, self._echoed = served.model.tokenizer, body, echoed
+        self._with_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._head = {
+            "id": f"cmpl-{uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": name,
+        }
+
+    def whole(self, made: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+        """See `Writer`."""
+        choices = [
+            self._choice(number, self._echoed[number] + one.text, self._last(number, one))
+            for number, one in enumerate(made)
+        ]
+        return {**self._head, "choices": choices, "usage": usage_of(made, prompt_tokens, self._tokenizer)}
+
+    def begin(self, prompt_tokens: int) -> Iterable[str]:
+        """See `Writer`."""
+        for number, text in enumerate(self._echoed):
+            if text:
+                yield self._event([self._choice(number, text)])
+
+    def grow(self, number: int, piece: str) -> Iterable[str]:
+        """See `Writer`."""
+        yield self._event([self._choice(number, piece)])
+
+    def end(self, number: int, completion: Completion) -> Iterable[str]:
+        """See `Writer`."""
+        yield self._event([self._choice(number, "", self._last(number, completion))])
+
+    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
+        """See `Writer`."""
+        if self._with_usage:
+            yield self._event([], usage_of(made, prompt_tokens, self._tokenizer))
+        yield "data: [DONE]\n\n"
+
+    def fail(self, error: Exception) -> Iterable[str]:
+        """See `Writer`."""
+        yield event(in_openai_form(told(error)))
+
+    def _choice(self, number: int, text: str, last: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return {"index": number, "text": text, "logprobs": None, "finish_reason": None, **(last or {})}
+
+    def _last(self, number: int, completion: Completion) -> dict[str, Any]:
+        """What a choice has at its text's end."""
+        return {
+            "logprobs": None
+            if self._body.logprobs is None
+            else in_text_form(self._tokenizer, likely_tokens(completion), len(self._echoed[number])),
+            "finish_reason": FINISHED[completion.finish_reason or "length"],
+            "stop_reason": completion.stop_reason,
+        }
+
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
+        chunk = {**self._head, "choices": choices}
+        return event({**chunk, "usage": usage} if self._with_usage else chunk)

@@ -1,0 +1,63 @@
+"""`/v1/embeddings`, OpenAI's."""
+
+import asyncio
+import base64
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.responses import Response
+
+from gen.embedding import embed
+from gen.server.bodies import Body
+from gen.server.errors import ApiError, refused
+from gen.server.served import Served, no_model
+from gen.server.writing import as_json
+
+
+class EmbeddingsBody(Body):
+    """The fields of a request."""
+
+    model: str | None = None
+    input: str | list[Any]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    user: Any = None
+
+
+async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
+    """The vector of each text.
+
+    Raises:
+        ApiError, GenError: the server has no embedder, or it takes no such text.
+    """
+    embedder, names = served.settings.embedder, served.settings.embedder_names
+    if embedder is None:
+        raise ApiError(404, "this server has no embedder: start it with --embedder.", "model", "model_not_found")
+    name = names[0] if body.model is None else body.model
+    if name not in names:
+        raise no_model(name, names)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise refused("input must be a text or a list of texts.", "input")
+    if len(texts) > served.settings.max_prompts:
+        raise refused(f"input may have {served.settings.max_prompts} texts, and has {len(texts)}.", "input")
+    async with served.embedding:
+        vectors = (await asyncio.to_thread(embed, embedder, texts)).float().cpu()
+    if body.dimensions not in (None, vectors.shape[1]):
+        raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
+    tokens = sum(map(len, embedder.tokenize(texts)))
+    data = [
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": _in_base64(vector) if body.encoding_format == "base64" else vector.tolist(),
+        }
+        for number, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def _in_base64(vector: Any) -> str:
+    """The numbers as bytes, float32 and little-endian, as OpenAI's clients ask for them."""
+    return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()

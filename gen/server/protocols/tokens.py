@@ -1,0 +1,51 @@
+"""`/tokenize` and `/detokenize`, as vLLM has them."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from gen.requests.prompts import read_prompt
+from gen.server.bodies import Body
+from gen.server.conversations import read_messages
+from gen.server.errors import refused
+from gen.server.served import Served
+from gen.server.writing import as_json
+
+
+class TokenizeBody(Body):
+    """A text, or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeBody(Body):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+async def tokenize(served: Served, body: TokenizeBody) -> Response:
+    """The token ids of what would be a prompt."""
+    served.name_of(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise refused("give a prompt, or messages.", "prompt")
+    tokenizer = served.model.tokenizer
+    if body.messages is not None:
+        token_ids = read_prompt(served.model, read_messages(body.messages), chat=True)
+    else:
+        encode = tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain
+        token_ids = encode(body.prompt or "")
+    return as_json({"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length})
+
+
+async def detokenize(served: Served, body: DetokenizeBody) -> Response:
+    """The text of token ids."""
+    served.name_of(body.model)
+    known = served.model.tokenizer.vocab_size
+    if any(not 0 <= token_id < known for token_id in body.tokens):
+        raise refused(f"tokens: the vocabulary is 0 to {known - 1}.", "tokens")
+    return as_json({"prompt": served.model.tokenizer.decode(body.tokens)})

@@ -1,0 +1,133 @@
+"""The application: which path leads where, who may go there, and what errors look like."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gen.engine import Engine
+from gen.server.bodies import Body, read_json
+from gen.server.errors import ApiError, ClientGone, in_openai_form, told
+from gen.server.metrics import Metrics
+from gen.server.protocols.chat import ChatBody, chat
+from gen.server.protocols.completions import CompletionBody, complete
+from gen.server.protocols.embeddings import EmbeddingsBody, embeddings
+from gen.server.protocols.models import list_models, one_model
+from gen.server.protocols.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
+from gen.server.served import Served
+from gen.server.settings import Settings
+from gen.server.writing import Answer, as_json
+
+Handler = Callable[[Request], Awaitable[Response]]
+ErrorForm = Callable[[ApiError], dict[str, Any]]
+
+POSTS: list[tuple[str, str, type[Body], Callable[..., Awaitable[Answer | Response]], ErrorForm]] = [
+    ("/v1/chat/completions", "chat", ChatBody, chat, in_openai_form),
+    ("/v1/completions", "completions", CompletionBody, complete, in_openai_form),
+    ("/v1/embeddings", "embeddings", EmbeddingsBody, embeddings, in_openai_form),
+    ("/tokenize", "tokenize", TokenizeBody, tokenize, in_openai_form),
+    ("/detokenize", "detokenize", DetokenizeBody, detokenize, in_openai_form),
+]
+
+
+def routed(engine: Engine, settings: Settings) -> Starlette:
+    """The application of an engine; see `gen.server.app`."""
+    served, metrics = Served(engine, settings), Metrics()
+
+    def guarded(name: str, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
+        """With a check of the key, with errors in the form of a protocol, and counted."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                _check_key(request, settings.api_key)
+                response = await handle(request)
+            except ClientGone:
+                response = Response(status_code=499)
+            except Exception as error:
+                response = _refusal(told(error), form)
+            metrics.requests.labels(name, response.status_code).inc()
+            response.headers["x-request-id"] = uuid4().hex
+            return response
+
+        return answer
+
+    def posting(name: str, body_type: type[Body], answer: Callable[..., Awaitable[Answer | Response]]) -> Handler:
+        """Read the body, and write what is asked for: a whole answer or a stream."""
+
+        async def handle(request: Request) -> Response:
+            body = body_type.read(await read_json(request, settings.max_body_mb * 2**20))
+            if body.ignored:
+                metrics.ignored_fields.labels(name).inc(len(body.ignored))
+            found = await answer(served, body)
+            if isinstance(found, Response):
+                return found
+            return found.events() if found.stream else await found.whole(request.receive)
+
+        return handle
+
+    def getting(answer: Callable[[Served, Request], Awaitable[Response]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            return await answer(served, request)
+
+        return handle
+
+    async def health(request: Request) -> Response:
+        stats = engine.stats()
+        return as_json({"status": "closed" if stats.closed else "ok"}, 503 if stats.closed else 200)
+
+    async def count(request: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    routes = [
+        Route(path, guarded(name, posting(name, body, answer), form), methods=["POST"])
+        for path, name, body, answer, form in POSTS
+    ]
+    routes += [
+        Route("/v1/models", guarded("models", getting(list_models))),
+        Route("/v1/models/{name:path}", guarded("models", getting(one_model))),
+        Route("/health", health),
+        Route("/metrics", count),
+    ]
+    cors = Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
+    return Starlette(
+        routes=routes,
+        middleware=[cors] if settings.cors_origins else [],
+        exception_handlers={404: _no_route, 405: _no_route},
+    )
+
+
+def _check_key(request: Request, key: str | None) -> None:
+    if key is None:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    given = given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    if not hmac.compare_digest(given.encode(), key.encode()):
+        raise ApiError(
+            401,
+            "give the server's key as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    said = "takes no such method" if status == 405 else "does not exist"
+    headers = dict(getattr(error, "headers", None) or {})
+    return _refusal(
+        ApiError(status, f"{request.method} {request.url.path}: it {said}.", headers=headers), in_openai_form
+    )
+
+
+def _refusal(error: ApiError, form: ErrorForm) -> Response:
+    response = as_json(form(error), error.status)
+    response.headers.update(error.headers)
+    return response

@@ -1,0 +1,125 @@
+"""The fields that say how tokens are drawn and when a text ends, which protocols have in common."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from gen.models.base import Model, RecommendsSampler
+from gen.samplers import GreedySampler, MultinomialSampler, Sampler
+from gen.samplers.penalties import Penalties
+from gen.server.bodies import Body
+from gen.server.errors import refused
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+_SEEDS = 2**63
+
+# Not of this server, or not yet, and each of them would change the text: the value is what changes nothing.
+NOT_SUPPORTED: Mapping[str, object] = {
+    "add_special_tokens": True,
+    "allowed_token_ids": None,
+    "best_of": 1,
+    "chat_template": None,
+    "documents": None,
+    "dynatemp_range": 0,
+    "grammar": None,
+    "guided_choice": None,
+    "guided_grammar": None,
+    "guided_json": None,
+    "guided_regex": None,
+    "json_schema": None,
+    "length_penalty": 1.0,
+    "logits_processors": None,
+    "mirostat": 0,
+    "mirostat_mode": 0,
+    "mm_processor_kwargs": None,
+    "prompt_logprobs": None,
+    "regex": None,
+    "repeat_penalty": 1.0,
+    "tfs_z": 1.0,
+    "truncate_prompt_tokens": None,
+    "typical_p": 1.0,
+    "use_beam_search": False,
+    "xtc_probability": 0,
+}
+
+
+class SamplingFields(Body):
+    """OpenAI's fields, and those of vLLM beyond them."""
+
+    refused: ClassVar[Mapping[str, object]] = NOT_SUPPORTED
+
+    model: str | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    no_repeat_ngram_size: Annotated[int, Field(ge=0)] | None = None
+    logit_bias: dict[str, Number] | None = None
+    bad_words: list[str] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    seed: int | None = None
+    ignore_eos: bool = False
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    cache_salt: str | None = None
+    stream: bool = False
+
+    def sampler(self, model: Model) -> Sampler:
+        """What the checkpoint recommends, changed by what is given.
+
+        Raises:
+            ApiError: a field that cannot be used.
+            ArgumentError: the same, found by the sampler.
+        """
+        given: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "bad_words": self.bad_words,
+            "min_new_tokens": self.min_tokens,
+            "logit_bias": self._bias(),
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        if self.top_k is not None:
+            given["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 are how others write none
+        base: Any = model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
+        if isinstance(base, GreedySampler) and any(one in given for one in ("temperature", "top_p", "min_p", "top_k")):
+            kept = {name: getattr(base, name) for name in Penalties.__dataclass_fields__}
+            base = MultinomialSampler(**kept)
+        changed: Sampler = replace(base, **given) if given else base
+        return changed
+
+    def arguments(self, model: Model) -> dict[str, Any]:
+        """Further arguments of `Engine.submit`: where a text ends, and what is left out of it."""
+        ends: list[int] | None = None
+        if self.stop_token_ids or self.ignore_eos:
+            ends = [*(() if self.ignore_eos else model.eos_token_ids), *(self.stop_token_ids or ())]
+        return {
+            "stop": self.stop,
+            "include_stop": self.include_stop_str_in_output,
+            "eos_token_id": ends,
+            "skip_special_tokens": self.skip_special_tokens,
+            "cache_salt": self.cache_salt,
+        }
+
+    @property
+    def seed_of_gen(self) -> int | None:
+        """The seed as `gen.generate` takes it: not negative."""
+        return None if self.seed is None else self.seed % _SEEDS
+
+    def _bias(self) -> dict[int, float] | None:
+        try:
+            return None if self.logit_bias is None else {int(name): bias for name, bias in self.logit_bias.items()}
+        except ValueError:
+            raise refused("logit_bias: the keys must be token ids.", "logit_bias") from None

@@ -1,0 +1,108 @@
+"""What a server serves: an engine's model, under its names, within the server's limits."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gen.engine import Engine
+from gen.models.base import Model
+from gen.requests.prompts import Prompt, read_prompt
+from gen.samplers import Sampler, sample_seed
+from gen.samplers.backends.random import draw_seed
+from gen.server.errors import ApiError, refused
+from gen.server.settings import Settings
+from gen.server.texts import Texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a client asks for, as `gen.generate` takes it.
+
+    Attributes:
+        n: how many texts of each prompt.
+        cap: how many tokens a text may have; None where the client does not say.
+        arguments: further ones of `Engine.submit`.
+    """
+
+    prompts: Sequence[Prompt]
+    sampler: Sampler
+    output_type: Any = None
+    n: int = 1
+    seed: int | None = None
+    cap: int | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Served:
+    """An engine and the server's settings.
+
+    Attributes:
+        since: when the server began, in seconds since 1970.
+        embedding: held while texts are embedded: batches beside each other would take memory for nothing.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine, self.settings = engine, settings
+        self.model: Model = engine.model
+        self.since = int(time.time())
+        self.embedding = asyncio.Semaphore(1)
+
+    def name_of(self, given: str | None) -> str:
+        """The model that a request names.
+
+        Raises:
+            ApiError: there is none of that name.
+        """
+        name = self.settings.names[0] if given is None else given
+        if name not in self.settings.names:
+            raise no_model(name, self.settings.names)
+        return name
+
+    async def begin(self, asked: Asked) -> Texts:
+        """Let the texts of a request join the engine.
+
+        Raises:
+            ApiError: it asks for more texts than may be.
+            GenError: as of `Engine.submit`.
+        """
+        count = len(asked.prompts) * asked.n
+        if count > self.settings.max_prompts:
+            raise refused(f"a request may ask for {self.settings.max_prompts} texts, and this one asks for {count}.")
+        submits = []
+        for prompt in asked.prompts:
+            seed = draw_seed() if asked.seed is None else asked.seed
+            for sample in range(asked.n):
+                submits.append(partial(self._submit, asked, prompt, sample_seed(seed, sample)))
+        texts = Texts(submits, self.engine.rows)
+        await texts.begin()
+        return texts
+
+    def _submit(self, asked: Asked, prompt: Prompt, seed: int) -> Any:
+        return self.engine.submit(
+            prompt,
+            asked.output_type,
+            sampler=asked.sampler,
+            seed=seed,
+            max_new_tokens=self._limit(asked, prompt),
+            shorten=True,
+            **asked.arguments,
+        )
+
+    def _limit(self, asked: Asked, prompt: Prompt) -> int:
+        """How many tokens a text may have: what client, server and engine allow; the context ends it too."""
+        limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
+        if (most := self.engine.max_batch_tokens) is not None:
+            template_kwargs = asked.arguments.get("chat_template_kwargs")
+            length = len(read_prompt(self.model, prompt, chat=False, template_kwargs=template_kwargs))
+            limits.append(max(1, most - length))
+        return min(limit for limit in limits if limit is not None)
+
+
+def no_model(name: object, names: Sequence[str]) -> ApiError:
+    """The error for a name that stands for no model."""
+    return ApiError(
+        404, f"the model {str(name)[:80]!r} does not exist; there is {', '.join(names)}.", "model", "model_not_found"
+    )

@@ -1,0 +1,39 @@
+"""What whoever runs a server may set; see `gen.server.app`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gen.arguments import read_whole
+from gen.errors import ArgumentError, check_number, show
+
+if TYPE_CHECKING:
+    from gen.models.encoders.encoder import Encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """As the arguments of `gen.server.app`, checked."""
+
+    names: tuple[str, ...]
+    embedder: "Encoder | None"
+    embedder_names: tuple[str, ...]
+    api_key: str | None
+    max_new_tokens: int | None
+    max_prompts: int
+    request_timeout: float
+    max_body_mb: float
+    max_schema_kb: float
+    cors_origins: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("names", "embedder_names", "cors_origins"):
+            given = getattr(self, name)
+            if not all(isinstance(one, str) and one for one in given) or (name == "names" and not given):
+                raise ArgumentError(f"{name} must be a list of names, got {show(given)}")
+        if self.api_key is not None and (not isinstance(self.api_key, str) or not self.api_key):
+            raise ArgumentError("api_key must be a text that is not empty, or None for none.")
+        if self.max_new_tokens is not None:
+            read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
+        read_whole("max_prompts", self.max_prompts, minimum=1)
+        for name in ("request_timeout", "max_body_mb", "max_schema_kb"):
+            check_number(name, getattr(self, name), above=0)

@@ -1,0 +1,150 @@
+"""The texts of one request, which grow in the engine while its client waits; when the client leaves, they end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from gen.completions import Completion
+from gen.errors import EngineFull, IncompleteError
+from gen.server.errors import ClientGone
+from gen.streaming import EngineStream
+
+T = TypeVar("T")
+_PAUSE = 0.02  # seconds before a text asks again for room in the engine, where others of its request have it already
+
+
+class Texts:
+    """Texts on their way, in order; at most as many at once as the engine has rows.
+
+    Args:
+        submits: what lets each of them join the engine.
+        rows: how many run at once.
+    """
+
+    def __init__(self, submits: Sequence[Callable[[], EngineStream]], rows: int) -> None:
+        self._submits, self._rows = submits, rows
+        self.streams: list[EngineStream | None] = [None] * len(submits)
+        self._slots = asyncio.Semaphore(rows)
+
+    async def begin(self) -> None:
+        """Let the first one join, and with it as many more as the engine has room for.
+
+        Raises:
+            EngineFull: not even one.
+            ArgumentError, EngineClosed: as of `Engine.submit`.
+        """
+        await asyncio.to_thread(self._begin)
+
+    def cancel(self) -> None:
+        """Nobody wants them any more."""
+        self._submits = ()
+        for stream in self.streams:
+            if stream is not None:
+                stream.cancel()
+
+    async def completions(self) -> list[Completion]:
+        """All of them, once they have ended."""
+        if len(self.streams) == 1:
+            return [await self._whole(0)]
+        tasks = [asyncio.create_task(self._whole(number)) for number in range(len(self.streams))]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def pieces(self) -> AsyncIterator[tuple[int, str | Completion]]:
+        """What is new of any of them, with its number: a piece, and at the end the completion."""
+        if len(self.streams) == 1:
+            async for piece in self._follow(0):
+                yield 0, piece
+            return
+        queue: asyncio.Queue[tuple[int, str | Completion | Exception]] = asyncio.Queue()
+
+        async def follow(number: int) -> None:
+            try:
+                async for piece in self._follow(number):
+                    queue.put_nowait((number, piece))
+            except Exception as error:
+                queue.put_nowait((number, error))
+
+        tasks = [asyncio.create_task(follow(number)) for number in range(len(self.streams))]
+        left = len(tasks)
+        try:
+            while left:
+                number, found = await queue.get()
+                if isinstance(found, Exception):
+                    raise found
+                left -= isinstance(found, Completion)
+                yield number, found
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _begin(self) -> None:
+        for number in range(min(self._rows, len(self._submits))):
+            try:
+                self.streams[number] = self._submits[number]()
+            except EngineFull:
+                if not number:
+                    raise
+                return
+            except BaseException:
+                self.cancel()
+                raise
+
+    async def _stream(self, number: int) -> EngineStream:
+        while (stream := self.streams[number]) is None:
+            with suppress(EngineFull):
+                self.streams[number] = await asyncio.to_thread(self._submits[number])
+                continue
+            await asyncio.sleep(_PAUSE)
+        return stream
+
+    async def _whole(self, number: int) -> Completion:
+        async with self._slots:
+            stream = await self._stream(number)
+            try:
+                return await stream.acompletion()
+            except IncompleteError as error:
+                return error.completion
+
+    async def _follow(self, number: int) -> AsyncIterator[str | Completion]:
+        async with self._slots:
+            stream = await self._stream(number)
+            with suppress(IncompleteError):
+                async for piece in stream:
+                    yield piece
+            try:
+                yield stream.completion()
+            except IncompleteError as error:
+                yield error.completion
+
+
+async def while_wanted(work: Coroutine[Any, Any, T], receive: Receive, timeout: float | None = None) -> T:
+    """The work's result.
+
+    Raises:
+        ClientGone: the client has left before.
+        TimeoutError: it took longer.
+        Exception: the work's own.
+    """
+    task = asyncio.create_task(work)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait([task, leaving], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone if leaving.done() else TimeoutError
+    finally:
+        for one in (task, leaving):
+            one.cancel()
+        await asyncio.gather(task, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,29 @@
+"""How many tokens a request took."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gen.completions import Completion
+from gen.tokenizers import Tokenizer
+
+
+def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """As OpenAI's completions and chat completions tell it."""
+    new = sum(len(one.token_ids) for one in made)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": new,
+        "total_tokens": prompt_tokens + new,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(made)},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, tokenizer)},
+    }
+
+
+def cached_tokens(made: Sequence[Completion]) -> int:
+    """How many tokens of prompts were not read anew."""
+    return sum(one.cached_tokens for one in made)
+
+
+def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:
+    """How many tokens the thoughts have."""
+    return sum(len(tokenizer.encode_plain(one.reasoning)) for one in made if one.reasoning)

@@ -1,0 +1,129 @@
+"""Answers: texts that have grown in the engine, written as a protocol has them, whole or as a stream of events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gen.completions import Completion
+from gen.server.errors import ClientGone
+from gen.server.texts import Texts, while_wanted
+
+
+class Writer(Protocol):
+    """How a protocol writes the texts of one request. Events come as they are sent, each with the empty line after."""
+
+    def whole(self, made: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+        """The answer to a client that waits for all."""
+
+    def begin(self, prompt_tokens: int) -> Iterable[str]:
+        """The events before the first text."""
+
+    def grow(self, number: int, piece: str) -> Iterable[str]:
+        """The events of more of a text."""
+
+    def end(self, number: int, completion: Completion) -> Iterable[str]:
+        """The events of a text's end, with what no event has told of it before."""
+
+    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
+        """The events after the last text."""
+
+    def fail(self, error: Exception) -> Iterable[str]:
+        """The events in the place of what is missing."""
+
+
+class Answer:
+    """What a client gets; the texts are cancelled as soon as nobody reads it.
+
+    Args:
+        n: how many texts each prompt has, which stand side by side.
+        timeout: seconds that it may take.
+    """
+
+    def __init__(self, texts: Texts, writer: Writer, *, n: int, stream: bool, timeout: float) -> None:
+        self._texts, self._writer, self._n, self._timeout = texts, writer, n, timeout
+        self.stream = stream
+
+    async def whole(self, receive: Receive) -> Response:
+        """As one object of JSON.
+
+        Raises:
+            ClientGone, TimeoutError: as of `while_wanted`.
+            GenError: as of the texts.
+        """
+        try:
+            made = await while_wanted(self._texts.completions(), receive, self._timeout)
+            return as_json(self._writer.whole(made, self._prompt_tokens()))
+        finally:
+            self._texts.cancel()
+
+    def events(self) -> Response:
+        """As a stream of server-sent events."""
+        return EventStream(self._events, self._texts.cancel)
+
+    def _prompt_tokens(self) -> int:
+        return sum(stream.prompt_tokens for stream in self._texts.streams[:: self._n] if stream is not None)
+
+    async def _events(self) -> AsyncIterator[str]:
+        writer, made = self._writer, dict[int, Completion]()
+        try:
+            async with asyncio.timeout(self._timeout):
+                yield "".join(writer.begin(self._prompt_tokens()))
+                async for number, piece in self._texts.pieces():
+                    if isinstance(piece, str):
+                        yield "".join(writer.grow(number, piece))
+                    else:
+                        made[number] = piece
+                        yield "".join(writer.end(number, piece))
+                yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
+        except Exception as error:
+            yield "".join(writer.fail(error))
+
+
+class EventStream(Response):
+    """A response that goes on until its client leaves.
+
+    Args:
+        events: makes them.
+        done: called at the end, whatever it is.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: Callable[[], AsyncIterator[str]], done: Callable[[], object]) -> None:
+        self._events, self._done = events, done
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await while_wanted(self._send_all(send), receive)
+        except ClientGone:
+            pass
+        finally:
+            self._done()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for events in self._events():
+            if events:
+                await send({"type": "http.response.body", "body": events.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def as_json(value: object, status: int = 200) -> Response:
+    """A response of JSON."""
+    return Response(dumps(value).encode(), status, media_type="application/json")
+
+
+def dumps(value: object) -> str:
+    """JSON in one line, with characters as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def event(value: object, name: str = "") -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {dumps(value)}\n\n" if name else f"data: {dumps(value)}\n\n"

@@ -1,0 +1,130 @@
+"""The process of `gen serve`: it answers before the model is there, and ends as it is told to."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import gen
+from gen.cli.commands import app
+from gen.server.process import Process, listen
+from tests.helpers.engines import GatedModel
+
+LOADING = """
+import signal, sys, threading
+from gen.server.process import Process, listen
+listening = listen("127.0.0.1", 0)
+def load():
+    print("loading", flush=True)
+    threading.Event().wait()
+code = Process(load, shutdown_timeout=1).run(listening)
+"""
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The process's own handlers come back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@contextmanager
+def asked(port: int, fields: Any) -> Iterator[http.client.HTTPResponse]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(fields), {"content-type": "application/json"})
+        with connection.getresponse() as answer:
+            yield answer
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.usefixtures("signals")
+def test_it_answers_503_while_it_loads_and_what_runs_at_a_signal_ends(number: signal.Signals, code: int) -> None:
+    """A client in another thread asks; the process runs in this one, which alone hears signals."""
+    model, loads = GatedModel("hello there"), threading.Event()
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    found: list[Any] = []
+
+    def load() -> tuple[Any, gen.Engine]:
+        assert loads.wait(60)
+        engine = gen.Engine(model, rows=2)
+        return gen.server.app(engine), engine
+
+    def ask() -> None:
+        fields = {"prompt": "ab", "stream": True, "temperature": 0}
+        with asked(port, fields) as early:
+            found.append((early.status, early.headers["retry-after"]))
+        loads.set()
+        while len(found) == 1:
+            with asked(port, fields) as answer:
+                if answer.status == 200:
+                    assert model.begun.acquire(timeout=60)
+                    signal.raise_signal(number)
+                    signal.raise_signal(signal.SIGTERM)  # a second one changes nothing
+                    model.open()
+                    found.append(answer.read().decode())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert Process(load, shutdown_timeout=60).run(listening) == code
+    asking.join()
+    assert found[0] == (503, "5")
+    assert "".join(re.findall('"text":"(.*?)"', found[1])) == "hello there" and found[1].endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_model_that_does_not_load_ends_it() -> None:
+    def load() -> Any:
+        raise gen.ModelError("no such model")
+
+    with pytest.raises(gen.ModelError, match="no such model"):
+        Process(load, shutdown_timeout=1).run(listen("127.0.0.1", 0))
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_loop_that_fails_ends_it_with_1(capfd: pytest.CaptureFixture[str]) -> None:
+    class Failing(GatedModel):
+        def new_rows(self, count: int, length: int) -> Any:
+            raise SystemError("the device is lost")
+
+    with gen.Engine(Failing()) as engine:
+        engine._thread._error = SystemError("the device is lost")  # what only a broken loop sets
+        assert Process(lambda: (gen.server.app(engine), engine), shutdown_timeout=1).run(listen("127.0.0.1", 0)) == 1
+    assert "the engine has failed: SystemError: the device is lost" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_while_it_loads_ends_it_at_once_and_nothing_waits_for_torch(number: signal.Signals, code: int) -> None:
+    program = [sys.executable, "-c", LOADING + "assert 'torch' not in sys.modules"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "loading\n"
+        process.send_signal(number)
+        assert process.wait(60) == code
+
+
+def test_what_cannot_begin_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = listen("127.0.0.1", 0)
+    taken = str(listening.getsockname()[1])
+    for arguments, said in [
+        (["--port", taken], f"cannot listen on 127.0.0.1:{taken}"),
+        (["--host", "256.0.0.1"], "cannot listen on 256.0.0.1"),
+        (["--api-key", ""], "the key is empty"),
+        (["--chat-template", "/nowhere"], "--chat-template '/nowhere' cannot be read"),
+    ]:
+        result = CliRunner().invoke(app, ["serve", "demo", *arguments])
+        assert isinstance(result.exception, gen.GenError) and not isinstance(result.exception, gen.ArgumentError)
+        assert said in str(result.exception) and "\n" not in str(result.exception)
+    monkeypatch.setenv("GEN_API_KEY", "")
+    assert "the key is empty" in str(CliRunner().invoke(app, ["serve", "demo"]).exception)
+    listening.close()

@@ -1,0 +1,176 @@
+"""What a server refuses, and how it says so; keys, sizes, and clients that leave."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import gen
+from gen.errors import EngineClosed
+from gen.server.errors import told
+from gen.server.protocols.chat import ChatBody
+from gen.server.protocols.completions import CompletionBody
+from tests.helpers.engines import GatedModel
+from tests.server.client import Client, Reply
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hi"}]
+LONG = {"prompt": "One", "max_tokens": 900, "ignore_eos": True}
+
+
+def error_of(reply: Reply) -> Any:
+    return reply.json["error"]
+
+
+@pytest.mark.parametrize("path, body", [(CHAT, ChatBody), (TEXT, CompletionBody)])
+def test_fields_that_would_change_the_text_are_refused_by_name(path: str, body: Any, client: Client) -> None:
+    known = {"messages": HELLO} if path == CHAT else {"prompt": "One"}
+    assert "logits_processors" in body.refused
+    for name, harmless in body.refused.items():
+        refused = client.post(path, {**known, name: "something"})
+        assert (refused.status, error_of(refused)["param"]) == (400, name)
+        if harmless is not None:
+            assert client.post(path, {**known, name: harmless, "max_tokens": 0}).status == 200
+
+
+@pytest.mark.parametrize(
+    "fields, param, word",
+    [
+        ({}, "messages", "required"),
+        ({"messages": []}, "messages", "at least one"),
+        ({"messages": ["Hi"]}, "messages", "messages[0]"),
+        ({"messages": [{"role": "wizard", "content": "Hi"}]}, "messages", "wizard"),
+        ({"messages": [{"role": "user"}]}, "messages", "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "input_audio"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages", "no text"),
+        ({"messages": HELLO, "temperature": "hot"}, "temperature", "number"),
+        ({"messages": HELLO, "temperature": 3}, "temperature", "less than or equal to 2"),
+        ({"messages": HELLO, "n": 0}, "n", "greater than or equal to 1"),
+        ({"messages": HELLO, "n": True}, "n", "integer"),
+        ({"messages": HELLO, "stream": "yes"}, "stream", "boolean"),
+        ({"messages": HELLO, "stop": [1]}, "stop", "string"),
+        ({"messages": HELLO, "stop": ""}, None, "at least one character"),
+        ({"messages": HELLO, "logit_bias": {"foo": 1}}, "logit_bias", "token ids"),
+        ({"messages": HELLO, "logit_bias": {"99999": 1}}, None, "99999"),
+        ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format", "xml"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format", "no schema"),
+        ({"messages": HELLO, "structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "one of"),
+        ({"messages": HELLO, "structured_outputs": {"regex": "("}}, None, ""),
+        ({"messages": HELLO, "structured_outputs": {"regex": 5}}, "structured_outputs", "str"),
+        ({"messages": HELLO, "structured_outputs": {"regex": "a" * 3000}}, "structured_outputs", "KiB"),
+        ({"messages": HELLO, "chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs", "chat_template"),
+        ({"messages": HELLO, "chat_template_kwargs": {"fast": True}}, None, "fast"),
+        ({"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True}, None, "set one"),
+        ({"messages": [{"role": "user", "content": "a" * 5000}]}, None, "context"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, None, "surrogate"),
+        ({"messages": HELLO, "model": "gpt"}, "model", "does not exist"),
+    ],
+)
+def test_what_cannot_be_answered_says_why(fields: Any, param: str | None, word: str, engine: gen.Engine) -> None:
+    reply = Client(gen.server.app(engine, max_schema_kb=2)).post(CHAT, fields)
+    assert reply.status == (404 if param == "model" else 400)
+    assert set(error_of(reply)) == {"message", "type", "param", "code"}
+    assert word in error_of(reply)["message"]
+    assert param is None or error_of(reply)["param"] == param
+    assert (error_of(reply)["code"] == "context_length_exceeded") == (word == "context")
+
+
+def test_unknown_fields_are_ignored_and_counted(client: Client) -> None:
+    reply = client.post(CHAT, {"messages": HELLO, "max_tokens": 1, "wizard": 1, "user": "me", "store": None})
+    assert reply.status == 200
+    assert b'gen_ignored_fields_total{endpoint="chat"} 1.0' in client.get("/metrics").body
+
+
+@pytest.mark.parametrize(
+    "body, status",
+    [(b"{", 400), (b"[]", 400), (b'{"n": NaN}', 400), (b"\xff", 400), (b"[" * 100_000, 400), (b" " * 3000, 413)],
+)
+def test_bodies_are_objects_of_json_within_a_limit(body: bytes, status: int, engine: gen.Engine) -> None:
+    client = Client(gen.server.app(engine, max_body_mb=0.002 if status == 413 else 8))
+    assert client.post(CHAT, body).status == status
+
+
+def test_bodies_that_do_not_say_that_they_are_json_are_refused(client: Client) -> None:
+    assert client.post(CHAT, {"messages": HELLO}, content_type="text/plain").status == 415
+    assert client.post(CHAT, {"messages": HELLO, "max_tokens": 1}, content_type="application/json; x=y").status == 200
+
+
+def test_paths_and_methods(client: Client) -> None:
+    assert client.get("/v1/nothing").status == 404
+    assert error_of(client.get("/v1/nothing"))["type"] == "not_found_error"
+    wrong = client.get(CHAT)
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+    assert [one["id"] for one in client.get("/v1/models").json["data"]] == ["demo", "other"]
+    assert client.get("/v1/models/other").json["max_model_len"] == 1024
+    assert client.get("/v1/models/gpt").status == 404
+
+
+def test_a_key_is_asked_for_in_either_header(engine: gen.Engine) -> None:
+    client = Client(gen.server.app(engine, api_key="secret"))
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"x_api_key": "secret "}, {"authorization": "Basic secret"}):
+        assert client.get("/v1/models", **headers).status == 401
+    for headers in ({"authorization": "Bearer secret"}, {"x_api_key": "secret"}):
+        assert client.get("/v1/models", **headers).status == 200
+    assert client.get("/health").status == 200 and client.get("/metrics").status == 200
+    with pytest.raises(gen.ArgumentError, match="api_key"):
+        gen.server.app(engine, api_key="")
+
+
+def test_other_origins_may_call_if_they_are_named(engine: gen.Engine) -> None:
+    named = Client(gen.server.app(engine, cors_origins=["https://page"]), {"origin": "https://page"})
+    assert named.get("/v1/models").headers["access-control-allow-origin"] == "https://page"
+    silent = Client(gen.server.app(engine), {"origin": "https://page"})
+    assert "access-control-allow-origin" not in silent.get("/v1/models").headers
+
+
+def test_texts_and_tokens(demo: Any, client: Client) -> None:
+    token_ids = demo.tokenizer.encode("One morning")
+    assert client.post("/tokenize", {"prompt": "One morning"}).json["tokens"] == token_ids
+    assert client.post("/tokenize", {"prompt": "One", "add_special_tokens": False}).json["count"] == 1
+    assert client.post("/tokenize", {"messages": HELLO}).json["count"] > 2
+    assert client.post("/tokenize", {}).status == 400
+    assert client.post("/detokenize", {"tokens": token_ids[1:]}).json == {"prompt": "One morning"}
+    assert client.post("/detokenize", {"tokens": [99999]}).status == 400
+
+
+def test_errors_of_the_engine_and_of_the_program(engine: gen.Engine) -> None:
+    closed = told(EngineClosed("closed"))
+    assert (closed.status, closed.headers["Retry-After"]) == (503, "5")
+    assert told(KeyError("secret path")).message == "an internal error; the server's log has it."
+    late = Client(gen.server.app(engine, request_timeout=0.001))
+    assert late.post(TEXT, LONG).status == 504
+    assert "error" in late.post(TEXT, {**LONG, "stream": True}).events[-1]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let other tasks and threads go on until it is true."""
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+def test_a_full_server_says_so_and_clients_that_leave_free_their_rows() -> None:
+    model = GatedModel()
+    with gen.Engine(model, rows=2, max_waiting=1) as engine:
+        client = Client(gen.server.app(engine))
+
+        async def crowd() -> list[Reply]:
+            leaving = [asyncio.Event() for _ in range(3)]
+            tasks = []
+            for number, leave in enumerate(leaving):  # streamed and not, running and waiting
+                fields = {"prompt": "ab", "max_tokens": 50, "stream": not number}
+                tasks.append(asyncio.create_task(client.send("POST", TEXT, fields, leave=leave)))
+            await until(lambda: engine.stats().running + engine.stats().waiting == 3)
+            full = await client.send("POST", TEXT, {"prompt": "ab"})
+            for leave in leaving:
+                leave.set()
+            gone = await asyncio.gather(*tasks)
+            model.open()
+            await until(lambda: engine.stats().running + engine.stats().waiting == 0)
+            return [full, *gone]
+
+        full, *gone = asyncio.run(crowd())
+        assert (full.status, full.headers["retry-after"]) == (429, "1")
+        assert [reply.status for reply in gone] == [200, 499, 499] and not gone[0].whole
+        assert engine.stats().tokens < 20

@@ -1,0 +1,185 @@
+"""The server's texts are those of `gen.generate`, whatever protocol asks for them, alone or beside others."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import gen
+from gen.samplers import multinomial
+from tests.server.client import Client, Reply
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Once upon a time"}]
+COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
+
+# What a client sends, and the arguments of gen.generate that it stands for.
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"max_tokens": 12}, {"max_new_tokens": 12}),
+    ({"temperature": 0, "max_tokens": 9}, {"sampler": multinomial(temperature=0), "max_new_tokens": 9}),
+    (
+        {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "max_tokens": 12},
+        {"sampler": multinomial(temperature=0.7, top_k=40, top_p=0.9, min_p=0.02), "max_new_tokens": 12},
+    ),
+    ({"top_k": -1, "max_tokens": 6}, {"sampler": multinomial(), "max_new_tokens": 6}),
+    (
+        {"presence_penalty": 1, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "max_tokens": 12},
+        {
+            "sampler": multinomial(presence_penalty=1, frequency_penalty=0.5, repetition_penalty=1.2),
+            "max_new_tokens": 12,
+        },
+    ),
+    (
+        {"logit_bias": {"50": 5, "60": -100}, "max_tokens": 8},
+        {"sampler": multinomial(logit_bias={50: 5, 60: -100}), "max_new_tokens": 8},
+    ),
+    (
+        {"bad_words": [" a"], "no_repeat_ngram_size": 2, "max_tokens": 12},
+        {"sampler": multinomial(bad_words=[" a"], no_repeat_ngram_size=2), "max_new_tokens": 12},
+    ),
+    ({"stop": [" a", "."], "max_tokens": 20}, {"stop": [" a", "."], "max_new_tokens": 20}),
+    (
+        {"stop": " a", "include_stop_str_in_output": True, "max_tokens": 20},
+        {"stop": " a", "include_stop": True, "max_new_tokens": 20},
+    ),
+    ({"ignore_eos": True, "max_tokens": 30}, {"eos_token_id": [], "max_new_tokens": 30}),
+    ({"min_tokens": 5, "max_tokens": 12}, {"sampler": multinomial(min_new_tokens=5), "max_new_tokens": 12}),
+    ({"skip_special_tokens": False, "max_tokens": 8}, {"skip_special_tokens": False, "max_new_tokens": 8}),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOUR}}},
+        {"output_type": gen.json_schema(COLOUR)},
+    ),
+    ({"structured_outputs": {"regex": "[a-z]{3,5}"}}, {"output_type": gen.regex("[a-z]{3,5}")}),
+    ({"structured_outputs": {"choice": ["yes", "no"]}}, {"output_type": gen.choice(["yes", "no"])}),
+]
+
+
+def text_of(reply: Reply) -> str:
+    """The text of an answer, whole or streamed."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        [choice] = reply.json["choices"]
+        return str(choice["message"]["content"] if "message" in choice else choice["text"])
+    assert reply.whole and reply.events[-1] == "[DONE]"
+    choices = [choice for event in reply.events[:-1] for choice in event["choices"]]
+    return "".join(one["delta"].get("content", "") if "delta" in one else one["text"] for one in choices)
+
+
+def test_texts_are_those_of_generate_and_streams_add_up_to_them(demo: Any, client: Client) -> None:
+    sent, wanted = [], []
+    for number, (fields, arguments) in enumerate(CASES):
+        chat = bool(number % 2)
+        prompt: Any = HELLO if chat else "One morning"
+        fields = {"model": "demo", "seed": number, "messages" if chat else "prompt": prompt, **fields}
+        sent += [(CHAT if chat else TEXT, {**fields, "stream": stream}) for stream in (False, True)]
+        wanted += [gen.generate(demo, prompt, seed=number, details=True, **arguments).text] * 2
+    replies = client.posts(sent)
+    assert [reply.status for reply in replies] == [200] * len(sent)
+    assert [text_of(reply) for reply in replies] == wanted
+
+
+def test_several_texts_are_the_samples_of_a_seed_and_each_prompt_has_its_own(demo: Any, client: Client) -> None:
+    prompts: list[Any] = ["Once upon a time", [5, 60, 70]]
+    sampler = multinomial(samples=3)
+    wanted = [
+        text for prompt in prompts for text in gen.generate(demo, prompt, seed=4, sampler=sampler, max_new_tokens=9)
+    ]
+    fields = {"prompt": prompts, "n": 3, "seed": 4, "max_tokens": 9}
+    whole, streamed = client.posts([(TEXT, fields), (TEXT, {**fields, "stream": True})])
+    assert [choice["text"] for choice in whole.json["choices"]] == wanted
+    assert [choice["index"] for choice in whole.json["choices"]] == [*range(6)]
+    texts = [""] * 6
+    for event in streamed.events[:-1]:
+        for choice in event["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == wanted
+    tokens = len(demo.tokenizer.encode("Once upon a time")) + 3
+    assert whole.json["usage"]["prompt_tokens"] == tokens
+    assert whole.json["usage"]["total_tokens"] == tokens + whole.json["usage"]["completion_tokens"]
+
+
+def test_a_list_that_is_longer_than_rows_and_queue_is_fed_as_it_fits(demo: Any) -> None:
+    with gen.Engine(demo, rows=2, max_waiting=1) as engine:
+        client = Client(gen.server.app(engine, max_prompts=12))
+        fields = {"prompt": ["One"] * 12, "seed": 1, "max_tokens": 3}
+        reply = client.post(TEXT, fields)
+        wanted = gen.generate(demo, "One", seed=1, max_new_tokens=3)
+        assert [choice["text"] for choice in reply.json["choices"]] == [wanted] * 12
+        refused = client.post(TEXT, {**fields, "n": 2})
+    assert refused.status == 400 and "12 texts" in refused.json["error"]["message"]
+
+
+def test_negative_seeds_are_seeds_too(demo: Any, client: Client) -> None:
+    reply = client.post(TEXT, {"prompt": "One", "seed": -5, "max_tokens": 6})
+    assert text_of(reply) == gen.generate(demo, "One", seed=2**63 - 5, max_new_tokens=6)
+
+
+def test_logprobs_are_those_of_the_model_itself(demo: Any, client: Client) -> None:
+    fields = {"messages": HELLO, "seed": 2, "max_tokens": 4, "temperature": 0.3, "logprobs": True, "top_logprobs": 2}
+    wanted: Any = gen.generate(
+        demo, HELLO, seed=2, max_new_tokens=4, sampler=multinomial(temperature=0.3), details=True, top_logprobs=2
+    )
+    content = client.post(CHAT, fields).json["choices"][0]["logprobs"]["content"]
+    assert [one["logprob"] for one in content] == pytest.approx([one.logprob for one in wanted.top_logprobs or []])
+    assert b"".join(bytes(one["bytes"]) for one in content).decode() == wanted.text
+    assert [len(one["top_logprobs"]) for one in content] == [2] * 4
+
+    told = client.post(TEXT, {"prompt": "One", "seed": 2, "max_tokens": 4, "logprobs": 1, "echo": False}).json
+    logprobs = told["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]) == told["choices"][0]["text"]
+    assert logprobs["text_offset"] == [len("".join(logprobs["tokens"][:place])) for place in range(4)]
+    assert all(math.exp(one) <= 1 for one in logprobs["token_logprobs"])
+
+
+def test_what_ended_a_text_is_told(client: Client) -> None:
+    fields = {"prompt": "One morning", "seed": 1, "max_tokens": 40}
+    stopped = client.post(TEXT, {**fields, "stop": [" a", " the"]}).json["choices"][0]
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", " a")
+    cut = client.post(TEXT, {**fields, "max_tokens": 2}).json["choices"][0]
+    assert (cut["finish_reason"], cut["stop_reason"]) == ("length", None)
+    squeezed = client.post(TEXT, {**fields, "structured_outputs": {"regex": "[a-z ]{30,}"}, "max_tokens": 30}).json
+    assert squeezed["choices"][0]["finish_reason"] == "length"
+
+
+def test_echo_begins_with_the_prompt(demo: Any, client: Client) -> None:
+    fields = {"prompt": [5, 60], "seed": 1, "max_tokens": 3, "echo": True}
+    whole, streamed = client.posts([(TEXT, fields), (TEXT, {**fields, "stream": True})])
+    wanted = demo.tokenizer.decode([5, 60]) + gen.generate(demo, [5, 60], seed=1, max_new_tokens=3)
+    assert [text_of(whole), text_of(streamed)] == [wanted] * 2
+
+
+def test_without_a_cap_a_text_has_what_context_server_and_batch_leave(demo: Any) -> None:
+    asked = {"prompt": "One", "seed": 1, "ignore_eos": True}
+    cases: list[tuple[dict[str, Any], dict[str, Any], int]] = [
+        ({"max_new_tokens": 7}, {}, 7),
+        ({}, {"max_batch_tokens": 20}, 20 - len(demo.tokenizer.encode("One"))),
+        ({}, {}, demo.context_length - len(demo.tokenizer.encode("One"))),
+    ]
+    for settings, limits, wanted in cases:
+        with gen.Engine(demo, rows=1, **limits) as engine:
+            reply = Client(gen.server.app(engine, **settings)).post(TEXT, asked)
+        assert reply.json["usage"]["completion_tokens"] == wanted
+
+
+def test_an_assistants_last_message_is_gone_on_with_if_the_client_says_so(demo: Any, client: Client) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "There was a"}]
+    fields = {"messages": messages, "seed": 1, "max_tokens": 8}
+    new = client.post(CHAT, fields)
+    on = client.post(CHAT, {**fields, "continue_final_message": True, "add_generation_prompt": False})
+    turn = {"add_generation_prompt": True, "continue_final_message": False}
+    arguments: dict[str, Any] = {"seed": 1, "max_new_tokens": 8}
+    assert text_of(new) == gen.generate(demo, messages, chat_template_kwargs=turn, **arguments)
+    assert text_of(on) == gen.generate(demo, messages, **arguments)
+
+
+def test_a_greedy_recommendation_becomes_a_draw_where_a_temperature_is_given(demo: Any) -> None:
+    from gen.server.sampling import SamplingFields
+
+    class Greedy:
+        recommended_sampler = gen.samplers.greedy(repetition_penalty=1.1)
+
+    model: Any = Greedy()
+    assert SamplingFields().sampler(model) == model.recommended_sampler
+    assert SamplingFields(temperature=0.5).sampler(model) == multinomial(temperature=0.5, repetition_penalty=1.1)
+    changed = SamplingFields(frequency_penalty=1.0).sampler(model)
+    assert changed == replace(model.recommended_sampler, frequency_penalty=1.0)
