@@ -73,6 +73,7 @@ class Text:
     def __init__(self, automaton: TokenAutomaton, limit: int, eos: Sequence[int] = (EOS,)) -> None:
         self.automaton, self.limit, self.eos = automaton, limit, eos
         self.state, self.made, self.ended = 1, 0, False
+        self._walked: dict[int, dict[int, int]] = {}
 
     def allowed(self) -> list[int]:
         """The tokens that the type allows."""
@@ -94,8 +95,11 @@ class Text:
 
     def _changes(self) -> dict[int, int]:
         """By how much each token that is allowed changes how many more are needed."""
-        needed, after = self.automaton.needed, walk_all(self.automaton.table, self.state, WORDY.tokens)
-        return {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
+        if self.state not in self._walked:
+            needed, after = self.automaton.needed, walk_all(self.automaton.table, self.state, WORDY.tokens)
+            changes = {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
+            self._walked[self.state] = changes
+        return self._walked[self.state]
 
     def _with_ends(self, token_ids: list[int]) -> list[int]:
         if not token_ids:  # nothing but the end can come: one token of those that mean it
