@@ -41,7 +41,8 @@ class RowSet:
         changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
         seen: how often each shape and kind has run unrecorded, in calls before too.
-        refused: kinds of steps that cannot be recorded.
+        refused: why kinds of steps, of this kind of search, cannot be recorded; other sets of the model's know it too.
+        captures: whether steps may be captured on CUDA: not once CUDA has refused one.
         checked: by kind of step one that has been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
         short: whether a text may be short of room in the next step, which then tells what its limit has changed.
@@ -70,7 +71,8 @@ class RowSet:
         self.changes = 0
         self.recordings: dict[Hashable, Replay[None] | Graph] = {}
         self.seen: dict[Hashable, int] = {}
-        self.refused: set[Hashable] = set()
+        self.refused: dict[Hashable, str] = {}
+        self.captures = streams.captures
         self.checked: dict[Hashable, Replay[None]] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False

@@ -2,7 +2,7 @@
 was read before."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
@@ -47,6 +47,7 @@ class Idle(Generic[T]):
         self._prefixes: Forgetful | None = None
         self._changing = new_lock(RLock)  # of the engine; nothing is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
+        self._refused: tuple[object, dict[Hashable, str]] = None, {}
 
     def take(self) -> T | None:
         """What is kept, which is then the caller's alone; None if there is nothing."""
@@ -58,6 +59,12 @@ class Idle(Generic[T]):
     def put(self, thing: T) -> None:
         """Keep this, and drop what was kept before."""
         self._kept.append(thing)
+
+    def refusals(self, rests_on: object) -> dict[Hashable, str]:
+        """Which kinds of steps cannot be recorded, and why: none, once what steps rest on is another than before."""
+        if rests_on != self._refused[0]:
+            self._refused = rests_on, {}
+        return self._refused[1]
 
     def engine(self, make: Callable[[], E]) -> E:
         """The model's engine, which is made at the first call, and anew when it has closed."""
@@ -89,3 +96,4 @@ class Idle(Generic[T]):
         if engine is not None:
             engine.close()
         self.take()
+        self._refused = None, {}

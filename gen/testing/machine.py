@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -16,6 +17,16 @@ DEVICES = tuple(torch.device("cuda", index) for index in range(MAX_GPUS))
 issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last one counts for the CPU
 
 
+class Captured(Protocol):
+    """A graph that is being captured.
+
+    Attributes:
+        broken: whether CUDA has refused something in it.
+    """
+
+    broken: bool
+
+
 @dataclass(kw_only=True)
 class Machine:
     """The state of one `virtual_gpus` block.
@@ -26,6 +37,7 @@ class Machine:
         generators: each GPU's own random state.
         streams: by GPU and priority, the handles of the streams that torch hands out in turn.
         local: each thread's current device and streams, and the graph that it captures.
+        stuck: GPUs whose generator a failed capture has left in the middle of it.
     """
 
     gpus: int
@@ -33,6 +45,7 @@ class Machine:
     generators: tuple[torch.Generator, ...] = ()
     streams: dict[tuple[int, int], Iterator[int]] = field(default_factory=dict)
     local: threading.local = field(default_factory=threading.local)
+    stuck: set[int] = field(default_factory=set)
 
     @property
     def current(self) -> int:
@@ -44,17 +57,18 @@ class Machine:
         self.local.current = index
 
     @property
-    def captured(self) -> object | None:
+    def captured(self) -> "Captured | None":
         """The graph that the calling thread captures now."""
         return getattr(self.local, "captured", None)
 
     @captured.setter
-    def captured(self, graph: object | None) -> None:
+    def captured(self, graph: "Captured | None") -> None:
         self.local.captured = graph
 
     def refuse_capture(self, what: str) -> None:
-        """Raise where the calling thread captures a graph: CUDA does not do `what` then."""
+        """Raise where the calling thread captures a graph: CUDA does not do `what` then, and the capture is broken."""
         if self.captured is not None:
+            self.captured.broken = True
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")
 
     def index(self, device: object) -> int | None:

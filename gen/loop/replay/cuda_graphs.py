@@ -6,8 +6,9 @@ the host a few microseconds instead of hundreds of launches. What leaves the dev
 outside of the graph, on another stream.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gen.loop.memory import is_out_of_memory
 from gen.loop.replay.asides import aside, heard
-from gen.loop.replay.observing import CannotReplay
 
 _ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
 
@@ -47,10 +48,15 @@ class Graph:
             part()
 
 
+class CaptureFailed(Exception):
+    """CUDA, or a library, refused a capture of what may be captured."""
+
+
 def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterable[object]) -> Graph:
     """Capture a step on the current stream, which must not be the default one; it does not run.
 
     The step must have run on this stream before, so that kernels are compiled and libraries have their workspaces.
+    No garbage is collected meanwhile: what is freed then could be of another graph, or of the one that is captured.
 
     Args:
         step: takes no arguments, and was accepted by `gen.loop.replay.recording.record`.
@@ -58,37 +64,43 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
         others: recordings of the same set of rows. Graphs among them share their memory with the new one, which is
             safe since none runs beside another, and what a graph gives to the next step lies outside of it.
     Raises:
-        CannotReplay: CUDA refused to capture it.
-        torch.OutOfMemoryError: there is no memory for what it computes in.
-    Host sync: none where memory does; `torch.cuda.graph` would wait, and give back all cached memory, each time.
+        CaptureFailed: it was refused. The others must not be launched any more, nor another step be captured beside
+            them: the memory that they share is left open. What else torch leaves open is closed.
+        Exception: as of `gen.loop.memory.is_out_of_memory`, with the same consequences.
+    Host sync: none; `torch.cuda.graph` would wait, collect garbage and give back all cached memory, each time.
     """
     pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
-    try:
-        return _captured(step, rests_on, pool or torch.cuda.graph_pool_handle())
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
-        return _captured(step, rests_on, pool or torch.cuda.graph_pool_handle())
-
-
-def _captured(step: Callable[[], None], rests_on: Sequence[object], pool: Any) -> Graph:
+    pool = pool or torch.cuda.graph_pool_handle()
     before = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     capture = _Capture(pool)
     try:
-        with _ONE_AT_A_TIME, heard(capture.hear):
+        with _ONE_AT_A_TIME, heard(capture.hear), _no_garbage_collection():
             capture.begin()
             try:
                 step()
             finally:
                 capture.end()
     except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
-        _give_up(pool)
         reason = error.__context__ or error  # that of the step, not what ending a broken capture says
-        if isinstance(reason, torch.OutOfMemoryError):
+        mended = _clean_up(pool)
+        if is_out_of_memory(reason):
             raise reason from None
-        raise CannotReplay(f"CUDA refused to capture it: {reason}") from error
+        raise CaptureFailed(f"CUDA refused to capture it: {reason}{mended}") from error
     after = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
     nbytes = max(0, *(late - early for early, late in zip(before, after, strict=True)))
     return Graph(capture.parts, capture.graph, rests_on, nbytes)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """In the block, nothing is freed that only garbage collection frees; in no thread."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Capture:
@@ -119,10 +131,12 @@ class _Capture:
         self.begin()
 
 
-def _give_up(pool: Any) -> None:
-    """End what torch leaves open when CUDA refuses to end a capture: its allocator would give no memory back any more.
+def _clean_up(pool: Any) -> str:
+    """Close what torch leaves open when CUDA refuses to end a capture; why it stays open, if it does.
 
-    Source: CUDAGraph::capture_end, which raises before it tells the allocator.
+    Its allocator would give no memory back any more, and its generator draw nothing: the first is told, and a small
+    capture that ends well, in other memory, sets the second right.
+    Source: CUDAGraph::capture_end, which raises before it tells them.
     """
     end, release = (getattr(torch.cuda.memory, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
     if end is not None and release is not None:
@@ -130,3 +144,13 @@ def _give_up(pool: Any) -> None:
         with suppress(RuntimeError):  # it was told
             end(device, pool)
             release(device, pool)
+    try:
+        number = torch.zeros(1, device="cuda")
+        small = _Capture(torch.cuda.graph_pool_handle())
+        with _ONE_AT_A_TIME, _no_garbage_collection():
+            small.begin()
+            number.add_(1)
+            small.end()
+    except Exception as error:
+        return f"; afterwards not even a small capture ended well: {error}"
+    return ""

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from gen.isolation import settings_of_the_process
-from gen.loop.memory import free_bytes
+from gen.loop.memory import free_bytes, is_out_of_memory
 from gen.loop.replay.asides import Once, heard, leave_out
-from gen.loop.replay.cuda_graphs import capture
+from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record
 from gen.loop.row_set import RowSet
 from gen.models.base import Checked, LooksByRow, Model, Versioned
+from gen.models.idle_rows import Idle
 
 RestsOn = tuple[object, Hashable]
 
@@ -62,7 +63,8 @@ class Steps:
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
         self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
-        self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False) and rows.streams.captures
+        self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
+        self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
 
     def look(self) -> None:
         """Requests join: where what recorded steps rest on has changed, they go, and all rows go on with what is now.
@@ -87,6 +89,7 @@ class Steps:
                 )
         rows.forget()
         rows.rests_on = now
+        rows.refused = self._idle.refusals(now) if self._idle is not None else {}
 
     def version(self) -> object:
         """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
@@ -112,19 +115,22 @@ class Steps:
         rows = self._rows
         rows.prepare(slice(0, count))
         key = count, view, *rows.step_kind()
-        keeps = self._keeps and rows.replayable and rows.rests_on is not None
+        keeps = self._keeps and rows.captures and rows.replayable and rows.rests_on is not None
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
-        elif keeps and rows.step_kind() not in rows.refused and self._is_worth_it(key) and self._has_room(count, view):
+        elif keeps and self._is_worth_it(key) and self._has_room(count, view):
             with heard(Once()):
                 self._run_and_keep(count, view, key)
         else:
             rows.step(count, view)()
 
     def _is_worth_it(self, key: Hashable) -> bool:
-        """Whether a step of this kind has come so often that it will come again; since rows have grown, too."""
+        """Whether a kind of step, unless it is refused, has come so often that it will come again; since rows have
+        grown, too."""
         rows = self._rows
+        if (rows.kind, rows.step_kind()) in rows.refused:
+            return False
         if len(rows.seen) >= _MOST_SHAPES:
             rows.forget()
         here = rows.length, key
@@ -166,19 +172,48 @@ class Steps:
                 return
             if not rows.recordings and (count, view) != (rows.count, rows.length):
                 self._capture_largest(restore, before)
-            graph = capture(step, seen.constants, rows.recordings.values())
-        except (CannotReplay, torch.OutOfMemoryError) as reason:
-            if isinstance(reason, CannotReplay):
-                rows.refused.add(rows.step_kind())
-            else:  # there may be memory in the next call
-                self._keeps = False
-            done = "captured" if self._captures else "replayed"
-            logger.info("steps of %s are not %s: %s", type(self._model).__name__, done, reason)
+            graph = self._captured(step, seen)
+        except (CannotReplay, CaptureFailed, torch.OutOfMemoryError) as reason:
+            self._refuse(reason)
             restore()
             step()
         else:
             rows.recordings[key] = graph
             graph()
+
+    def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError) -> None:
+        """Do not try in vain again, and say why."""
+        rows, name = self._rows, type(self._model).__name__
+        if isinstance(reason, CaptureFailed):
+            rows.captures = False
+            logger.warning("steps of %s are captured no more: %s", name, reason)
+            return
+        if isinstance(reason, CannotReplay):
+            rows.refused[rows.kind, rows.step_kind()] = str(reason)
+        else:  # there may be memory in the next call
+            self._keeps = False
+        logger.info("steps of %s are not %s: %s", name, "captured" if self._captures else "replayed", reason)
+
+    def _captured(self, step: Callable[[], None], seen: Replay[None]) -> Graph:
+        """Capture a step; once more in other memory where there was too little, and without the graphs that there are.
+
+        Raises:
+            CaptureFailed: it was refused, or memory is still out.
+        """
+        rows = self._rows
+        try:
+            return capture(step, seen.constants, rows.recordings.values())
+        except Exception as error:
+            rows.recordings.clear()  # what failed has left their memory open
+            if not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
+        try:
+            return capture(step, seen.constants, ())
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise CaptureFailed(f"memory is out: {error}") from error
 
     def _recorded(
         self, step: Callable[[], None], restore: Callable[[], None], before: Sequence[tuple[Tensor, Tensor]]
@@ -199,7 +234,7 @@ class Steps:
             restore()
             seen = self._recorded(rehearsal, restore, before)
         restore()
-        graph = capture(rows.step(rows.count, rows.length), seen.constants, ())
+        graph = self._captured(rows.step(rows.count, rows.length), seen)
         rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph
 
 

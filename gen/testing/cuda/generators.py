@@ -83,6 +83,8 @@ def drawing_from(gpu: int, takes_generator: bool) -> Iterator[dict[str, torch.Ge
     if active is None or gpu >= len(active.generators):
         yield {}
         return
+    if gpu in active.stuck:
+        raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
     own = active.generators[gpu]
     if takes_generator:
         yield {"generator": own}

@@ -1,7 +1,11 @@
 """CUDA graphs of virtual GPUs: the calls of a capture, kept, and made again on the same memory at each replay.
 
 As on CUDA, nothing happens while a capture lasts: what its calls write is put back at its end. What CUDA refuses there
-is refused: the default stream, and whatever makes the host wait.
+is refused: the default stream, and whatever makes the host wait. Such a capture ends with an error, and leaves behind
+what torch leaves behind then: the device's generator draws nothing before another capture has ended well, and no
+capture can use the memory pool again.
+Source: CUDAGraph::capture_end of torch 2.11, which raises before it tells the generator and the allocator of pinned
+memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,6 +37,7 @@ class _Pool:
 
 _pools: WeakValueDictionary[Handle, _Pool] = WeakValueDictionary()
 _used: set[Handle] = set()  # handles of pools that are there, or were
+_left_open: set[Handle] = set()  # those in which a capture has failed
 
 
 def graph_pool_handle() -> Handle:
@@ -50,9 +55,13 @@ class VirtualGraph:
 
     A replay makes the capture's calls again, and writes into the tensors that they gave then. Random numbers are not
     drawn in captures here.
+
+    Attributes:
+        broken: whether something was refused in its capture.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
+        self.broken = False
         self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] | None = None
         self._pool: _Pool | None = None
 
@@ -71,6 +80,8 @@ class VirtualGraph:
         handle = pool or graph_pool_handle()
         if handle in _used and handle not in _pools:
             raise RuntimeError("the graphs of this memory pool are gone, and it with them: take a new handle.")
+        if handle in _left_open:
+            raise RuntimeError(f"already recording to mempool_id {handle}")
         _used.add(handle)
         self._pool = _pools.setdefault(handle, _Pool())
         self._handle = handle
@@ -80,11 +91,17 @@ class VirtualGraph:
 
     def capture_end(self) -> None:
         """What was kept is the graph; the tensors that it writes are what they were before."""
-        if machine().captured is not self:
+        owner = machine()
+        if owner.captured is not self:
             raise RuntimeError("capture_end was called without capture_begin in this thread.")
-        machine().captured = None
+        owner.captured = None
         self._inference = torch.is_inference_mode_enabled()
         self._capture.end()
+        if self.broken:
+            owner.stuck.add(owner.current)
+            _left_open.add(self._handle)
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        owner.stuck.discard(owner.current)
         self._calls = self._capture.calls
 
     def replay(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from gen.errors import DeviceError
 from gen.testing import no_host_sync, virtual_gpus
 
 
-def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+def captured(step: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         step()
     return graph
 
@@ -98,9 +99,24 @@ def test_what_makes_the_host_wait_is_refused_in_a_virtual_capture(what: str) -> 
             "event": event.synchronize,
             "synchronize": torch.cuda.synchronize,
         }
-        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        with pytest.raises(RuntimeError, match="failed due to a previous error during capture") as raised:
             captured(waits[what])
+        assert "not permitted when stream is capturing" in str(raised.value.__context__)
         assert numbers.sum().item() == 2  # the device goes on
+
+
+def test_a_failed_capture_leaves_the_generator_and_its_pool_unusable_until_another_one_ends_well() -> None:
+    with virtual_gpus(1):
+        numbers = torch.ones(2, device="cuda")
+        first = captured(lambda: numbers.add_(1))
+        with pytest.raises(RuntimeError, match="previous error"):
+            captured(lambda: numbers.sum().item(), pool=first.pool())
+        with pytest.raises(RuntimeError, match="Offset increment outside graph capture"):
+            torch.rand(2, device="cuda")
+        with pytest.raises(RuntimeError, match="already recording to mempool_id"):
+            captured(lambda: numbers.add_(1), pool=first.pool())
+        captured(lambda: numbers.add_(1))
+        assert torch.rand(2, device="cuda").shape == (2,)
 
 
 def test_a_capture_on_the_default_stream_is_refused(gpu: torch.device) -> None:
@@ -123,8 +139,9 @@ def test_draws_and_pinned_memory_are_refused_in_a_virtual_capture() -> None:
         numbers = torch.ones(2, device="cuda")
         with pytest.raises(DeviceError, match=r"no random numbers in the capture of a graph: normal_"):
             captured(lambda: numbers.normal_())
-        with pytest.raises(RuntimeError, match="not permitted when stream is capturing: pin_memory"):
+        with pytest.raises(RuntimeError, match="previous error") as raised:
             captured(lambda: torch.ones(2).pin_memory())
+        assert "not permitted when stream is capturing: pin_memory" in str(raised.value.__context__)
         assert not torch.cuda.is_current_stream_capturing()
         assert numbers.tolist() == [1.0, 1.0]
 
