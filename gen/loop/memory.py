@@ -18,6 +18,8 @@ TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each
 _MARGIN = 0.1  # of a GPU's memory is left to logits, to what layers compute, and to growing
 _SHARE = 0.5  # of the CPU's memory that is available may be taken by many rows
 _UTMOST = 0.9  # and by those that one prompt needs; what layers compute takes some too
+_KEPT = 0.1  # of a device's memory may be kept by each model for calls to come
+_USUAL = 8 * 2**30  # bytes of a device where nobody says how much it has
 _LOGIT = 8  # bytes that a step takes for each logit of a row, whatever its dtype: itself, and as float32
 _CANDIDATE = 40  # and for each continuation of a beam that may be among the best: its token, weight, parent and place
 _INFO = Path("/proc/meminfo")
@@ -107,6 +109,20 @@ def utmost_bytes(device: torch.device) -> int | None:
     return _share_of_cpu(_UTMOST) if device.type == "cpu" else None
 
 
+def kept_bytes(device: torch.device) -> int:
+    """How many bytes of a device a model may keep for calls to come, where nobody says so: of rows that no call uses,
+    with what was recorded on them. Host sync: none.
+    """
+    total: int | None = None
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+    elif device.type == "cpu":
+        limits = [int(limit) for limit in (_read(path).strip() for path, *_ in _CONTAINERS) if limit.isdigit()]
+        system = _of_system("MemTotal")
+        total = min(limits if system is None else [system, *limits], default=None)
+    return int(_KEPT * (_USUAL if total is None else total))
+
+
 def check_utmost(model: Model, known: TokenBytes, count: int, length: int, width: int) -> None:
     """Raise a TooLong if rows and the first step of theirs would take more of a CPU than can be had.
 
@@ -145,15 +161,15 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
 
 
 def _share_of_cpu(share: float) -> int | None:
-    available = [bytes_ for bytes_ in (_available(), *_left_in_containers()) if bytes_ is not None]
+    available = [bytes_ for bytes_ in (_of_system("MemAvailable"), *_left_in_containers()) if bytes_ is not None]
     return int(share * min(available)) if available else None
 
 
-def _available() -> int | None:
-    """What the system has left for new work, without swapping."""
+def _of_system(what: str) -> int | None:
+    """How much memory the system has, or has left for new work without swapping, in bytes."""
     for line in _read(_INFO).splitlines():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
+        if name == what:
             return 1024 * int(value.split()[0])
     return None
 

@@ -16,6 +16,7 @@ from gen.loop.memory import (
     TooManyRows,
     check_utmost,
     is_out_of_memory,
+    kept_bytes,
     token_bytes,
     tokens_that_fit,
     utmost_bytes,
@@ -25,7 +26,7 @@ from gen.loop.prefixes.tree import tree_of
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
 from gen.models.base import Lent, Model, NoRoom
-from gen.models.idle_rows import Idle
+from gen.models.idle_rows import Idle, let_go
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
 from gen.stages.penalties import PenaltyStage
@@ -36,7 +37,6 @@ logger = logging.getLogger("gen")
 
 _ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
 _UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known what one takes
-_KEPT_BYTES = 2**29  # of an idle set of rows, with the graphs that were captured on it
 # what constraints forbid, nothing after them allows again
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
     PenaltyStage,
@@ -81,7 +81,12 @@ class RowPool:
             ModelError: as of `fewer`.
         """
         self._measure_if_many(count)
-        return self._take_idle(count) or self.make(min(self.whole(count), self._most_rows()))
+        if (idle := self._take_idle(count)) is not None:
+            return idle
+        count = self.whole(count)
+        while self._is_short_of(min(count, self._cap)) and self._make_way():
+            pass
+        return self.make(min(count, self._most_rows()))
 
     def make(self, count: int) -> RowSet:
         """New rows; fewer where memory does not do.
@@ -107,12 +112,15 @@ class RowPool:
                 return made
 
     def fewer(self, count: int, error: Exception) -> int:
-        """Half as many rows, where memory is out with so many; as many where kept texts have made way.
+        """Half as many rows, where memory is out with so many; as many, where what is kept for other calls makes way.
 
         Raises:
             ModelError: there are as few as can be, or their number is fixed.
         """
-        if self.tree is not None and self.tree.give_way():
+        rows = count if (more := self._make_way()) else count // 2
+        if isinstance(error, TooLong) and (room := self.room()) is not None:
+            rows = min(rows, room // error.length)
+        if more and (rows == count or count <= self.least):
             return count
         if count <= self.least:
             raise ModelError(
@@ -120,9 +128,6 @@ class RowPool:
                 f"Give {'fewer beams or samples, ' if self.least > 1 else ''}shorter prompts, or a smaller "
                 "max_new_tokens."
             ) from error
-        rows = count // 2
-        if isinstance(error, TooLong) and (room := self.room()) is not None:
-            rows = min(rows, room // error.length)
         rows = max(self.least, rows // self._unit * self._unit)
         if self._options.fixed:
             raise TooManyRows(f"memory does not hold {count} rows, {rows} may fit: {error}", rows) from error
@@ -130,6 +135,19 @@ class RowPool:
             logger.warning("out of memory with %d rows; going on with %d: %s", count, rows, str(error))
             self._warned = True
         return rows
+
+    def _is_short_of(self, count: int) -> bool:
+        """Whether free memory, not the caller, allows fewer rows."""
+        room = self.room() if self._options.max_batch_tokens is None else None
+        return room is not None and room < count * self.length
+
+    def _make_way(self) -> bool:
+        """Let go what is kept for calls to come: texts that were read, before rows of any model on these devices. Whether
+        there was anything."""
+        if self.tree is not None and self.tree.give_way():
+            return True
+        devices = self._model.placement.devices
+        return let_go(lambda rows: isinstance(rows, RowSet) and not rows.sizes().keys().isdisjoint(devices))
 
     def whole(self, count: int) -> int:
         """At least so many rows, as many as steps may have."""
@@ -146,10 +164,15 @@ class RowPool:
         if isinstance(rows.rows, Lent):
             rows.rows.give_back()
         elif keep and self._idle is not None:
-            if rows.bytes() > _KEPT_BYTES:
+            fits = self._may_keep(rows)
+            if not fits:
                 rows.forget()
-            if rows.bytes() <= _KEPT_BYTES:
+            if fits or self._may_keep(rows):
                 self._idle.put(rows)
+
+    def _may_keep(self, rows: RowSet) -> bool:
+        """Whether rows are no more of a device's memory than a model keeps."""
+        return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
 
     def room(self, rows: RowSet | None = None) -> int | None:
         """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""

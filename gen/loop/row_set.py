@@ -250,12 +250,16 @@ class RowSet:
         self._history.grow(length)
         self.length = length
 
-    def bytes(self) -> int:
-        """The memory of all its rows and recordings."""
-        parts = [tensor for _, tensor, _ in self.rows.parts()]
-        own = sum(tensor.nbytes for tensor in chain(parts, self._tensors()))
+    def sizes(self) -> dict[torch.device, int]:
+        """The memory of all its rows on each device, and of what was recorded on them."""
+        sizes: dict[torch.device, int] = {}
+        for _, tensor, device in self.rows.parts():
+            sizes[device] = sizes.get(device, 0) + tensor.nbytes
+        own = sum(tensor.nbytes for tensor in self._tensors())
         recorded = sum(recording.nbytes for recording in self.recordings.values())
-        return own + recorded + sum(stage.memory() for stage in self._followers)
+        own += recorded + sum(stage.memory() for stage in self._followers)
+        sizes[self.device] = sizes.get(self.device, 0) + own
+        return sizes
 
     def moving(self) -> Iterable[Tensor]:
         """What a rehearsal of a step changes so that running it twice would not be running it once."""

@@ -4,7 +4,8 @@ was read before."""
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from threading import RLock
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -48,6 +49,8 @@ class Idle(Generic[T]):
         self._changing = new_lock(RLock)  # of the engine; nothing is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
         self._refused: tuple[object, dict[Hashable, str]] = None, {}
+        with _adding:
+            _all.add(self)
 
     def take(self) -> T | None:
         """What is kept, which is then the caller's alone; None if there is nothing."""
@@ -97,3 +100,21 @@ class Idle(Generic[T]):
             engine.close()
         self.take()
         self._refused = None, {}
+
+
+_all: WeakSet[Idle[Any]] = WeakSet()  # of all models
+_adding = new_lock()
+
+
+def let_go(unwanted: Callable[[Any], bool]) -> bool:
+    """Drop what models keep from call to call, where `unwanted` says so of it; whether there was anything."""
+    with _adding:
+        everything = list(_all)
+    found = False
+    for idle in everything:
+        thing = idle.take()
+        if thing is not None and unwanted(thing):
+            found = True
+        elif thing is not None:
+            idle.put(thing)
+    return found

@@ -13,6 +13,7 @@ from gen.loop import memory
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.replay import steps
+from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
@@ -178,7 +179,7 @@ def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tupl
         make(rows, model, count, length)
 
     monkeypatch.setattr(TransformersRows, "__init__", writing_down)
-    monkeypatch.setattr(memory, "_available", lambda: int(tokens * COLUMN))
+    monkeypatch.setattr(memory, "_of_system", lambda what: int(tokens * COLUMN))
     monkeypatch.setattr(memory, "_CONTAINERS", ())
     return made
 
@@ -331,6 +332,76 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     assert memory.free_bytes(cpu) == 0
     info.unlink()
     assert memory.free_bytes(cpu) == 0
+
+
+def test_a_model_keeps_a_tenth_of_a_device_for_calls_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info, limit = tmp_path / "meminfo", tmp_path / "max"
+    monkeypatch.setattr(memory, "_INFO", info)
+    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, limit, limit)])
+    cpu = torch.device("cpu")
+    assert memory.kept_bytes(cpu) == 2**33 // 10  # nobody says how much there is
+    info.write_text("MemTotal:  9000 kB\nMemAvailable:    4000 kB\n")
+    assert memory.kept_bytes(cpu) == 900 * 1024
+    limit.write_text("max\n")
+    assert memory.kept_bytes(cpu) == 900 * 1024
+    limit.write_text("2000000\n")
+    assert memory.kept_bytes(cpu) == 200_000
+    with virtual_gpus(1, memory="80GB"):
+        assert memory.kept_bytes(torch.device("cuda:0")) == 8 * 10**9
+
+
+@pytest.mark.parametrize(("gigabytes", "kept"), [(8, True), (5, False)])
+def test_rows_stay_with_the_model_up_to_that_share_of_the_device(gigabytes: int, kept: bool) -> None:
+    """More than half a gigabyte: an 8B model's rows of 4096 tokens."""
+    with virtual_gpus(1, memory=f"{gigabytes}GB"):
+        model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2**16).to("cuda"), byte_tokenizer())
+        gen.generate(model, [[3, 4]] * 2, max_new_tokens=2)
+        rows = model.idle.take()
+        model.idle.put(rows)
+        rows.sizes = lambda: {torch.device("cuda:0"): 600 * 10**6}
+        gen.generate(model, [[3, 4]] * 2, max_new_tokens=2)
+        assert (model.idle.take() is rows) is kept
+
+
+def on(device: str) -> Any:
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259).to(device), byte_tokenizer())
+    gen.generate(model, "abc", sampler=greedy(), max_new_tokens=2)
+    return model
+
+
+def test_rows_that_models_keep_idle_go_before_a_batch_is_halved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with virtual_gpus(2):
+        model, beside, elsewhere = (on(device) for device in ("cuda:0", "cuda:0", "cuda:1"))
+        step, counts = RowSet.step, list[int]()
+
+        def failing(rows: RowSet, count: int, view: int) -> Any:
+            counts.append(rows.count)
+            if len(counts) < 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return step(rows, count, view)
+
+        monkeypatch.setattr(RowSet, "step", failing)
+        texts: Any = gen.generate(model, ["abc"] * 4, sampler=greedy(), max_new_tokens=4)
+        assert len(texts) == 4
+        assert counts[:3] == [4, 4, 2]  # the other model's rows went first, then half of these
+        assert "out of memory with 4 rows; going on with 2" in caplog.text
+        assert beside.idle.take() is None and elsewhere.idle.take() is not None
+
+
+def test_idle_rows_make_way_for_rows_that_free_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, beside = on("cpu"), on("cpu")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: COLUMN * (10_000 if not beside.idle._kept else 200))
+    made, init = list[int](), TransformersRows.__init__
+
+    def making(rows: TransformersRows, of: Any, count: int, length: int) -> None:
+        made.append(count)
+        init(rows, of, count, length)
+
+    monkeypatch.setattr(TransformersRows, "__init__", making)
+    gen.generate(model, ["abc"] * 12, sampler=greedy(), max_new_tokens=4)
+    assert made == [12]
 
 
 def test_a_gpus_memory_is_what_is_free_less_a_margin() -> None:

@@ -186,17 +186,17 @@ def test_graphs_count_as_memory_that_a_model_keeps_idle(
     wide = tiny_model(vocab_size=100_000).to(gpu)  # its logits are more than memory is counted in
     model = gen.from_transformers(wide, byte_tokenizer(), probe=False)
     tokens(model, cuda_graph=False)
-    without, alone = reserved(gpu), kept(model).bytes()
+    without, alone = reserved(gpu), kept(model).sizes()[gpu]
     tokens(model)
     with_graphs = reserved(gpu)
     assert captures
     assert with_graphs > without
-    assert kept(model).bytes() - alone >= (with_graphs - without) // 2
-    monkeypatch.setattr(row_pool, "_KEPT_BYTES", alone)
+    assert kept(model).sizes()[gpu] - alone >= (with_graphs - without) // 2
+    monkeypatch.setattr(row_pool, "kept_bytes", lambda device: alone)
     tokens(model)
     assert not kept(model).recordings
     assert reserved(gpu) <= without
-    assert kept(model).bytes() == alone
+    assert kept(model).sizes() == {gpu: alone}
 
 
 @pytest.mark.parametrize("change", ["data", "parameter", "buffer"])
