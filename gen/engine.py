@@ -45,9 +45,9 @@ class Engine:
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
         prefix_bytes: how many bytes the columns of texts that are over may take, from which later prompts that begin
-            alike go on; what is pinned by `gen.prefix` comes beside it. None is an eighth of the memory that rows may
-            take now; 0 is none. A model keeps them for all of its engines, as many as the one asks for that asks for
-            most, and drops them with the last one.
+            alike go on; what is pinned by `gen.prefix` comes beside it. None is a tenth of the devices' memory, less
+            what idle rows take; 0 is none. A model keeps them for all of its engines, as many as the one asks for that
+            asks for most, and drops them with the last one.
         exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -73,8 +73,8 @@ class Engine:
             max_batch_tokens = read_whole("max_batch_tokens", max_batch_tokens, minimum=1)
         if admit_tokens is not None:
             admit_tokens = read_whole("admit_tokens", admit_tokens, minimum=1)
-        prefix_bytes = usual_bytes(model) if prefix_bytes is None else read_whole("prefix_bytes", prefix_bytes)
-        tree = tree_of(model) if prefix_bytes else None
+        most_bytes = usual_bytes(model) if prefix_bytes is None else read_whole("prefix_bytes", prefix_bytes)
+        tree = tree_of(model) if most_bytes else None
         rows = read_whole("rows", rows, minimum=1)
         options = Options(
             rows=rows,
@@ -88,7 +88,7 @@ class Engine:
         self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
         if tree is not None:
-            tree.open(asks, prefix_bytes)
+            tree.open(asks, most_bytes, with_rows=prefix_bytes is None)
         closed = None if tree is None else partial(tree.close, asks)
         self._thread = EngineThread(self, options, max_waiting=max_waiting, when_closed=closed)
 

@@ -142,7 +142,7 @@ class RowPool:
         return room is not None and room < count * self.length
 
     def _make_way(self) -> bool:
-        """Let go what is kept for calls to come: texts that were read, before rows of any model on these devices. Whether
+        """Let go what is kept for calls to come, texts that were read before any model's rows on these devices; whether
         there was anything."""
         if self.tree is not None and self.tree.give_way():
             return True
@@ -167,11 +167,14 @@ class RowPool:
             fits = self._may_keep(rows)
             if not fits:
                 rows.forget()
-            if fits or self._may_keep(rows):
+            kept = fits or self._may_keep(rows)
+            if kept:
                 self._idle.put(rows)
+            if self.tree is not None:
+                self.tree.leave(sum(rows.sizes().values()) if kept else 0)
 
     def _may_keep(self, rows: RowSet) -> bool:
-        """Whether rows are no more of a device's memory than a model keeps."""
+        """Whether rows are no more of a device's memory than a model keeps; texts that were read make way for them."""
         return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
 
     def room(self, rows: RowSet | None = None) -> int | None:

@@ -12,6 +12,7 @@ import gen
 from gen.loop import memory
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
+from gen.loop.prefixes.tree import tree_of
 from gen.loop.replay import steps
 from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
@@ -369,25 +370,30 @@ def on(device: str) -> Any:
     return model
 
 
-def test_rows_that_models_keep_idle_go_before_a_batch_is_halved(
+def test_texts_that_were_read_and_then_idle_rows_go_before_a_batch_is_halved(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with virtual_gpus(2):
         model, beside, elsewhere = (on(device) for device in ("cuda:0", "cuda:0", "cuda:1"))
-        step, counts = RowSet.step, list[int]()
+        step, seen = RowSet.step, list[tuple[int, int, int]]()
+        gpu, tree = torch.device("cuda:0"), tree_of(model)
+        assert tree is not None
 
         def failing(rows: RowSet, count: int, view: int) -> Any:
-            counts.append(rows.count)
-            if len(counts) < 3:
+            seen.append((rows.count, tree.spare(gpu), len(beside.idle._kept)))
+            if len(seen) < 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return step(rows, count, view)
 
-        monkeypatch.setattr(RowSet, "step", failing)
-        texts: Any = gen.generate(model, ["abc"] * 4, sampler=greedy(), max_new_tokens=4)
-        assert len(texts) == 4
-        assert counts[:3] == [4, 4, 2]  # the other model's rows went first, then half of these
+        with gen.Engine(model, rows=4) as engine:
+            engine.submit("x" * 100, max_new_tokens=2).completion()
+            kept = tree.spare(gpu)
+            monkeypatch.setattr(RowSet, "step", failing)
+            texts: Any = gen.generate(model, ["abc"] * 4, sampler=greedy(), max_new_tokens=4)
+        assert len(texts) == 4 and kept > 0
+        assert seen[:4] == [(4, kept, 1), (4, 0, 1), (4, 0, 0), (2, 0, 0)]
         assert "out of memory with 4 rows; going on with 2" in caplog.text
-        assert beside.idle.take() is None and elsewhere.idle.take() is not None
+        assert elsewhere.idle.take() is not None
 
 
 def test_idle_rows_make_way_for_rows_that_free_memory_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,21 @@ def alike(one: Tokens, other: Tokens) -> int:
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
+def test_texts_that_nobody_has_bounded_make_way_for_rows_that_lie_idle() -> None:
+    tree = PrefixTree()
+    tree.open(usual := object(), 12, with_rows=True)
+    keep(tree, [1, 2, 3])
+    keep(tree, [4, 5, 6])
+    tree.leave(9)
+    assert found(tree, [4, 5, 6]) == [4, 5, 6] and not found(tree, [1, 2, 3])
+    tree.leave(13)
+    assert not found(tree, [4, 5, 6])
+    tree.open(object(), 4)  # who says how much has that beside the rows
+    keep(tree, [7, 8, 9])
+    tree.close(usual)
+    assert found(tree, [7, 8, 9]) == [7, 8, 9]
+
+
 def test_what_was_not_used_for_the_longest_time_goes_first_leaves_before_what_they_go_on_from() -> None:
     tree = PrefixTree()
     tree.open(self := object(), 12)

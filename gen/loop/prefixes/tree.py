@@ -12,7 +12,7 @@ from threading import RLock
 import torch
 
 from gen.forking import new_lock
-from gen.loop.memory import free_bytes
+from gen.loop.memory import kept_bytes
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
 from gen.models.base import Model
@@ -29,9 +29,8 @@ def tree_of(model: Model) -> "PrefixTree | None":
 
 
 def usual_bytes(model: Model) -> int:
-    """How many bytes of texts are kept where nobody says so: an eighth of what rows may take of the devices now."""
-    free = [free_bytes(device) or 0 for device in model.placement.devices]
-    return sum(free) // 8
+    """How many bytes of texts are kept where nobody says so, together with the rows that the model keeps idle."""
+    return sum(map(kept_bytes, model.placement.devices))
 
 
 @dataclass(eq=False)
@@ -59,7 +58,8 @@ class PrefixTree:
 
     def __init__(self) -> None:
         self._lock = new_lock(RLock)
-        self._bounds: dict[object, int] = {}  # of engines that are open
+        self._bounds: dict[object, tuple[int, bool]] = {}  # of engines that are open, and whether idle rows count too
+        self._idle_bytes = 0
         self._version: object = None
         self.forget()
 
@@ -72,10 +72,16 @@ class PrefixTree:
             self._sizes: dict[torch.device, int] = {}  # of these, their bytes
             self._era = object()
 
-    def open(self, engine: object, most_bytes: int) -> None:
-        """An engine lets so many bytes be kept, until it closes."""
+    def open(self, engine: object, most_bytes: int, *, with_rows: bool = False) -> None:
+        """An engine lets so many bytes be kept, until it closes; if `with_rows`, those of idle rows are among them."""
         with self._lock:
-            self._bounds[engine] = most_bytes
+            self._bounds[engine] = most_bytes, with_rows
+
+    def leave(self, idle_bytes: int) -> None:
+        """The model keeps so many bytes of idle rows from now on."""
+        with self._lock:
+            self._idle_bytes = idle_bytes
+            self._shrink(self._most)
 
     def close(self, engine: object) -> None:
         """An engine has closed; with the last one all goes that is not pinned."""
@@ -167,7 +173,8 @@ class PrefixTree:
 
     @property
     def _most(self) -> int:
-        return max(self._bounds.values(), default=0)
+        bounds = (most - (self._idle_bytes if with_rows else 0) for most, with_rows in self._bounds.values())
+        return max((0, *bounds))
 
     def _rest_on(self, version: object) -> None:
         if version != self._version:
