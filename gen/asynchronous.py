@@ -47,8 +47,9 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
     """
-    request, constrain = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
-    return submit(_own_engine(model), model, request, constrain, owner=model)
+    submitted = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
+    [stream] = submit(_own_engine(model), model, [submitted], owner=model)
+    return stream
 
 
 @overload
@@ -179,8 +180,7 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
     thread = _own_engine(model)
     feeds: list[Feed] = []
     try:
-        for job in jobs:
-            feeds.append(thread.add(model, job))
+        feeds += thread.add(model, [(job, None) for job in jobs])
         for feed in feeds:
             await feed.arrival(end=True)
             if isinstance(feed.failure, Exception):

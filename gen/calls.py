@@ -1,17 +1,20 @@
 """One call of the user's: its arguments read into requests, and what it returns made of the jobs they became."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
 from typing import Any
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.completions import Completion
 from gen.constraints.compiling import carry_out, compiled_before, read_type
+from gen.constraints.constraint import Constraint
 from gen.errors import ArgumentError, BatchError, ModelError, show
 from gen.loop.jobs import Job
 from gen.loop.results.values import valued
 from gen.models.base import Model, RecommendsSampler, SameBits
-from gen.requests.constraining import constrained, read_constraints
+from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
 from gen.requests.reading import check_loaded, check_model, read_requests
@@ -20,6 +23,9 @@ from gen.requests.settings import Settings
 from gen.requests.stops import is_list_for_each
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
+
+Submitted = tuple[Request, Callable[[Request], Request] | None]
+"""A request, and what to call in another thread for the one to run in its place; None where this is it."""
 
 Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
@@ -192,14 +198,10 @@ def read_submitted(
     output_type: Any,
     settings: Settings,
     max_batch_tokens: int | None = None,
-) -> tuple[Request, Callable[[Request], Request] | None]:
-    """As `read_one`; an output type that has not been compiled yet is left to be compiled, which may take seconds.
-
-    Returns:
-        The request, and what to call in another thread for the one to run in its place; None where this is it.
-    """
+) -> Submitted:
+    """As `read_one`; an output type that has not been compiled yet is left to be compiled, which may take seconds."""
     check_loaded(model)
-    constraint = None if output_type is None else compiled_before(model, output_type)
+    constraint, late = _compiling(model, output_type)
     request = read_one(
         function,
         model,
@@ -210,10 +212,80 @@ def read_submitted(
         max_batch_tokens=max_batch_tokens,
         check=check_loaded,
     )
-    if output_type is None or constraint is not None:
+    if late is None:
         return request, None
-    plan = read_type(model, output_type)
-    return request, lambda request: constrained(model, request, carry_out(model, plan), max_batch_tokens)
+    return request, partial(_constrained_late, model, late, max_batch_tokens)
+
+
+def read_all_submitted(
+    model: Model,
+    prompt: Prompt | Prompts[AnyPrompt],
+    output_type: Any,
+    settings: Settings,
+    max_batch_tokens: int | None = None,
+) -> list[Submitted]:
+    """As `read_submitted`, for each text that each prompt's sampler makes, in order."""
+    check_loaded(model)
+    prompts, batch = split_prompts(prompt)
+    if not batch:
+        _refuse_lists(settings)
+    samplers = _read_samplers(model, settings.sampler, len(prompts))
+    count = len(prompts) if batch else None
+    types = split_types(output_type, count)
+    found = {id(one): _compiling(model, one) for one in types}  # a type that stands there often is read once
+    requests = read_requests(
+        model,
+        prompts,
+        settings,
+        samplers,
+        read_images(settings.images, count),
+        typed=[one is not None for one in types],
+        max_batch_tokens=max_batch_tokens,
+    )
+    submitted: list[Submitted] = []
+    for request, one in zip(requests, types, strict=True):
+        constraint, late = found[id(one)]
+        if late is None:
+            constrain = None
+            request = constrained(model, request, constraint, max_batch_tokens)
+        else:
+            constrain = partial(_constrained_late, model, late, max_batch_tokens)
+        submitted += [(text, constrain) for text in _texts(request)]
+    return submitted
+
+
+def _compiling(model: Model, output_type: Any) -> tuple[Constraint | None, Callable[[], Constraint] | None]:
+    """A type's constraint, where there is none or it was compiled before; or what compiles it, once for all callers."""
+    constraint = None if output_type is None else compiled_before(model, output_type)
+    if output_type is None or constraint is not None:
+        return constraint, None
+    plan, lock, made = read_type(model, output_type), Lock(), list[Constraint]()
+
+    def compile_once() -> Constraint:
+        with lock:
+            if not made:
+                made.append(carry_out(model, plan))
+            return made[0]
+
+    return None, compile_once
+
+
+def _constrained_late(
+    model: Model, late: Callable[[], Constraint], max_batch_tokens: int | None, request: Request
+) -> Request:
+    return constrained(model, request, late(), max_batch_tokens)
+
+
+def _texts(request: Request) -> list[Request]:
+    """A request for each of a prompt's samples, with its seed."""
+    sampler = request.sampler
+    if len(request.seeds) == 1 or not isinstance(sampler, MultinomialSampler):
+        return [request]
+    one = replace(sampler, samples=1)
+    return [
+        replace(request, sampler=one, seeds=(seed,), sample=request.sample + number)
+        for number, seed in enumerate(request.seeds)
+    ]
 
 
 def _refuse_lists(settings: Settings) -> None:

@@ -1,26 +1,26 @@
 """An engine, what a server stands on: requests join its running batch, and leave it, at any step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from gen.arguments import check_flag, check_salt, read_whole
-from gen.calls import find_step_rows, read_submitted
+from gen.arguments import LARGEST, check_flag, check_salt, read_whole
+from gen.calls import Submitted, find_step_rows, read_all_submitted, read_submitted
 from gen.completions import Completion
 from gen.errors import ArgumentError
 from gen.loop.engine_thread import EngineStats, EngineThread
-from gen.loop.jobs import new_job
+from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.searches.drawing import draws
 from gen.models.base import Model
-from gen.requests.prompts import Prompt
+from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.reading import check_model
 from gen.requests.request import Request
-from gen.requests.settings import EngineArguments, read_settings
-from gen.samplers import BeamSearchSampler, MultinomialSampler
+from gen.requests.settings import EngineArguments, PromptArguments, read_settings
+from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.streaming import EngineStream
 
 Value = TypeVar("Value")
@@ -29,7 +29,7 @@ No = Literal[False]
 
 
 class Engine:
-    """One running batch in a thread of its own, which requests join and leave at any step; first come, first served.
+    """One running batch in a thread of its own, which requests join and leave at any step.
 
     A text is what `gen.generate` gives for the same arguments, whatever runs beside it. The engine closes at the end of
     its `with` block, or when neither it nor a stream of it is referred to any more.
@@ -116,6 +116,9 @@ class Engine:
         in the caller's thread. An output type that has not been compiled before is compiled in another thread, and its
         errors are raised by the stream.
 
+        Of those that wait the lowest `priority` (0) is next, among equals who came first. A request that has waited for
+        60 seconds is next, whatever its priority.
+
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
         Raises:
@@ -124,6 +127,30 @@ class Engine:
             EngineClosed: the engine was closed, or has failed; its readers have been told why.
         """
         return self._submit("submit", prompt, output_type, arguments)
+
+    def submit_all(
+        self,
+        prompts: Prompt | Prompts[AnyPrompt],
+        output_type: Any = None,
+        *,
+        sampler: Sampler | Sequence[Sampler] | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        **arguments: Unpack[PromptArguments],
+    ) -> list[EngineStream]:
+        """Let requests join the batch as one: all of them, or `EngineFull` is raised and none has.
+
+        Args: as for `submit`, but several prompts as for `gen.generate`, with lists of one argument for each.
+        Returns:
+            A stream for each prompt, in order; where its sampler is multinomial(samples=n) n of them side by side, each
+            with the seed that gives its text alone.
+        Raises:
+            ArgumentError: they are more than `rows` and `max_waiting` together; or as of `submit`.
+            ModelError, EngineFull, EngineClosed: as of `submit`.
+        """
+        settings = read_settings("submit_all", {"sampler": sampler, **arguments})
+        submitted = read_all_submitted(self._model, prompts, output_type, settings, self._max_batch_tokens)
+        return self._join(submitted, cache_salt, priority)
 
     @overload
     def generate(
@@ -196,15 +223,20 @@ class Engine:
             return _made(await stream.acompletion(), details)
 
     def _submit(self, function: str, prompt: Prompt, output_type: Any, arguments: Mapping[str, Any]) -> EngineStream:
-        own = {name: value for name, value in arguments.items() if name != "cache_salt"}
-        cache_salt = arguments.get("cache_salt")
+        settings = dict(arguments)
+        own = {name: settings.pop(name) for name in ("cache_salt", "priority") if name in settings}
+        given = read_settings(function, settings)
+        submitted = read_submitted(function, self._model, prompt, output_type, given, self._max_batch_tokens)
+        [stream] = self._join([submitted], **own)
+        return stream
+
+    def _join(
+        self, submitted: Sequence[Submitted], cache_salt: str | None = None, priority: int = 0
+    ) -> list[EngineStream]:
         check_salt(cache_salt)
-        settings = read_settings(function, own)
-        request, constrain = read_submitted(
-            function, self._model, prompt, output_type, settings, self._max_batch_tokens
-        )
-        request = replace(request, cache_salt=cache_salt)
-        return submit(self._thread, self._model, request, constrain, owner=self)
+        priority = read_whole("priority", priority, minimum=-LARGEST)
+        salted = [(replace(request, cache_salt=cache_salt), constrain) for request, constrain in submitted]
+        return submit(self._thread, self._model, salted, owner=self, priority=priority)
 
     def stats(self) -> EngineStats:
         """What the engine does now, for a server's metrics and health; from any thread, without a lock.
@@ -239,37 +271,36 @@ def runs_in_engines(request: Request) -> bool:
 
 
 def submit(
-    thread: EngineThread,
-    model: Model,
-    request: Request,
-    constrain: Callable[[Request], Request] | None,
-    *,
-    owner: object,
-) -> EngineStream:
-    """Let what `read_submitted` gives join an engine's batch.
+    thread: EngineThread, model: Model, submitted: Sequence[Submitted], *, owner: object, priority: int = 0
+) -> list[EngineStream]:
+    """Let what `read_submitted` gives join an engine's batch, all or none.
 
     Args:
         owner: what closes the engine when it ends.
     Raises:
-        ArgumentError: an engine does not run its sampler.
+        ArgumentError: an engine does not run its sampler, or they are more than it takes.
         EngineFull, EngineClosed: as of `Engine.submit`.
     """
-    if not runs_in_engines(request):
-        name = type(request.sampler).__name__
-        what = {
-            BeamSearchSampler: "a search of one beam is gen.samplers.greedy, or goes",
-            MultinomialSampler: "give each parameter of the sampler as a number instead of a tensor, or let it go",
-        }.get(type(request.sampler), f"a sampler of your own, as {name}, goes")
-        raise ArgumentError(
-            f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; {what} through "
-            "gen.generate, or gen.agenerate from asyncio."
-        )
-    job = new_job(model, request)
-    if constrain is None:
-        return EngineStream(thread.add(model, job), owner)
+    jobs = []
+    for request, constrain in submitted:
+        _check_sampler(request)
+        jobs.append((new_job(model, request), constrain and partial(_prepared, model, request, constrain)))
+    return [EngineStream(feed, owner) for feed in thread.add(model, jobs, priority)]
 
-    def prepare() -> None:
-        job.request = constrain(request)
-        job.takers = new_job(model, job.request).takers
 
-    return EngineStream(thread.add(model, job, prepare), owner)
+def _prepared(model: Model, request: Request, constrain: Callable[[Request], Request]) -> Job:
+    return new_job(model, constrain(request))
+
+
+def _check_sampler(request: Request) -> None:
+    if runs_in_engines(request):
+        return
+    name = type(request.sampler).__name__
+    what = {
+        BeamSearchSampler: "a search of one beam is gen.samplers.greedy, or goes",
+        MultinomialSampler: "give each parameter of the sampler as a number instead of a tensor, or let it go",
+    }.get(type(request.sampler), f"a sampler of your own, as {name}, goes")
+    raise ArgumentError(
+        f"an engine runs gen.samplers.greedy and multinomial, whose parameters are numbers; {what} through "
+        "gen.generate, or gen.agenerate from asyncio."
+    )

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 import gen
-from gen.loop.engine_thread import EngineThread
-from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
@@ -159,25 +157,6 @@ def test_a_cancelled_search_in_a_worker_thread_ends() -> None:
 
     asyncio.run(run())  # waits for the worker thread
     assert model.steps <= 4
-
-
-def test_an_error_while_prompts_join_leaves_none_of_them_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = GatedModel()
-    joined: list[Feed] = []
-    add = EngineThread.add
-
-    def limited(self: EngineThread, *given: Any) -> Feed:
-        if len(joined) == 2:
-            raise gen.EngineClosed("closed meanwhile")
-        joined.append(add(self, *given))
-        return joined[-1]
-
-    monkeypatch.setattr(EngineThread, "add", limited)
-    with pytest.raises(gen.EngineClosed, match="closed meanwhile"):
-        asyncio.run(gen.agenerate(model, ["a", "b", "c"]))
-    assert [feed.job.cancelled for feed in joined] == [True, True]
-    model.open()
-    model.idle.clear()
 
 
 def test_a_process_that_is_forked_makes_an_engine_of_its_own_and_does_not_wait_for_the_others() -> None:

@@ -269,7 +269,9 @@ def test_a_full_queue_refuses_at_once_and_those_who_were_cancelled_do_not_count(
     with gen.Engine(model, rows=1, max_waiting=2) as engine:
         streams = [engine.submit(name) for name in "abc"]
         for _ in range(2):
-            with pytest.raises(gen.EngineFull, match="1 requests run and 2 wait, as many as may; ask again later"):
+            with pytest.raises(
+                gen.EngineFull, match=r"3 requests run and wait, and 3 may \(rows=1 and max_waiting=2\); ask again"
+            ):
                 engine.submit("d")
         streams[1].cancel()
         streams.append(engine.submit("d"))

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
 
 import gen
+from gen import calls
+from gen.constraints import compiling
 from gen.loop import engine_thread
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
 from gen.tokenizers import Tokenizer
@@ -246,3 +249,78 @@ def test_events_of_a_search_come_at_its_end_and_a_text_that_is_not_whole_raises_
             with pytest.raises(gen.IncompleteError) as caught:
                 read.extend(stream.events())  # keeps what came before the error
             assert joined(read)[2] == caught.value.completion.token_ids != []
+
+
+def test_requests_that_are_submitted_as_one_give_the_texts_of_generate() -> None:
+    demo = gen.load("demo", device="cpu")
+    prompts = ["Once", "One morning", "Describe Ada as JSON.\n"]
+    kinds = [None, gen.regex("[ab]{3}x"), bool]
+    samplers: Any = [multinomial(samples=3, temperature=0.8), greedy(), multinomial(samples=2, top_k=5)]
+    given: dict[str, Any] = {"sampler": samplers, "seed": [1, 2, 3], "max_new_tokens": [4, 5, 6]}
+    wanted: Any = gen.generate(demo, prompts, kinds, **given)
+    with gen.Engine(demo, rows=2, max_waiting=4) as engine:
+        streams = engine.submit_all(prompts, kinds, **given)
+        made = [stream.completion() for stream in streams]
+        assert [one.value for one in made] == [*wanted[0], wanted[1], *wanted[2]]
+        assert [one.seed for one in made[:3]] == [sample_seed(1, number) for number in range(3)]
+        one = engine.submit_all("Once", sampler=samplers[0], seed=1, max_new_tokens=4)
+        assert [stream.completion().text for stream in one] == wanted[0]
+        with pytest.raises(gen.ArgumentError, match="an engine runs"):
+            engine.submit_all(prompts, sampler=beam_search(2))
+        with pytest.raises(gen.ArgumentError, match=r"7 texts are asked for at once, and the engine takes 6 \(rows=2 "):
+            engine.submit_all("x", sampler=multinomial(samples=7))
+
+
+def test_all_of_them_join_or_none() -> None:
+    model = GatedModel("hello")
+    with gen.Engine(model, rows=1, max_waiting=2) as engine:
+        first = engine.submit("a")
+        with pytest.raises(gen.EngineFull, match="1 requests run and wait, and 3 may"):
+            engine.submit_all(["b", "c", "d"])
+        assert engine.stats().waiting + engine.stats().running == 1
+        streams = engine.submit_all(["b", "c"])
+        model.open()
+        assert ["".join(stream) for stream in (first, *streams)] == ["hello"] * 3
+        assert model.read == ["a", "b", "c"]
+
+
+def test_the_lowest_priority_is_next_unless_another_has_waited_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(engine_thread, "monotonic", lambda: now)
+    for waited, wanted in ((59.0, "xdcab"), (60.0, "xadcb")):
+        model = GatedModel("h")
+        with gen.Engine(model, rows=1) as engine:
+            streams = [engine.submit("x")]
+            assert model.begun.acquire(timeout=60)
+            streams.append(engine.submit("a", priority=7))
+            now += waited
+            streams += engine.submit_all(["b"], priority=9)
+            streams += [engine.submit("c"), engine.submit("d", priority=-1)]
+            model.open()
+            assert ["".join(stream) for stream in streams] == ["h"] * 5
+        assert "".join(model.read) == wanted
+    with gen.Engine(ScriptedModel("h")) as engine, pytest.raises(gen.ArgumentError, match="priority must be a whole"):
+        engine.submit("x", priority=0.5)  # type: ignore[arg-type]
+
+
+def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return carry_out(*given)
+
+    carry_out = compiling.carry_out
+    monkeypatch.setattr(calls, "carry_out", slowly)
+    with gen.Engine(ScriptedModel("ab"), rows=1, max_waiting=1) as engine:
+        streams = engine.submit_all(["x", "y"], gen.regex("a(b|c)?(d|e)?"))
+        assert begun.wait(60)
+        assert engine.stats().compiling == 2
+        with pytest.raises(gen.EngineFull):
+            engine.submit("z")
+        streams[0].cancel()
+        assert engine.submit("z").completion().text == "ab"  # while the type is being compiled
+        assert (streams[0].so_far().finish_reason, list(streams[0])) == ("cancelled", [])
+        go_on.set()
+        assert streams[1].completion().value == "ab"

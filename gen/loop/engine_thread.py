@@ -3,8 +3,8 @@
 import atexit
 import logging
 import os
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,16 +12,19 @@ from threading import Lock, Thread, current_thread
 from time import monotonic, sleep
 from weakref import WeakSet, finalize
 
-from gen.errors import EngineClosed, EngineFull
+from gen.errors import ArgumentError, EngineClosed, EngineFull
 from gen.forking import new_lock
 from gen.loop.feed import Feed, wake
 from gen.loop.jobs import Job
 from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.runner import Runner
+from gen.loop.waiting_line import WaitingLine
 from gen.models.base import Model
 
 logger = logging.getLogger("gen")
+
+Prepare = Callable[[], Job]
 
 _PREPARERS = 2  # threads
 _YIELDS = 8  # times that other threads are let go on before it is taken that no more requests come at once
@@ -56,7 +59,7 @@ class EngineStats:
 
 
 class EngineThread:
-    """One thread that runs requests, first come, first served, in one batch.
+    """One thread that runs requests in one batch, in the order of `WaitingLine`.
 
     It refers to no model while nothing runs, so that a model can go; its rows then lie with the model.
 
@@ -73,7 +76,7 @@ class EngineThread:
         assert options.rows is not None  # tells mypy
         self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
         self._lock = new_lock()  # of what waits; finalisers never take it
-        self._waiting: OrderedDict[Feed, Model] = OrderedDict()
+        self._waiting = WaitingLine()
         self._preparing: set[Feed] = set()
         self._preparers = ThreadPoolExecutor(_PREPARERS, "gen engine prepares")
         self._running: list[Feed] = []
@@ -113,36 +116,48 @@ class EngineThread:
             failure=None if error is None else f"{type(error).__name__}: {error}",
         )
 
-    def add(self, model: Model, job: Job, prepare: Callable[[], object] | None = None) -> Feed:
-        """Let a request join.
+    def add(self, model: Model, jobs: Sequence[tuple[Job, Prepare | None]], priority: int = 0) -> list[Feed]:
+        """Let requests join, all or none.
 
         Args:
-            prepare: to be run before that, in a thread for it; what it raises is the job's error.
+            jobs: each with what is to be run before it waits, in a thread for that, and gives the job in its place;
+                what it raises is the job's error.
+            priority: the lowest is first.
         Raises:
-            ArgumentError: it needs more room than there may be.
+            ArgumentError: one needs more room than there may be, or they are more than may run and wait.
             EngineFull: as many wait as may.
             EngineClosed: it was closed, or has failed.
         """
-        check_room([(job.request.number, job.width, job.most_tokens)], self._options.max_batch_tokens)
-        feed = Feed(job, self._on_cancel)
+        most = self._rows + self._max_waiting
+        if len(jobs) > most:
+            raise ArgumentError(
+                f"{len(jobs)} texts are asked for at once, and the engine takes {most} (rows={self._rows} and "
+                f"max_waiting={self._max_waiting}); ask for them in several calls."
+            )
+        rooms = ((job.request.number, job.width, job.most_tokens) for job, _ in jobs)
+        check_room(rooms, self._options.max_batch_tokens)
+        feeds = [Feed(job, self._on_cancel) for job, _ in jobs]
         with self._lock:
-            if self._full():
+            if self._taken() + len(jobs) > most:
                 self._drop_cancelled()
             if self._closed:
                 raise EngineClosed(f"the engine {self._failure or 'was closed'}; make another one.")
-            if self._full():
+            if (taken := self._taken()) + len(jobs) > most:
                 raise EngineFull(
-                    f"{self._rows} requests run and {self._max_waiting} wait, as many as may; ask again later."
+                    f"{taken} requests run and wait, and {most} may (rows={self._rows} and "
+                    f"max_waiting={self._max_waiting}); ask again later."
                 )
-            if not (self._preparing or self._waiting or self._running):
-                self._progress = monotonic()
-            if prepare is None:
-                self._waiting[feed] = model
-            else:
-                self._preparing.add(feed)
-                self._preparers.submit(self._prepare, model, feed, prepare)
+            now = monotonic()
+            if not taken:
+                self._progress = now
+            for feed, (_, prepare) in zip(feeds, jobs, strict=True):
+                if prepare is None:
+                    self._waiting.add(feed, model, priority, now)
+                else:
+                    self._preparing.add(feed)
+                    self._preparers.submit(self._prepare, model, feed, prepare, priority)
         self._wake()
-        return feed
+        return feeds
 
     def close(self) -> None:
         """Take no more, end what there is with `EngineClosed`, and wait for the thread: a step at most, and one part
@@ -158,29 +173,34 @@ class EngineThread:
         self._finalizer.detach()
         self._end_all(EngineClosed(f"the engine {self._failure}; make another one."))
 
-    def _prepare(self, model: Model, feed: Feed, prepare: Callable[[], object]) -> None:
+    def _prepare(self, model: Model, feed: Feed, prepare: Prepare, priority: int) -> None:
         """Run what comes before a request can wait, in a thread of its own kind."""
+        made: Job | None = None
+        error: Exception | None = None
         try:
-            if not feed.job.cancelled:
-                prepare()
-        except Exception as error:
-            feed.job.error = error
+            if feed in self._preparing:
+                made = prepare()
+        except Exception as failure:
+            error = failure
         with self._lock:
-            if feed not in self._preparing:  # the engine was closed
+            now = self._progress = monotonic()
+            if feed not in self._preparing:  # it was cancelled, or the engine was closed
                 return
             self._preparing.remove(feed)
-            self._progress = monotonic()
+            feed.job.error = error
+            if made is not None:
+                feed.job.request, feed.job.takers = made.request, made.takers
             if not feed.job.ended:
-                self._waiting[feed] = model
+                self._waiting.add(feed, model, priority, now)
         if feed.job.ended:
             feed.job.finish()
             wake(feed.sleepers())
         else:
             self._wake()
 
-    def _full(self) -> bool:
-        taken = len(self._preparing) + len(self._waiting) + len(self._running)
-        return taken >= self._max_waiting + self._rows
+    def _taken(self) -> int:
+        """How many requests run and wait."""
+        return len(self._preparing) + len(self._waiting) + len(self._running)
 
     def _stop(self) -> None:
         self._closed = True
@@ -198,7 +218,8 @@ class EngineThread:
         """Those who wait and were cancelled never start; the lock is held."""
         while self._cancelled:
             feed = self._cancelled.popleft()
-            if self._waiting.pop(feed, None) is not None:
+            if self._waiting.remove(feed) or feed in self._preparing:
+                self._preparing.discard(feed)
                 feed.job.finish()
                 wake(feed.sleepers())
 
@@ -224,7 +245,7 @@ class EngineThread:
             left = [*self._running, *self._waiting, *self._preparing]
             self._keep([])
             self._preparing.clear()
-            self._waiting.clear()
+            self._waiting = WaitingLine()
         self._preparers.shutdown(wait=False, cancel_futures=True)
         wake(sleeper for feed in left for sleeper in feed.fail(error))
 
@@ -284,7 +305,8 @@ class EngineThread:
         free = self._rows - sum(not (feed.job.ended or feed.job.launched_all) for feed in self._running)
         with self._lock:
             self._drop_cancelled()
-            joining = [self._waiting.popitem(last=False) for _ in range(min(free, len(self._waiting)))]
+            now = monotonic()
+            joining = [self._waiting.pop(now) for _ in range(min(free, len(self._waiting)))]
             self._running += [feed for feed, _ in joining]
             self._prompt_tokens += sum(len(feed.job.request.prompt_ids) for feed, _ in joining)
         return [(model, feed.job) for feed, model in joining]

@@ -14,15 +14,21 @@ from gen.requests.request import Request
 
 def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
     """One constraint or None a prompt; `prompts` is None for one prompt that did not come in a list."""
-    if isinstance(output_type, list | tuple) and prompts is not None:
-        if len(output_type) != prompts:
-            raise ConstraintError(
-                f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
-            )
-        distinct = {id(one): one for one in output_type}  # a type that stands there often is read once
-        made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
-        return [made[id(one)] for one in output_type]
-    return [None if output_type is None else compile(model, output_type)] * (prompts or 1)
+    types = split_types(output_type, prompts)
+    distinct = {id(one): one for one in types}  # a type that stands there often is read once
+    made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
+    return [made[id(one)] for one in types]
+
+
+def split_types(output_type: Any, prompts: int | None) -> list[Any]:
+    """The output type of each prompt; `prompts` as of `read_constraints`."""
+    if not isinstance(output_type, list | tuple) or prompts is None:
+        return [output_type] * (prompts or 1)
+    if len(output_type) != prompts:
+        raise ConstraintError(
+            f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
+        )
+    return list(output_type)
 
 
 @isolated

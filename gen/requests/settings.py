@@ -70,6 +70,7 @@ class EngineArguments(OneArguments, total=False):
     """The types of what a request of an engine takes."""
 
     cache_salt: str | None
+    priority: int
 
 
 class PromptArguments(SharedArguments, total=False):
