@@ -7,6 +7,7 @@ In JSON a character that must be escaped is its escape, as json.dumps writes it:
 import json as json_text
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
@@ -73,11 +74,13 @@ def lengths(low: int, high: int | None, *, json: bool) -> str:
     return f"{characters(EVERY, json=json)}{{{low},{'' if high is None else high}}}"
 
 
+@lru_cache(4096)
 def literal(text: str) -> str:
     """The pattern of one text."""
     return "".join(one if one.isascii() and one.isalnum() else f"\\x{{{ord(one):X}}}" for one in text)
 
 
+@lru_cache(256)
 def characters(ranges: Ranges, *, json: bool) -> str:
     """The pattern of one character of a set."""
     plain = intersection(ranges, _TEXT)

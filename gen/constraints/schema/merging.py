@@ -7,7 +7,7 @@ from typing import Any
 from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline
 from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.negation import negated
-from gen.constraints.schema.parts import ANYTHING, Part, Properties, merge
+from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, TYPES, Part, Properties, merge
 from gen.constraints.schema.references import References
 
 _MOST_PARTS = 512
@@ -78,8 +78,8 @@ class Merger:
 
     def _merge(self, schema: dict[str, Any], path: str, beside: Parts = (ANYTHING,)) -> Parts:
         if "$ref" in schema and self._references.alone:
-            beside = schema.get("properties", {})  # ignored where it says more than that there are such properties
-            own = Part(properties=(Properties(named=beside, matching={}),)) if isinstance(beside, dict) else ANYTHING
+            named = schema.get("properties", {})  # ignored where it says more than that there are such properties
+            own = Part(properties=(Properties(named=named, matching={}),)) if isinstance(named, dict) else ANYTHING
             return self._cross((own,), self._referred(schema, path, beside), path)
         known = self._references.own(schema)
         out: Parts = (own_part(known, path),)
@@ -152,14 +152,22 @@ class Merger:
         for number, one in enumerate(beside):
             for other, another in enumerate(beside):
                 check_deadline(self._deadline, f"comparing the alternatives of oneOf at {path[:80]}")
-                if other == number or all(self._disjoint(x, y) for x in one for y in another):
+                if other == number or self._apart(one, another):
                     continue
+                kinds = [frozenset((name,)) for name in TYPES]
+                apart = frozenset().union(*(kind for kind in kinds if self._apart(one, another, kind)))
                 try:
                     away = self._not(schemas[other], f"{path}/oneOf/{other}")
                 except Unsupported:
                     raise Unsupported(f"oneOf at {path}: alternatives {number} and {other} may overlap") from None
+                away = (Part(types=apart), *(replace(part, types=part.types - apart) for part in away))
                 exclusive[number] = self._cross(exclusive[number], away, path)
         return exclusive
+
+    def _apart(self, one: Parts, another: Parts, types: frozenset[str] = EVERY_TYPE) -> bool:
+        """Whether it is proven that no value of some types meets a part of each."""
+        mine = [replace(x, types=x.types & types) for x in one] if types < EVERY_TYPE else one
+        return all(self._disjoint(x, y) for x in mine for y in another)
 
     def _cross(self, one: Parts, other: Parts, path: str) -> Parts:
         if len(one) * len(other) > 16 * _MOST_PARTS:

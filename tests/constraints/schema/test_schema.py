@@ -570,6 +570,12 @@ def test_alternatives_are_told_apart_by_what_stands_beside_the_one_of() -> None:
             schema
         ).is_valid(value)
     assert not table.accepts(b'{"kind7":1}')
+    draft = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$defs": {"x": {"oneOf": one_of, "required": ["type"]}},
+    }
+    table = table_of(draft | {"$ref": "#/$defs/x", "type": "array", "properties": {"kind7": {}}}, False, "compact")
+    assert table is not None and table.accepts(b'{"kind7":1,"type":"kind7"}') and not table.accepts(b'{"kind7":1}')
 
 
 def test_many_conditions_on_one_property_are_as_many_alternatives() -> None:

@@ -43,6 +43,7 @@ class GrammarWriter(Writer):
         self._todo: list[tuple[Sequence[Any], int, Place]] = []
         self._kept: list[Sequence[Any]] = []  # so that no other schema gets the identity of one of a rule
         self._digits: list[str] = []  # terminals that others are made of
+        self._numbers: dict[int, tuple[Dfa, str]] = {}  # terminals of numbers; the automata keep their identities
 
     def grammar(self, schema: Any, place: Place) -> str:
         """A grammar of the values of a schema, in Lark. Raises Unsupported, TooLarge, Empty."""
@@ -129,7 +130,10 @@ class GrammarWriter(Writer):
 
     def _acyclic(self, texts: Dfa) -> str:
         """Texts of an automaton in which nothing comes again, as a terminal for each state."""
+        if id(texts) in self._numbers:
+            return self._numbers[id(texts)][1]
         name = f"D{len(self._digits)}"
+        self._numbers[id(texts)] = texts, f"{name}_0"
         for state, edges in enumerate(texts.lines):
             ways = [
                 f"{terminal_of(characters(((low, high),), json=False))} {name}_{target}" for low, high, target in edges

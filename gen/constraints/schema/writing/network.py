@@ -16,7 +16,7 @@ Symbol = str | int
 """A terminal, as Lark writes one, or the first state of a rule."""
 
 Way = tuple[Symbol, int] | None
-"""What is read and where that leads; None where a rule may end."""
+"""What is read, "" for nothing, and where that leads; None where a rule may end."""
 
 
 class Network:
@@ -73,17 +73,10 @@ class Network:
         return _lines(ways, start, self.refused)
 
     def _ways(self, state: int) -> list[Way]:
-        """The edges of a state and of all that it leads to without reading."""
-        seen, todo = {state}, [state]
-        out: list[Way] = []
-        for here in todo:
-            if here in self.ends:
-                out.append(None)
-            out += self._edges.get(here, ())
-            new = [one for one in self._silent.get(here, ()) if one not in seen]
-            seen.update(new)
-            todo += new
-        return out
+        """What a state leads to."""
+        out: list[Way] = [None] if state in self.ends else []
+        out += self._edges.get(state, ())
+        return out + [("", one) for one in dict.fromkeys(self._silent.get(state, ()))]
 
 
 def _leads_on(way: tuple[Symbol, int], live: set[int]) -> bool:
@@ -130,9 +123,10 @@ def _lines(ways: dict[int, list[Way]], start: int, refused: dict[int, Unsupporte
         words = []
         while way is not None:
             symbol, state = way
-            words.append(
-                named(symbol) if isinstance(symbol, int) else terminals.setdefault(symbol, f"T{len(terminals)}")
-            )
+            if symbol != "":
+                words.append(
+                    named(symbol) if isinstance(symbol, int) else terminals.setdefault(symbol, f"T{len(terminals)}")
+                )
             if len(ways[state]) > 1 or (uses[state] > 1 and ways[state] != [None]):
                 words.append(named(state))
                 break
