@@ -26,7 +26,8 @@ def app(
 ) -> "Starlette":
     """An ASGI application that answers with an engine's texts; `gen serve` runs one.
 
-    It speaks `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, `/tokenize` and `/detokenize`.
+    It answers `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/messages` and its `count_tokens`,
+    `/v1/embeddings`, `/v1/models`, `/tokenize`, `/detokenize`, `/health` and `/metrics`.
     The engine stays the caller's, who closes it.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gen.completions import Completion, TopLogprobs
+from gen.completions import StreamEvent, TopLogprobs
 from gen.errors import ConstraintError
 from gen.tokenizers import Tokenizer
 
@@ -12,9 +12,9 @@ _LEAST = -9999.0  # stands for minus infinity, which JSON has not
 Likely = tuple[int, TopLogprobs]  # a token, and how likely it was
 
 
-def likely_tokens(completion: Completion) -> list[Likely]:
-    """The tokens of a text, each with its log-probabilities."""
-    return list(zip(completion.token_ids, completion.top_logprobs or [], strict=False))
+def likely_tokens(new: StreamEvent) -> list[Likely]:
+    """The tokens of an event, each with its log-probabilities."""
+    return list(zip(new.token_ids, new.top_logprobs or [], strict=False))
 
 
 def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from starlette.routing import Route
 
 from gen.engine import Engine
 from gen.server.bodies import Body, read_json
-from gen.server.errors import ApiError, ClientGone, in_openai_form, told
+from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai_form, told
 from gen.server.metrics import Metrics
 from gen.server.protocols.chat import ChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
 from gen.server.protocols.embeddings import EmbeddingsBody, embeddings
+from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
 from gen.server.protocols.models import list_models, one_model
+from gen.server.protocols.responses import ResponsesBody, respond
 from gen.server.protocols.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
 from gen.server.served import Served
 from gen.server.settings import Settings
@@ -32,6 +34,9 @@ ErrorForm = Callable[[ApiError], dict[str, Any]]
 POSTS: list[tuple[str, str, type[Body], Callable[..., Awaitable[Answer | Response]], ErrorForm]] = [
     ("/v1/chat/completions", "chat", ChatBody, chat, in_openai_form),
     ("/v1/completions", "completions", CompletionBody, complete, in_openai_form),
+    ("/v1/responses", "responses", ResponsesBody, respond, in_openai_form),
+    ("/v1/messages", "messages", MessagesBody, send_message, in_anthropic_form),
+    ("/v1/messages/count_tokens", "count_tokens", MessagesBody, count_tokens, in_anthropic_form),
     ("/v1/embeddings", "embeddings", EmbeddingsBody, embeddings, in_openai_form),
     ("/tokenize", "tokenize", TokenizeBody, tokenize, in_openai_form),
     ("/detokenize", "detokenize", DetokenizeBody, detokenize, in_openai_form),

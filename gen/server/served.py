@@ -15,6 +15,7 @@ from gen.samplers.backends.random import draw_seed
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
+from gen.tools.values import ToolCallsType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class Served:
             seed = draw_seed() if asked.seed is None else asked.seed
             for sample in range(asked.n):
                 submits.append(partial(self._submit, asked, prompt, sample_seed(seed, sample)))
-        texts = Texts(submits, self.engine.rows)
+        texts = Texts(submits, self.engine.rows, calls=isinstance(asked.output_type, ToolCallsType))
         await texts.begin()
         return texts
 
@@ -95,10 +96,17 @@ class Served:
         """How many tokens a text may have: what client, server and engine allow; the context ends it too."""
         limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
         if (most := self.engine.max_batch_tokens) is not None:
-            template_kwargs = asked.arguments.get("chat_template_kwargs")
-            length = len(read_prompt(self.model, prompt, chat=False, template_kwargs=template_kwargs))
-            limits.append(max(1, most - length))
+            limits.append(max(1, most - len(self._prompt_ids(asked, prompt))))
         return min(limit for limit in limits if limit is not None)
+
+    def prompt_ids(self, asked: Asked) -> list[int]:
+        """The token ids of a request's only prompt."""
+        [prompt] = asked.prompts
+        return self._prompt_ids(asked, prompt)
+
+    def _prompt_ids(self, asked: Asked, prompt: Prompt) -> list[int]:
+        template_kwargs = asked.arguments.get("chat_template_kwargs")
+        return read_prompt(self.model, prompt, chat=False, template_kwargs=template_kwargs)
 
 
 def no_model(name: object, names: Sequence[str]) -> ApiError:

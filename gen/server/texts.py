@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from gen.completions import Completion
+from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError
 from gen.server.errors import ClientGone
 from gen.streaming import EngineStream
@@ -16,16 +17,30 @@ T = TypeVar("T")
 _PAUSE = 0.02  # seconds before a text asks again for room in the engine, where others of its request have it already
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A text that has ended.
+
+    Attributes:
+        completion: as `gen.generate` gives it with details=True.
+        said: all of it as one event: the text, the thoughts, and the calls of tools.
+    """
+
+    completion: Completion
+    said: StreamEvent
+
+
 class Texts:
     """Texts on their way, in order; at most as many at once as the engine has rows.
 
     Args:
         submits: what lets each of them join the engine.
         rows: how many run at once.
+        calls: whether they may call tools.
     """
 
-    def __init__(self, submits: Sequence[Callable[[], EngineStream]], rows: int) -> None:
-        self._submits, self._rows = submits, rows
+    def __init__(self, submits: Sequence[Callable[[], EngineStream]], rows: int, *, calls: bool) -> None:
+        self._submits, self._rows, self._calls = submits, rows, calls
         self.streams: list[EngineStream | None] = [None] * len(submits)
         self._slots = asyncio.Semaphore(rows)
 
@@ -45,8 +60,8 @@ class Texts:
             if stream is not None:
                 stream.cancel()
 
-    async def completions(self) -> list[Completion]:
-        """All of them, once they have ended."""
+    async def all(self) -> list[Ended]:
+        """Each of them, once all have ended."""
         if len(self.streams) == 1:
             return [await self._whole(0)]
         tasks = [asyncio.create_task(self._whole(number)) for number in range(len(self.streams))]
@@ -56,13 +71,13 @@ class Texts:
             for task in tasks:
                 task.cancel()
 
-    async def pieces(self) -> AsyncIterator[tuple[int, str | Completion]]:
-        """What is new of any of them, with its number: a piece, and at the end the completion."""
+    async def events(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+        """What is new of any of them, with its number: an event, and at the end the completion."""
         if len(self.streams) == 1:
             async for piece in self._follow(0):
                 yield 0, piece
             return
-        queue: asyncio.Queue[tuple[int, str | Completion | Exception]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, StreamEvent | Completion | Exception]] = asyncio.Queue()
 
         async def follow(number: int) -> None:
             try:
@@ -104,24 +119,39 @@ class Texts:
             await asyncio.sleep(_PAUSE)
         return stream
 
-    async def _whole(self, number: int) -> Completion:
+    async def _whole(self, number: int) -> Ended:
         async with self._slots:
             stream = await self._stream(number)
             try:
-                return await stream.acompletion()
+                made = await stream.acompletion()
             except IncompleteError as error:
-                return error.completion
+                made = error.completion
+            if self._calls:
+                with suppress(IncompleteError):
+                    async for event in stream.events():  # one: those that nobody has read are merged
+                        return Ended(made, event)
+            return Ended(made, _as_event(made))
 
-    async def _follow(self, number: int) -> AsyncIterator[str | Completion]:
+    async def _follow(self, number: int) -> AsyncIterator[StreamEvent | Completion]:
         async with self._slots:
             stream = await self._stream(number)
             with suppress(IncompleteError):
-                async for piece in stream:
-                    yield piece
+                async for event in stream.events():
+                    yield event
             try:
                 yield stream.completion()
             except IncompleteError as error:
                 yield error.completion
+
+
+def _as_event(made: Completion) -> StreamEvent:
+    return StreamEvent(
+        text=made.text,
+        reasoning=made.reasoning or "",
+        token_ids=made.token_ids,
+        logprobs=made.logprobs,
+        top_logprobs=made.top_logprobs,
+    )
 
 
 async def while_wanted(work: Coroutine[Any, Any, T], receive: Receive, timeout: float | None = None) -> T:

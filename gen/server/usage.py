@@ -14,14 +14,14 @@ def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenize
         "prompt_tokens": prompt_tokens,
         "completion_tokens": new,
         "total_tokens": prompt_tokens + new,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens(made)},
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(made, prompt_tokens)},
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens(made, tokenizer)},
     }
 
 
-def cached_tokens(made: Sequence[Completion]) -> int:
-    """How many tokens of prompts were not read anew."""
-    return sum(one.cached_tokens for one in made)
+def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
+    """How many tokens of prompts were not read anew; a prompt of several texts counts once."""
+    return min(sum(one.cached_tokens for one in made), prompt_tokens)
 
 
 def reasoning_tokens(made: Sequence[Completion], tokenizer: Tokenizer) -> int:

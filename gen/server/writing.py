@@ -8,25 +8,25 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gen.completions import Completion
+from gen.completions import Completion, StreamEvent
 from gen.server.errors import ClientGone
-from gen.server.texts import Texts, while_wanted
+from gen.server.texts import Ended, Texts, while_wanted
 
 
 class Writer(Protocol):
     """How a protocol writes the texts of one request. Events come as they are sent, each with the empty line after."""
 
-    def whole(self, made: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+    def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         """The answer to a client that waits for all."""
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
         """The events before the first text."""
 
-    def grow(self, number: int, piece: str) -> Iterable[str]:
+    def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
         """The events of more of a text."""
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """The events of a text's end, with what no event has told of it before."""
+        """The events of a text's end."""
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         """The events after the last text."""
@@ -55,8 +55,8 @@ class Answer:
             GenError: as of the texts.
         """
         try:
-            made = await while_wanted(self._texts.completions(), receive, self._timeout)
-            return as_json(self._writer.whole(made, self._prompt_tokens()))
+            ended = await while_wanted(self._texts.all(), receive, self._timeout)
+            return as_json(self._writer.whole(ended, self._prompt_tokens()))
         finally:
             self._texts.cancel()
 
@@ -72,12 +72,12 @@ class Answer:
         try:
             async with asyncio.timeout(self._timeout):
                 yield "".join(writer.begin(self._prompt_tokens()))
-                async for number, piece in self._texts.pieces():
-                    if isinstance(piece, str):
-                        yield "".join(writer.grow(number, piece))
+                async for number, found in self._texts.events():
+                    if isinstance(found, StreamEvent):
+                        yield "".join(writer.grow(number, found))
                     else:
-                        made[number] = piece
-                        yield "".join(writer.end(number, piece))
+                        made[number] = found
+                        yield "".join(writer.end(number, found))
                 yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
         except Exception as error:
             yield "".join(writer.fail(error))

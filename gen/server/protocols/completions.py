@@ -3,11 +3,10 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
-from uuid import uuid4
 
 from pydantic import Field
 
-from gen.completions import Completion
+from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.errors import in_openai_form, refused, told
 from gen.server.likelihoods import in_text_form, likely_tokens
@@ -15,6 +14,8 @@ from gen.server.output_types import type_of_format, type_of_structure
 from gen.server.protocols.chat import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked, Served
+from gen.server.texts import Ended
+from gen.server.tools import new_id
 from gen.server.usage import usage_of
 from gen.server.writing import Answer, event
 
@@ -96,21 +97,24 @@ class CompletionWriter:
 
     def __init__(self, served: Served, body: CompletionBody, name: str, echoed: Sequence[str]) -> None:
         self._tokenizer, self._body, self._echoed = served.model.tokenizer, body, echoed
+        self._offsets = [len(text) for text in echoed]  # where the next token of each text begins
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._head = {
-            "id": f"cmpl-{uuid4().hex}",
+            "id": new_id("cmpl-"),
             "object": "text_completion",
             "created": int(time.time()),
             "model": name,
         }
 
-    def whole(self, made: Sequence[Completion], prompt_tokens: int) -> dict[str, Any]:
+    def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         """See `Writer`."""
         choices = [
-            self._choice(number, self._echoed[number] + one.text, self._last(number, one))
-            for number, one in enumerate(made)
+            self._choice(number, self._echoed[number] + one.said.text, self._logprobs(number, one.said))
+            | self._finished(one.completion)
+            for number, one in enumerate(ended)
         ]
-        return {**self._head, "choices": choices, "usage": usage_of(made, prompt_tokens, self._tokenizer)}
+        usage = usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer)
+        return {**self._head, "choices": choices, "usage": usage}
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
         """See `Writer`."""
@@ -118,13 +122,13 @@ class CompletionWriter:
             if text:
                 yield self._event([self._choice(number, text)])
 
-    def grow(self, number: int, piece: str) -> Iterable[str]:
+    def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
         """See `Writer`."""
-        yield self._event([self._choice(number, piece)])
+        yield self._event([self._choice(number, new.text, self._logprobs(number, new))])
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         """See `Writer`."""
-        yield self._event([self._choice(number, "", self._last(number, completion))])
+        yield self._event([self._choice(number, "") | self._finished(completion)])
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         """See `Writer`."""
@@ -136,18 +140,21 @@ class CompletionWriter:
         """See `Writer`."""
         yield event(in_openai_form(told(error)))
 
-    def _choice(self, number: int, text: str, last: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        return {"index": number, "text": text, "logprobs": None, "finish_reason": None, **(last or {})}
+    def _choice(self, number: int, text: str, logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}
 
-    def _last(self, number: int, completion: Completion) -> dict[str, Any]:
-        """What a choice has at its text's end."""
+    def _finished(self, completion: Completion) -> dict[str, Any]:
         return {
-            "logprobs": None
-            if self._body.logprobs is None
-            else in_text_form(self._tokenizer, likely_tokens(completion), len(self._echoed[number])),
             "finish_reason": FINISHED[completion.finish_reason or "length"],
             "stop_reason": completion.stop_reason,
         }
+
+    def _logprobs(self, number: int, new: StreamEvent) -> dict[str, Any] | None:
+        if self._body.logprobs is None:
+            return None
+        told = in_text_form(self._tokenizer, likely_tokens(new), self._offsets[number])
+        self._offsets[number] += sum(map(len, told["tokens"]))
+        return told
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
         chunk = {**self._head, "choices": choices}

@@ -1,0 +1,76 @@
+"""A conversation with its tools, as `gen.generate` takes it: what the chat protocols have in common."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gen.server.errors import refused
+from gen.server.sampling import SamplingFields
+from gen.server.served import Asked, Served
+from gen.server.tools import Tools
+from gen.tokenizers import Tokenizer
+
+
+def asked_of_chat(
+    served: Served,
+    body: SamplingFields,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Tools | None,
+    output_type: Any,
+    template: Mapping[str, Any],
+    cap: int | None,
+    n: int = 1,
+    top_logprobs: int | None = None,
+) -> Asked:
+    """What a conversation asks of the engine.
+
+    Args:
+        output_type: what the answer is held to, where no tool is called; None for a text.
+        template: further arguments of the chat template.
+        cap: how many tokens the answer may have.
+    Raises:
+        ApiError, ArgumentError: a field that cannot be used, or two at odds with each other.
+    """
+    arguments = body.arguments(served.model) | {"top_logprobs": top_logprobs}
+    given = dict(template)
+    if tools is not None:
+        given["tools"] = tools.told
+        if output_type is None or tools.choice not in ("auto", "none"):
+            output_type = tools.type
+        elif tools.choice == "auto":
+            raise refused(
+                "a text is a call of a tool or meets a format; set tool_choice to none or required, or leave one out.",
+                "tool_choice",
+            )
+    arguments["chat_template_kwargs"] = given or None
+    return Asked(
+        prompts=[messages],
+        sampler=body.sampler(served.model),
+        output_type=output_type,
+        n=n,
+        seed=body.seed_of_gen,
+        cap=cap,
+        arguments=arguments,
+    )
+
+
+def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> dict[str, Any]:
+    """The arguments of the chat template that say how much the model thinks.
+
+    Args:
+        effort: as OpenAI has it, "none" for no thought; None where nothing is said.
+        field: what errors call it.
+    Raises:
+        ApiError: the template takes no such thing.
+    """
+    template = tokenizer.template_for_tools
+    if effort is None:
+        return {}
+    if re.search(r"\breasoning_effort\b", template):
+        return {"reasoning_effort": effort}
+    if re.search(r"\benable_thinking\b", template):
+        return {"enable_thinking": effort != "none"}
+    if effort == "none" and "<think>" not in template:
+        return {}
+    raise refused(f"{field}: this model's chat template does not say how much to think; leave it out.", field)

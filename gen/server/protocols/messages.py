@@ -1,0 +1,298 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`, Anthropic's."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from starlette.responses import Response
+
+from gen.completions import Completion, StreamEvent
+from gen.errors import show
+from gen.server.chats import asked_of_chat, thinking
+from gen.server.conversations import read_messages
+from gen.server.errors import in_anthropic_form, refused, told
+from gen.server.output_types import type_of_format
+from gen.server.sampling import NOT_SUPPORTED, Number, SamplingFields
+from gen.server.served import Asked, Served
+from gen.server.texts import Ended
+from gen.server.tools import calls_of, new_id, read_tools
+from gen.server.usage import cached_tokens
+from gen.server.writing import Answer, as_json, event
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class MessagesBody(SamplingFields):
+    """The fields of a request."""
+
+    refused: ClassVar[Mapping[str, object]] = {
+        **NOT_SUPPORTED,
+        "container": None,
+        "context_management": None,
+        "mcp_servers": None,
+        "n": 1,
+        "structured_outputs": None,
+        "response_format": None,
+    }
+
+    messages: list[Any]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    system: str | list[Any] | None = None
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    # known, and of no meaning to one model on one machine
+    cache_control: Any = None
+    inference_geo: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+
+
+async def send_message(served: Served, body: MessagesBody) -> Answer:
+    """Answer a conversation.
+
+    Raises:
+        ApiError, GenError: it cannot be answered.
+    """
+    name = served.name_of(body.model)
+    asked = _read(served, body)
+    writer = MessageWriter(name)
+    texts = await served.begin(asked)
+    return Answer(texts, writer, n=1, stream=body.stream, timeout=served.settings.request_timeout)
+
+
+async def count_tokens(served: Served, body: MessagesBody) -> Response:
+    """How many tokens the prompt of a conversation has."""
+    served.name_of(body.model)
+    token_ids = await asyncio.to_thread(served.prompt_ids, _read(served, body))
+    return as_json({"input_tokens": len(token_ids)})
+
+
+def _read(served: Served, body: MessagesBody) -> Asked:
+    most_kb, choice = served.settings.max_schema_kb, body.tool_choice or {}
+    kind = choice.get("type", "auto" if body.tools else "none")
+    named = {"type": "function", "name": choice.get("name")} if kind == "tool" else _CHOICES.get(str(kind))
+    if named is None:
+        raise refused(f"tool_choice: the types are auto, any, tool and none, got {show(kind)}", "tool_choice")
+    form, field = body.output_format, "output_format"
+    if form is None and body.output_config is not None:
+        form, field = body.output_config.get("format"), "output_config"
+        if unknown := set(body.output_config) - {"format"}:
+            raise refused(f"output_config: {', '.join(sorted(unknown))} is not supported.", "output_config")
+    if body.stop_sequences is not None:
+        body.stop = body.stop_sequences
+    return asked_of_chat(
+        served,
+        body,
+        read_conversation(body.messages, body.system),
+        tools=read_tools(
+            None if body.tools is None else [_tool(tool) for tool in body.tools],
+            named,
+            parallel=not choice.get("disable_parallel_tool_use", False),
+            most_kb=most_kb,
+        ),
+        output_type=type_of_format(form, field, most_kb),
+        template=_thinking(served, body.thinking),
+        cap=body.max_tokens,
+    )
+
+
+def _thinking(served: Served, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    kind = None if given is None else given.get("type")
+    if kind not in (None, "enabled", "disabled", "adaptive"):
+        raise refused(f"thinking: the types are enabled, adaptive and disabled, got {show(kind)}", "thinking")
+    if kind in (None, "adaptive"):
+        return {}
+    return thinking(served.model.tokenizer, "none" if kind == "disabled" else "medium", "thinking")
+
+
+def _tool(tool: Any) -> Any:
+    """A tool as OpenAI writes it."""
+    if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
+        raise refused("tools must have a name and an input_schema; those that a server runs are not here.", "tools")
+    function = {
+        "name": tool.get("name"),
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+    }
+    return {"type": "function", "function": function}
+
+
+def read_conversation(given: Sequence[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
+    """Anthropic's messages as OpenAI's.
+
+    Raises:
+        ApiError: one of them is none, or has what no model of gen reads.
+    """
+    messages: list[Any] = []
+    if system:
+        messages.append({"role": "system", "content": _text(system, "system")})
+    for number, message in enumerate(given):
+        role = message.get("role") if isinstance(message, Mapping) else None
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if role not in ("user", "assistant", "system") or not isinstance(content, str | list):
+            raise refused(
+                f"messages[{number}] must have the role user or assistant and a content, got {show(message)}",
+                "messages",
+            )
+        if isinstance(content, str):
+            messages.append({"role": role, "content": content})
+        else:
+            messages += _messages_of(role, content, f"messages[{number}]")
+    return read_messages(messages)
+
+
+def _messages_of(role: str, blocks: Sequence[Any], name: str) -> list[dict[str, Any]]:
+    """The messages that one of Anthropic's stands for: what tools returned, each by itself, and the rest."""
+    results: list[dict[str, Any]] = []
+    rest: dict[str, Any] = {"role": role, "content": []}
+    for place, block in enumerate(blocks):
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind == "text":
+            rest["content"].append({"type": "text", "text": block.get("text")})
+        elif kind == "image" and isinstance(block.get("source"), Mapping):
+            rest["content"].append({"type": "image_url", "image_url": {"url": _url(block["source"])}})
+        elif kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input")}
+            call = {"id": block.get("id"), "type": "function", "function": function}
+            rest.setdefault("tool_calls", []).append(call)
+        elif kind == "tool_result":
+            text = _text(block.get("content") or "", f"{name}.content[{place}]")
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text})
+        elif kind == "thinking":
+            rest["reasoning_content"] = rest.get("reasoning_content", "") + str(block.get("thinking", ""))
+        elif kind != "redacted_thinking":
+            raise refused(f"{name}.content[{place}]: blocks of the type {show(kind)} are not supported.", "messages")
+    return [*results, rest] if rest["content"] or rest.get("tool_calls") or not results else results
+
+
+def _url(source: Mapping[str, Any]) -> Any:
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return source.get("url")
+
+
+def _text(content: Any, name: str) -> str:
+    """A text, or the texts of blocks."""
+    if isinstance(content, str):
+        return content
+    texts = [block.get("text") if isinstance(block, Mapping) else None for block in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise refused(f"{name}: blocks of texts alone are read here, got {show(content)}", "messages")
+    return "".join(map(str, texts))
+
+
+class MessageWriter:
+    """Writes a message, and the events of one; blocks are told in order, one at a time."""
+
+    def __init__(self, name: str) -> None:
+        self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": name}
+        self._kind = ""  # of the block that is open
+        self._blocks = 0
+        self._called = False
+
+    def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
+        """See `Writer`."""
+        [one] = ended
+        said, calls = one.said, calls_of(one.said, "toolu_")
+        content: list[dict[str, Any]] = []
+        if said.reasoning:
+            content.append({"type": "thinking", "thinking": said.reasoning, "signature": ""})
+        if said.text or not calls:
+            content.append({"type": "text", "text": said.text})
+        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.values} for call in calls]
+        self._called = bool(calls)
+        return {
+            **self._head,
+            "content": content,
+            **self._ending(one.completion),
+            "usage": self._usage(one.completion, prompt_tokens),
+        }
+
+    def begin(self, prompt_tokens: int) -> Iterable[str]:
+        """See `Writer`."""
+        usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
+        begun: dict[str, Any] = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        yield _event("message_start", message=begun)
+
+    def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
+        """See `Writer`."""
+        if new.reasoning:
+            yield from self._begin("thinking", {"thinking": "", "signature": ""})
+            yield self._delta("thinking_delta", thinking=new.reasoning)
+        if new.text:
+            yield from self._begin("text", {"text": ""})
+            yield self._delta("text_delta", text=new.text)
+        for delta in new.tool_calls:
+            if delta.name is not None:
+                self._called = True
+                yield from self._end()
+                yield from self._begin("tool_use", {"id": new_id("toolu_"), "name": delta.name, "input": {}})
+            if delta.arguments:
+                yield self._delta("input_json_delta", partial_json=delta.arguments)
+
+    def end(self, number: int, completion: Completion) -> Iterable[str]:
+        """See `Writer`."""
+        if not self._blocks:
+            yield from self._begin("text", {"text": ""})
+        yield from self._end()
+
+    def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
+        """See `Writer`."""
+        [one] = made
+        yield _event("message_delta", delta=self._ending(one), usage=self._usage(one, prompt_tokens))
+        yield _event("message_stop")
+
+    def fail(self, error: Exception) -> Iterable[str]:
+        """See `Writer`."""
+        yield event(in_anthropic_form(told(error)), "error")
+
+    def _ending(self, made: Completion) -> dict[str, Any]:
+        by_text = made.finish_reason == "stop" and isinstance(made.stop_reason, str)
+        if made.finish_reason == "length":
+            reason = "max_tokens"
+        elif by_text:
+            reason = "stop_sequence"
+        else:
+            reason = "tool_use" if self._called else "end_turn"
+        return {"stop_reason": reason, "stop_sequence": made.stop_reason if by_text else None}
+
+    def _usage(self, made: Completion, prompt_tokens: int) -> dict[str, Any]:
+        cached = cached_tokens([made], prompt_tokens)
+        return {
+            "input_tokens": prompt_tokens - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": len(made.token_ids),
+        }
+
+    def _begin(self, kind: str, block: Mapping[str, Any]) -> Iterable[str]:
+        """The beginning of a block, unless it is open already."""
+        if self._kind == kind:
+            return
+        yield from self._end()
+        self._kind, self._blocks = kind, self._blocks + 1
+        yield _event("content_block_start", index=self._blocks - 1, content_block={"type": kind, **block})
+
+    def _end(self) -> Iterable[str]:
+        if self._kind:
+            self._kind = ""
+            yield _event("content_block_stop", index=self._blocks - 1)
+
+    def _delta(self, kind: str, **more: str) -> str:
+        return _event("content_block_delta", index=self._blocks - 1, delta={"type": kind, **more})
+
+
+def _event(kind: str, **more: Any) -> str:
+    return event({"type": kind, **more}, kind)

@@ -1,0 +1,311 @@
+"""Each protocol's own forms: calls of tools, thoughts, values, errors; streams say what whole answers say."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import gen
+from gen.server.tools import read_tools
+from tests.helpers import ScriptedModel
+from tests.server.client import Client, Reply
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+HELLO = [{"role": "user", "content": "Is it wet?"}]
+PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+WEATHER = {"name": "weather", "description": "Tells the weather.", "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": WEATHER}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+TIME = {"type": "function", "function": {"name": "time", "parameters": NO_PARAMETERS}}
+BOOL = {"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"]}
+
+Said = dict[str, Any]  # what an answer says: text, thoughts, calls (name and arguments), why it ended
+
+
+def chat_says(reply: Reply) -> Said:
+    if "event-stream" not in reply.headers["content-type"]:
+        [choice] = reply.json["choices"]
+        message, reason = choice["message"], choice["finish_reason"]
+    else:
+        assert reply.events[-1] == "[DONE]"
+        message, reason = {"content": "", "reasoning": "", "tool_calls": []}, None
+        for choice in (event["choices"][0] for event in reply.events[:-1]):
+            delta, reason = choice["delta"], choice["finish_reason"]
+            message["content"] += delta.get("content", "")
+            message["reasoning"] += delta.get("reasoning_content", "")
+            for call in delta.get("tool_calls", []):
+                if "id" in call:
+                    message["tool_calls"].append(call)
+                else:
+                    function = message["tool_calls"][call["index"]]["function"]
+                    function["arguments"] += call["function"]["arguments"]
+    calls = [one["function"] for one in message.get("tool_calls", [])]
+    return {
+        "text": message["content"] or "",
+        "thought": message.get("reasoning", ""),
+        "calls": [(one["name"], json.loads(one["arguments"])) for one in calls],
+        "end": reason,
+    }
+
+
+def response_says(reply: Reply) -> Said:
+    if "event-stream" not in reply.headers["content-type"]:
+        response = reply.json
+    else:
+        events = reply.events
+        assert [event["sequence_number"] for event in events] == [*range(len(events))]
+        assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+        response = events[-1]["response"]
+        assert events[-1]["type"] == f"response.{response['status']}"
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert done == response["output"]
+        for item in done:
+            pieces = [event["delta"] for event in events if "delta" in event and event["item_id"] == item["id"]]
+            content = item.get("content")
+            assert "".join(pieces) == (content[0]["text"] if content else item["arguments"])
+    assert response["store"] is False
+    texts = {"message": "", "reasoning": ""}
+    for item in response["output"]:
+        if item["type"] in texts:
+            texts[item["type"]] += item["content"][0]["text"]
+    calls = [item for item in response["output"] if item["type"] == "function_call"]
+    return {
+        "text": texts["message"],
+        "thought": texts["reasoning"],
+        "calls": [(one["name"], json.loads(one["arguments"])) for one in calls],
+        "end": response["status"],
+    }
+
+
+def message_says(reply: Reply) -> Said:
+    if "event-stream" not in reply.headers["content-type"]:
+        message = reply.json
+    else:
+        events = reply.events
+        message = events[0]["message"]
+        for event in events[1:]:
+            if event["type"] == "content_block_start":
+                assert event["index"] == len(message["content"])
+                message["content"].append({**event["content_block"], "json": ""})
+            elif event["type"] == "content_block_delta":
+                kind, block = event["delta"].pop("type"), message["content"][event["index"]]
+                [(name, piece)] = event["delta"].items()
+                name = "json" if kind == "input_json_delta" else name
+                block[name] += piece
+            elif event["type"] == "message_delta":
+                message |= event["delta"]
+        assert events[-1]["type"] == "message_stop"
+        for block in message["content"]:
+            if block["json"]:
+                block["input"] = json.loads(block["json"])
+    blocks = message["content"]
+    return {
+        "text": "".join(block["text"] for block in blocks if block["type"] == "text"),
+        "thought": "".join(block["thinking"] for block in blocks if block["type"] == "thinking"),
+        "calls": [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"],
+        "end": message["stop_reason"],
+    }
+
+
+PROTOCOLS: list[tuple[str, Any, dict[str, Any]]] = [
+    (CHAT, chat_says, {"messages": HELLO, "tools": [TOOL, TIME]}),
+    (RESPONSES, response_says, {"input": HELLO, "tools": [{"type": "function", **WEATHER}, TIME]}),
+    (
+        MESSAGES,
+        message_says,
+        {
+            "messages": HELLO,
+            "tools": [
+                {"name": "weather", "description": "Tells the weather.", "input_schema": PARAMETERS},
+                {"name": "time", "input_schema": NO_PARAMETERS},
+            ],
+        },
+    ),
+]
+NAMES = ["chat", "responses", "messages"]
+CHOICES: list[tuple[list[Any], str]] = [  # as each protocol has them, and as gen
+    (["auto", "auto", {"type": "auto"}], "auto"),
+    (["required", "required", {"type": "any"}], "required"),
+    (
+        [
+            {"type": "function", "function": {"name": "weather"}},
+            {"type": "function", "name": "weather"},
+            {"type": "tool", "name": "weather"},
+        ],
+        "weather",
+    ),
+    (["none", "none", {"type": "none"}], "none"),
+]
+LIMITS = ["max_tokens", "max_output_tokens", "max_tokens"]
+ENDS = {
+    "text": ("stop", "completed", "end_turn"),
+    "calls": ("tool_calls", "completed", "tool_use"),
+    "length": ("length", "incomplete", "max_tokens"),
+}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)
+def test_calls_of_tools_are_those_of_gen(number: int, demo: Any, client: Client) -> None:
+    path, says, fields = PROTOCOLS[number]
+    template: dict[str, Any] = {"tools": [TOOL, TIME]}
+    for choices, choice in CHOICES:
+        made: Any = gen.generate(
+            demo,
+            HELLO,
+            gen.tool_calls([TOOL, TIME], choice=choice),
+            chat_template_kwargs=template,
+            seed=5,
+            details=True,
+            max_new_tokens=60,
+            shorten=True,
+        )
+        asked: dict[str, Any] = {**fields, "tool_choice": choices[number], "seed": 5, LIMITS[number]: 60}
+        whole, streamed = client.posts([(path, asked), (path, {**asked, "stream": True})])
+        assert whole.status == 200, whole.body
+        wanted = {
+            "text": made.value.text,
+            "thought": "",
+            "calls": [(call.name, call.arguments) for call in made.value.calls],
+            "end": ENDS["length" if made.finish_reason == "length" else "calls" if made.value.calls else "text"][
+                number
+            ],
+        }
+        if choice == "weather" and path == CHAT:  # OpenAI's word for a call that was asked for by name
+            wanted["end"] = "stop"
+        assert says(whole) == says(streamed) == wanted
+
+
+THINKER = (
+    "{# <think> </think> #}{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"
+    "{% if enable_thinking %}<think>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def thinker() -> Iterator[Client]:
+    model = ScriptedModel("hm, wet?</think>\n\nYes.")
+    model.tokenizer.use_chat_template(THINKER)
+    with gen.Engine(model) as engine:
+        yield Client(gen.server.app(engine))
+
+
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [(0, {"reasoning_effort": "low"}), (1, {"reasoning": {"effort": "low"}}), (2, {"thinking": {"type": "enabled"}})],
+    ids=NAMES,
+)
+def test_thoughts_are_told_apart_from_the_text(number: int, more: Any, thinker: Client) -> None:
+    path, says, fields = PROTOCOLS[number]
+    asked = {name: value for name, value in fields.items() if name != "tools"} | more
+    whole, streamed = thinker.posts([(path, asked), (path, {**asked, "stream": True})])
+    wanted = {"text": "Yes.", "thought": "hm, wet?", "calls": [], "end": ENDS["text"][number]}
+    assert says(whole) == says(streamed) == wanted
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)
+def test_values_have_the_form_that_is_asked_for(number: int, demo: Any, client: Client) -> None:
+    path, says, fields = PROTOCOLS[number]
+    form = {"type": "json_schema", "name": "wet", "schema": BOOL}
+    more: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_schema", "json_schema": form}},
+        {"text": {"format": form}},
+    ]
+    more.append({"output_config": {"format": {"type": "json_schema", "schema": BOOL}}})
+    wanted = gen.generate(demo, HELLO, gen.json_schema(BOOL), seed=3)
+    asked = {name: value for name, value in fields.items() if name != "tools"} | {"seed": 3, **more[number]}
+    for reply in client.posts([(path, asked), (path, {**asked, "stream": True})]):
+        assert json.loads(says(reply)["text"]) == wanted
+    tools = [TOOL] if number != 2 else [{"name": "f", "input_schema": BOOL}]
+    both = client.post(path, {**asked, "tools": tools})
+    assert both.status == 400 and b"tool_choice" in both.body
+
+
+def test_a_conversation_with_tools_is_the_same_in_each_protocol(demo: Any, client: Client) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    messages: Any = [
+        {"role": "system", "content": "Be short."},
+        *HELLO,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        {"role": "user", "content": "And now?"},
+    ]
+    wanted = gen.generate(demo, messages, seed=1, max_new_tokens=2)
+    items: Any = [
+        *HELLO,
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Rome"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
+    ]
+    blocks: Any = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Rome"}}],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "rain"}]},
+                {"type": "text", "text": "And now?"},
+            ],
+        },
+    ]
+    replies = client.posts(
+        [
+            (CHAT, {"messages": messages, "seed": 1, "max_tokens": 2}),
+            (RESPONSES, {"instructions": "Be short.", "input": items, "seed": 1, "max_output_tokens": 2}),
+            (MESSAGES, {"system": "Be short.", "messages": blocks, "seed": 1, "max_tokens": 2}),
+            (f"{MESSAGES}/count_tokens", {"system": "Be short.", "messages": blocks}),
+        ]
+    )
+    *said, counted = replies
+    assert [says(reply)["text"] for (_, says, _), reply in zip(PROTOCOLS, said, strict=True)] == [wanted] * 3
+    ends = [says(reply)["end"] for (_, says, _), reply in zip(PROTOCOLS, said, strict=True)]
+    assert ends == ["length", "incomplete", "max_tokens"]
+    assert counted.json == {"input_tokens": said[0].json["usage"]["prompt_tokens"]}
+
+
+def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo: Any, client: Client) -> None:
+    messages: Any = [*HELLO, {"role": "assistant", "content": "There was a"}]
+    asked = {"messages": messages, "seed": 1, "max_tokens": 30, "stop_sequences": ["."]}
+    reply = client.post(MESSAGES, asked)
+    assert message_says(reply)["text"] == gen.generate(demo, messages, seed=1, max_new_tokens=30, stop=".")
+    assert (reply.json["stop_reason"], reply.json["stop_sequence"]) == ("stop_sequence", ".")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "word"),
+    [
+        (RESPONSES, {"previous_response_id": "r1"}, "stores nothing"),
+        (RESPONSES, {"conversation": "c1"}, "stores nothing"),
+        (RESPONSES, {"prompt": {"id": "p"}}, "stores no prompts"),
+        (RESPONSES, {"background": True}, "background"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        (RESPONSES, {"input": []}, "at least one"),
+        (RESPONSES, {"input": "Hi", "text": {"verbosity": "low"}}, "text"),
+        (RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search"),
+        (RESPONSES, {"input": "Hi", "reasoning": {"effort": "high"}}, "how much to think"),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "custom", "custom": {}}]}, "custom"),
+        (CHAT, {"messages": HELLO, "tool_choice": "required"}, "no tools"),
+        (CHAT, {"messages": HELLO, "tools": [TOOL], "tool_choice": "wizard"}, "wizard"),
+        (CHAT, {"messages": HELLO, "tools": [TOOL, TOOL]}, "two tools"),
+        (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "role user or assistant"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "document"),
+        (MESSAGES, {"messages": HELLO, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
+        (MESSAGES, {"messages": HELLO, "tool_choice": {"type": "wizard"}}, "wizard"),
+        (MESSAGES, {"messages": HELLO, "mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        (MESSAGES, {"messages": HELLO, "output_config": {"effort": "low"}}, "effort"),
+    ],
+)
+def test_what_a_protocol_cannot_do_is_said_in_its_form(path: str, fields: Any, word: str, client: Client) -> None:
+    reply = client.post(path, fields)
+    assert reply.status == 400 and word in reply.json["error"]["message"]
+    assert (reply.json.get("type") == "error") == (path == MESSAGES)
+
+
+def test_tools_that_may_be_called_can_be_fewer_than_those_told() -> None:
+    asked = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TIME]}}
+    tools = read_tools([TOOL, TIME], asked, parallel=True, most_kb=10)
+    assert tools is not None and len(tools.told) == 2
+    assert ([tool.name for tool in tools.type.tools], tools.type.choice) == (["time"], "required")
