@@ -182,6 +182,7 @@ def generate(
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
     shorten: bool = False,
     truncate: Truncate = None,
     max_batch_tokens: int | None = None,
@@ -239,6 +240,8 @@ def generate(
             own tokens (1, length) and its scores (1, vocab) in float32.
         top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
             them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
+        prompt_logprobs: tell the same of each token of the prompt after its first one, in
+            `Completion.prompt_logprobs`; for details=True. All of the prompt is read then, whatever was read before.
         shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
             IncompleteError: their finish_reason is "length".
         truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens, or with an
@@ -288,6 +291,7 @@ def generate(
         skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
+        prompt_logprobs=prompt_logprobs,
         shorten=shorten,
         truncate=truncate,
     )
@@ -333,6 +337,7 @@ def stream(
     skip_special_tokens: bool | Sequence[str] = True,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
     shorten: bool = False,
     truncate: Truncate = None,
     replay: bool = True,
@@ -363,6 +368,7 @@ def stream(
         skip_special_tokens=skip_special_tokens,
         logits_processors=logits_processors,
         top_logprobs=top_logprobs,
+        prompt_logprobs=prompt_logprobs,
         shorten=shorten,
         truncate=truncate,
     )

@@ -111,8 +111,9 @@ def read_call(
         _refuse_lists(settings)
     samplers = _read_samplers(model, settings.sampler, len(prompts))
     check_flag("details", details)
-    if settings.top_logprobs is not None and not details:
-        raise ArgumentError("top_logprobs are told with details=True, in each completion; give both.")
+    for name in ("top_logprobs", "prompt_logprobs"):
+        if getattr(settings, name) is not None and not details:
+            raise ArgumentError(f"{name} are told with details=True, in each completion; give both.")
     returned = _read_returned(num_return_sequences, samplers)
     count = len(prompts) if batch else None
     constraints = read_constraints(model, output_type, count)

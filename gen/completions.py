@@ -64,6 +64,7 @@ class Completion:
         seed: gives this text again, alone or in any batch.
         engine: what held the text to its output type, "device" or "host"; None where there was none.
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
+        prompt_logprobs: the same for each token of the prompt after its first one; None where not asked for.
         reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
             of the text. None where it did not think, for prompts that are no chat, and for output types but for
             `gen.tool_calls`, whose texts are all that was written.
@@ -80,6 +81,7 @@ class Completion:
     seed: int
     engine: Literal["device", "host"] | None = None
     top_logprobs: list[TopLogprobs] | None = None
+    prompt_logprobs: list[TopLogprobs] | None = None
     reasoning: str | None = None
     stop_reason: str | int | None = None
     cached_tokens: int = field(default=0, compare=False)

@@ -17,10 +17,13 @@ from gen.loop.pace import WHOLE, Pace
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
+from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
-from gen.models.base import Model
+from gen.models.base import Model, ReadsPlaces
+from gen.scoring.pairs import Pair
+from gen.scoring.scorer import Scorer
 
 
 class Batch:
@@ -49,7 +52,8 @@ class Batch:
         tree: PrefixTree | None = None,
         keeps: bool = False,
     ) -> None:
-        self._rows = rows
+        self._model, self._rows = model, rows
+        self._tells = step_rows == 1 and isinstance(rows.rows, ReadsPlaces) and rows.rows.reads_places
         self._pace = Pace(rows.device, admit_tokens)
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
@@ -232,13 +236,37 @@ class Batch:
         try:
             self._slots.make_room(left + job.read)  # once, since it takes long
             self._begin(job, row)
-            self._rows.read_part(row, tokens[job.read : job.read + budget], job.read)
+            self._read_part(job, row, job.read + budget)
         except Exception as error:
             self._fail([job], row, error)
         else:
-            job.read += budget
             self._reading = job, row
         return budget
+
+    def _read_part(self, job: Job, row: int, end: int) -> None:
+        """Read a prompt up to a token that is not its last one."""
+        tokens, last = job.tokens, len(job.request.prompt_ids) - 1
+        if self._tells and job.request.prompt_logprobs is not None and job.read < last:
+            job.prompt = job.prompt if job.read and job.prompt else PromptTokens(job.request.prompt_logprobs)
+            told = min(end, last)
+            part, following = tokens[job.read : told], tokens[job.read + 1 : told + 1]
+            self._rows.read_told(row, part, job.read, following, job.prompt)
+            job.read = told
+        if job.read < end:
+            self._rows.read_part(row, tokens[job.read : end], job.read)
+            job.read = end
+
+    def _tell_prompt(self, job: Job, row: int) -> None:
+        """See what a prompt's tokens are worth: while it is read, or else by reading it once more."""
+        request = job.request
+        if self._tells:
+            self._read_part(job, row, len(request.prompt_ids) - 1)
+        elif len(request.prompt_ids) > 1:
+            first, *others = request.prompt_ids
+            pair = Pair(f"prompt {request.number}", (first,), tuple(others))
+            [score] = Scorer(self._model, top=max(1, request.prompt_logprobs or 0)).run([pair])
+            job.prompt = PromptTokens(request.prompt_logprobs or 0)
+            job.prompt.take(score.top_logprobs or [])
 
     def _fill(self, jobs: Sequence[Job], first: int) -> None:
         """Read prompts and choose their first tokens."""
@@ -249,6 +277,8 @@ class Batch:
             self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
                 self._begin(job, row)
+                if job.request.prompt_logprobs is not None:
+                    self._tell_prompt(job, row)
             requests, weights = [job.request for job in jobs], [job.weight for job in jobs]
             self._rows.fill(rows, requests, tokens, weights=weights, starts=[job.read for job in jobs])
         except Exception as error:

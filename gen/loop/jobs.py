@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from gen.completions import Completion
 from gen.loop.prefixes.columns import Kept
+from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.taker import Taker
 from gen.loop.results.texts import Text
 from gen.loop.searches.by_sampler import kind_of_search
@@ -27,6 +28,7 @@ class Job:
         read: how many tokens of its prompt are in its rows, where it is read in parts or goes on from another's.
         source: the row, or the kept columns, that have these until its own row has them; None where that is its own.
         cached: how many of them were not read.
+        prompt: collects what is told of the prompt's tokens, where that is asked for.
         age: which model has read them, see `gen.loop.prefixes.sharing`.
         launched: how many tokens of each text have been launched.
         cancelled: whether nobody wants it any more.
@@ -44,6 +46,7 @@ class Job:
     read: int = 0
     source: int | Kept | None = None
     cached: int = 0
+    prompt: PromptTokens | None = None
     age: int = 0
     launched: int = 0
     cancelled: bool = False
@@ -113,6 +116,9 @@ class Job:
         if self.error is not None:
             raise self.error
         found = [one for source in self.parts or self.takers for one in source.completions()]
+        if self.request.prompt_logprobs is not None and not self.parts:
+            told = [] if self.prompt is None else self.prompt.read()
+            found = [replace(one, prompt_logprobs=told) for one in found]
         return [replace(one, cached_tokens=self.cached) for one in found] if self.cached else found
 
     def so_far(self, *, over: bool) -> Completion:
@@ -191,6 +197,8 @@ def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
     longest = max(first.left, job.left)
     return (
         not (job.ended or job.alone or first.alone)
+        and first.request.prompt_logprobs is None
+        and job.request.prompt_logprobs is None
         and job.rows == first.rows
         and len(job.takers) == len(first.takers)
         and bool(job.read) == bool(first.read)

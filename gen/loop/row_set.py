@@ -14,6 +14,7 @@ from gen.loop.prefixes.columns import Kept, load
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
+from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
@@ -22,6 +23,8 @@ from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.room import Room
 from gen.stages.stage import Follower, Limiter, RunsFunctions, Stage
+
+_LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
 
@@ -190,6 +193,17 @@ class RowSet:
     def read_part(self, row: int, part: Sequence[int], start: int) -> None:
         """Read a part of a prompt that is not its last one; `start` tokens have been read before."""
         self.rows.fill(slice(row, row + 1), [part], start)
+
+    def read_told(
+        self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
+    ) -> None:
+        """As `read_part`, in pieces whose logits are few enough, and tell of the token that follows each."""
+        assert isinstance(self.rows, ReadsPlaces)  # else nothing is told
+        most = max(1, _LOGITS // self._width)
+        for at in range(0, len(part), most):
+            piece = part[at : at + most]
+            logits = self.rows.read(slice(row, row + 1), [piece], [start + at], range(len(piece)))
+            told.look(logits[0, :, : self._vocabulary], following[at : at + most])
 
     def step(self, count: int, view: int) -> Callable[[], None]:
         """The step of the first rows: takes no arguments, returns nothing, and changes tensors in place."""

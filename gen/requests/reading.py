@@ -60,6 +60,9 @@ def read_requests(
     check_flag("include_stop", settings.include_stop)
     processors = read_processors(settings.logits_processors)
     top_logprobs = _read_top_logprobs(settings.top_logprobs, samplers, vocabulary(model))
+    prompt_logprobs = settings.prompt_logprobs
+    if prompt_logprobs is not None:
+        prompt_logprobs = read_whole("prompt_logprobs", prompt_logprobs, maximum=vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
     requests = []
@@ -118,12 +121,15 @@ def read_requests(
             inputs=inputs,
             logits_processors=processors,
             top_logprobs=top_logprobs,
+            prompt_logprobs=prompt_logprobs,
             shown=seen,
             hidden={token_id: text for token_id, text in hidden if token_id not in seen},
             thoughts=thoughts,
             shorten=settings.shorten,
             number=number,
         )
+        if prompt_logprobs is not None:
+            _check_prompt_logprobs(request)
         requests.append(request)
     return requests
 
@@ -175,6 +181,16 @@ def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: in
             "top_logprobs out, or take gen.samplers.greedy or multinomial."
         )
     return read_whole("top_logprobs", given, maximum=known)
+
+
+def _check_prompt_logprobs(request: Request) -> None:
+    if request.inputs:
+        raise ArgumentError(f"prompt {request.number} has images; prompt_logprobs are of texts alone.")
+    if not request.limit:
+        raise ArgumentError(
+            "prompt_logprobs come with the first new token, and max_new_tokens is 0; give at least 1, or call "
+            "gen.score(model, prompt)."
+        )
 
 
 def _read_bad_words(model: Model, penalties: Penalties | None) -> tuple[tuple[int, ...], ...]:

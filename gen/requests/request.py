@@ -29,6 +29,7 @@ class Request:
         logits_processors: the user's own, run before the sampler.
         top_logprobs: how many of the model's likeliest tokens are told with each token; None for not even its own
             log-probability in the model's distribution.
+        prompt_logprobs: how many are told with each token of the prompt; None for nothing.
         hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
         shorten: whether a value that the limit has shaped is returned.
@@ -49,6 +50,7 @@ class Request:
     inputs: Inputs = field(default_factory=dict)
     logits_processors: tuple[LogitsProcessor, ...] = ()
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     shown: frozenset[int] = frozenset()
     hidden: Mapping[int, str] = field(default_factory=dict)
     thoughts: Marks | None = None

@@ -28,6 +28,7 @@ class Settings:
     skip_special_tokens: bool | Sequence[str] = True
     logits_processors: Sequence[LogitsProcessor] | None = None
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     shorten: bool = False
     truncate: Truncate = None
 
@@ -52,6 +53,7 @@ class SharedArguments(TypedDict, total=False):
     skip_special_tokens: bool | Sequence[str]
     logits_processors: Sequence[LogitsProcessor] | None
     top_logprobs: int | None
+    prompt_logprobs: int | None
     shorten: bool
     truncate: Truncate
 

@@ -64,7 +64,7 @@ class Prefixes:
         best: int = beginnings.LEAST - 1
         source: int | Kept | None = None
         job.age = self._age
-        if not self._takes(job):
+        if not self._takes(job) or job.request.prompt_logprobs is not None:  # whose tokens are all read
             return 0, None
         tokens, salt = job.tokens, job.request.cache_salt
         for slot in live:
@@ -101,7 +101,10 @@ class Prefixes:
             return False
         saved, own = 0, head.request.prompt_ids
         for job in islice(waiting, _LOOKED_AT):
-            if job.request.inputs or job.ended or job.request.cache_salt != head.request.cache_salt:
+            other = job.request
+            if job.ended or other.inputs or other.prompt_logprobs is not None:
+                continue
+            if other.cache_salt != head.request.cache_salt:
                 continue
             if (shared := common(own, job.request.prompt_ids)) >= beginnings.LEAST:
                 saved += max(0, shared - head.read)  # which is there for all

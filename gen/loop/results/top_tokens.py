@@ -100,8 +100,13 @@ class TopTokens:
         if ancestors is not None:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
         chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user's may choose what is no token
-        pair = logits.gather(1, torch.cat((chosen, likely[:, :1]), 1)).float()
-        own, best = pair.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf).unbind(1)
-        table.own[here] = (logprobs[:, 0] + (own - best)).nan_to_num(nan=-math.inf, neginf=-math.inf)
+        table.own[here] = own_logprobs(logits, chosen, logprobs, likely)
         table.token_ids[here] = likely
         table.logprobs[here] = logprobs
+
+
+def own_logprobs(logits: Tensor, chosen: Tensor, logprobs: Tensor, likely: Tensor) -> Tensor:
+    """The log-probabilities (n,) of the tokens chosen (n, 1), by those of the likeliest (n, width). Host sync: none."""
+    pair = logits.gather(1, torch.cat((chosen, likely[:, :1]), 1)).float()
+    own, best = pair.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf).unbind(1)
+    return (logprobs[:, 0] + (own - best)).nan_to_num(nan=-math.inf, neginf=-math.inf)
