@@ -7,7 +7,7 @@ which reads 32 for nothing, and rows 3 and 4 at 928. Looked at together, the fiv
 A recorded step keeps the plan itself, not its numbers: the host sets them before each step, and the step's shapes stay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 PIECE = 32  # columns: what is beyond a whole number of them would be summed in another order in another batch
 _CALL = 2**14  # how many numbers of keys could be read in the time that one more call takes
@@ -26,18 +26,20 @@ class Plan:
     def __init__(self) -> None:
         self.runs: tuple[Run, ...] = ()
         self._pieces: list[int] = []
+        self._apart: Collection[int] = ()
         self._made: tuple[Run, ...] = ()
 
-    def look(self, lengths: Sequence[int], numbers: int) -> None:
+    def look(self, lengths: Sequence[int], numbers: int, apart: Collection[int] = ()) -> None:
         """Let each row look at its own columns from now on.
 
         Args:
             lengths: of each row of the step, the new token counted; 0 for a row that is free.
             numbers: how many a column of keys has.
+            apart: rows whose columns have memory of their own: each is computed alone.
         """
         pieces = [-(-length // PIECE) or 1 for length in lengths]
-        if pieces != self._pieces:
-            self._pieces, self._made = pieces, _runs(pieces, _CALL // numbers)
+        if pieces != self._pieces or apart != self._apart:
+            self._pieces, self._apart, self._made = pieces, apart, _runs(pieces, _CALL // numbers, apart)
         self.runs = self._made
 
     def look_at_all(self) -> None:
@@ -50,12 +52,12 @@ def whole(columns: int) -> int:
     return -(-columns // PIECE) * PIECE
 
 
-def _runs(pieces: Sequence[int], call: int) -> tuple[Run, ...]:
+def _runs(pieces: Sequence[int], call: int, apart: Collection[int]) -> tuple[Run, ...]:
     """Rows side by side together wherever that reads fewer columns for nothing than one more call costs."""
     runs: list[Run] = []
     for row, count in enumerate(pieces):
         first, end, view = row, row + 1, count * PIECE
-        while runs:
+        while runs and row not in apart and runs[-1][0] not in apart:
             before, _, its_view = runs[-1]
             wider = max(view, its_view)
             if (first - before) * (wider - its_view) + (end - first) * (wider - view) > call:

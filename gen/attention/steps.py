@@ -9,14 +9,25 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from gen.attention.plan import Plan
+from gen.attention.plan import Plan, Run
 from gen.devices import runs_triton
+
+Apart = tuple[tuple[int, Tensor, Tensor], ...]
+"""Rows whose columns have memory of their own: which row, its keys and its values, (1, key_heads, room, width)."""
 
 _TRITONS = {torch.float32, torch.float16, torch.bfloat16}
 _MOST_QUERIES, _MOST_WIDTH = 128, 256  # that Triton's kernels take: queries a key head, numbers a query
 
 
-def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan: Plan, scale: float | None) -> Tensor:
+def attend_rows(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    plan: Plan,
+    scale: float | None,
+    apart: Apart = (),
+) -> Tensor:
     """What each row's tokens find in its columns, `softmax(query @ keys * scale + mask) @ values`.
 
     A recording keeps this as one call with the plan as it is at that time, whatever its numbers were before.
@@ -26,35 +37,53 @@ def attend_rows(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, plan:
         keys: (n, key_heads, view, width); `heads` is a multiple of `key_heads`.
         values: (n, key_heads, view, value_width).
         mask: (n, 1, tokens, view), numbers to add, of the query's dtype; what a row does not look at is hidden there.
+            Where rows are apart it has as many columns as the longest of them looks at.
         plan: how far each row looks.
         scale: None is `width ** -0.5`.
+        apart: rows that look at columns of their own, in order; what `keys` and `values` have of them means nothing.
     Returns:
         (n, tokens, heads, value_width), contiguous. Host sync: none.
     """
     if has_torch_function((query,)):
-        made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale)
+        made: Tensor = handle_torch_function(attend_rows, (query,), query, keys, values, mask, plan, scale, apart)
         return made
     count, heads, tokens, width = query.shape
     key_heads = keys.shape[1]
+    runs = plan.runs or _all_runs(count, keys.shape[2], mask.shape[3], apart)
+    own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
+    parts = [
+        (slice(first, end), *own.get(first, (keys[first:end], values[first:end])), view) for first, end, view in runs
+    ]
     if runs_triton(query) and _fits_triton(query, keys, values):
         from gen.attention import triton_steps  # needs triton
 
-        return triton_steps.attend(query, keys, values, mask, scale)
+        answers = [
+            triton_steps.attend(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view], scale)
+            for rows, read, told, view in parts
+        ]
+        return answers[0] if len(answers) == 1 else torch.cat(answers)
     packed = query.reshape(count, key_heads, -1, width)
     if tokens > 1 and heads > key_heads:
         mask = mask.repeat(1, 1, heads // key_heads, 1)
-    parts = [
+    answers = [
         functional.scaled_dot_product_attention(
-            packed[first:end],
-            keys[first:end, :, :view],
-            values[first:end, :, :view],
-            attn_mask=mask[first:end, ..., :view],
-            scale=scale,
+            packed[rows], read[:, :, :view], told[:, :, :view], attn_mask=mask[rows, ..., :view], scale=scale
         )
-        for first, end, view in plan.runs or ((0, count, keys.shape[2]),)
+        for rows, read, told, view in parts
     ]
-    found = parts[0] if len(parts) == 1 else torch.cat(parts)
+    found = answers[0] if len(answers) == 1 else torch.cat(answers)
     return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()
+
+
+def _all_runs(count: int, view: int, longest: int, apart: Apart) -> tuple[Run, ...]:
+    """All rows look at all columns: those that are apart at their own, the others at the first `view` ones."""
+    runs: list[Run] = []
+    before = 0
+    for row, keys, _ in apart:
+        runs += [(before, row, view)] if row > before else []
+        runs.append((row, row + 1, min(longest, keys.shape[2])))
+        before = row + 1
+    return (*runs, (before, count, view)) if before < count else tuple(runs)
 
 
 def _fits_triton(query: Tensor, keys: Tensor, values: Tensor) -> bool:

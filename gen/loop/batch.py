@@ -234,7 +234,9 @@ class Batch:
             self._fill([job], row)
             return left
         try:
-            self._slots.make_room(left + job.read)  # once, since it takes long
+            self._slots.make_room(
+                dict.fromkeys(range(row, row + job.rows), (job, job.longest))
+            )  # once, since it takes long
             self._begin(job, row)
             self._read_part(job, row, job.read + budget)
         except Exception as error:
@@ -274,7 +276,9 @@ class Batch:
         tokens = [job.tokens for job in jobs]
         try:
             self._look()
-            self._slots.make_room_to_read([*map(len, tokens)], [job.most_tokens for job in jobs])
+            each = jobs[0].rows
+            coming = {row: jobs[(row - first) // each] for row in range(first, rows.stop)}
+            self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
                 self._begin(job, row)
                 if job.request.prompt_logprobs is not None:

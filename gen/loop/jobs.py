@@ -71,6 +71,11 @@ class Job:
         return [*self.request.prompt_ids, *self.resumed]
 
     @property
+    def longest(self) -> int:
+        """How many tokens its row has when its prompt has been read."""
+        return len(self.request.prompt_ids) + len(self.resumed)
+
+    @property
     def left(self) -> int:
         """How many tokens are read before the first token is chosen."""
         return len(self.tokens) - self.read

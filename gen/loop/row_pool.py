@@ -5,10 +5,11 @@ memory is out meanwhile it is tried again with 20. At the end the model keeps th
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from gen.devices import resolve_device
 from gen.errors import ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import (
@@ -25,7 +26,8 @@ from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
-from gen.models.base import Lent, Model, NoRoom
+from gen.loop.slots import share_out
+from gen.models.base import Lent, MayPartRows, Model, NoRoom
 from gen.models.idle_rows import Idle, let_go
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
@@ -36,6 +38,7 @@ from gen.stages.user_processors import UserProcessors
 logger = logging.getLogger("gen")
 
 _ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
+_USUAL = 512  # tokens that rows have room for at first whose texts are not known yet
 _UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known what one takes
 # what constraints forbid, nothing after them allows again
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
@@ -57,6 +60,7 @@ class RowPool:
     Args:
         kind: of the search that chooses in them.
         largest: how many rows the largest request has, if all of its texts are made at once.
+        lengths, rows: see `begin_with`.
 
     Attributes:
         least: how many rows there must be, for the largest search.
@@ -64,22 +68,51 @@ class RowPool:
         tree: what the model has kept of texts; None where it has no place for that.
     """
 
-    def __init__(self, model: Model, kind: Kind, options: Options, *, least: int, largest: int, length: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        kind: Kind,
+        options: Options,
+        *,
+        least: int,
+        largest: int,
+        lengths: Sequence[int],
+        rows: int | None = None,
+    ) -> None:
         self._model, self._kind, self._options = model, kind, options
         self._unit = kind.width * options.step_rows
-        self.least, self.length = self.whole(least), length
+        self.least = self.whole(least)
         self._cap = options.rows or max(largest, usual_rows(model))
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
         self._streams: Streams | None = None
         self.tree = tree_of(model)
         self._warned = False
+        self.begin_with(lengths, rows)
+
+    def begin_with(self, lengths: Sequence[int], rows: int | None = None) -> None:
+        """For how many tokens texts need room at first; where a few need far more, not all rows have as much.
+
+        Args:
+            rows: how many rows there will be, where that is known.
+        """
+        self.length, count = max(lengths), max(rows or 0, len(lengths))
+        self._each: float = self.length
+        if self._kind.width == 1 and isinstance(self._model, MayPartRows) and self._model.parts_rows:
+            least = min(*lengths, _USUAL if count > len(lengths) else self.length)
+            shared, rooms = share_out(count, least, dict(enumerate(lengths)))
+            self.length = max((length for length in lengths if length <= shared), default=shared)
+            self._each = self.length + sum(rooms.values()) / count
 
     def take(self, count: int) -> RowSet:
         """The model's idle set of rows where it fits, for this batch alone; else new ones.
 
         Raises:
+            DeviceError: a device of the model's is not there any more.
             ModelError: as of `fewer`.
         """
+        for device in self._model.placement.devices:
+            if device.type == "cuda":
+                resolve_device(device)  # or asking for its memory would fail in torch's words
         self._measure_if_many(count)
         if (idle := self._take_idle(count)) is not None:
             return idle
@@ -139,7 +172,7 @@ class RowPool:
     def _is_short_of(self, count: int) -> bool:
         """Whether free memory, not the caller, allows fewer rows."""
         room = self.room() if self._options.max_batch_tokens is None else None
-        return room is not None and room < count * self.length
+        return room is not None and room < count * self._each
 
     def _make_way(self) -> bool:
         """Let go what is kept for calls to come, texts that were read before any model's rows on these devices; whether
@@ -181,7 +214,7 @@ class RowPool:
         """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""
         if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
             return self._options.max_batch_tokens
-        held = rows.count * rows.length if rows is not None and rows.filled else 0
+        held = rows.tokens if rows is not None and rows.filled else 0
         spare = None if self.tree is None else self.tree.spare
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
 
@@ -190,7 +223,7 @@ class RowPool:
         is not known, and where memory that is out is told."""
         if self._idle is None or self._idle.token_bytes is None:
             return None
-        held = rows.count * rows.length if rows.filled else 0
+        held = rows.tokens if rows.filled else 0
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, utmost_bytes)
 
     def measure(self, rows: RowSet) -> bool:
@@ -204,7 +237,7 @@ class RowPool:
             return False
         idle.token_bytes = token_bytes(rows.rows)
         most = self.room() if rows.count > self.least and not self._options.fixed else self.utmost(rows)
-        if most is not None and rows.count * rows.length > most:
+        if most is not None and rows.tokens > most:
             raise TooLong(rows.count, rows.length)
         return True
 
@@ -217,7 +250,7 @@ class RowPool:
             or self._idle.token_bytes is not None
         ):
             return
-        if max(self.least, min(count, self._cap)) * self.length <= _UNMEASURED:
+        if max(self.least, min(count, self._cap)) * self._each <= _UNMEASURED:
             return
         rows = self._model.new_rows(1, self.length)
         if isinstance(rows, Lent):
@@ -235,7 +268,7 @@ class RowPool:
         """How many rows at most, of a set that is there or a new one: a whole number of searches."""
         most = self._cap
         if not self._options.fixed and (room := self.room(rows)) is not None:
-            most = min(most, room // self.length)
+            most = min(most, int(room // self._each))
         return max(most, self.least) // self._unit * self._unit
 
     def _take_idle(self, count: int) -> RowSet | None:
@@ -250,7 +283,7 @@ class RowPool:
 
     def _fits(self, idle: RowSet, count: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than may be."""
-        options, tokens = self._options, idle.count * idle.length
+        options, tokens = self._options, idle.tokens
         count = min(count, self._most_rows(idle))
         if idle.count % self._unit and self._options.step_rows > 1:
             return False

@@ -18,7 +18,7 @@ from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
-from gen.models.base import Inputs, Model, ReadsPlaces, SavesColumns
+from gen.models.base import Inputs, Model, PartsRows, ReadsPlaces, SavesColumns
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.room import Room
@@ -37,7 +37,8 @@ class RowSet:
         search: chooses tokens.
         stages: change logits before it.
         kind: of search; equal for equal ones.
-        count, length: how many rows there are, and how many tokens each has room for.
+        count, length: how many rows there are, and how many tokens the largest has had room for.
+        shared, rooms: how many tokens each has room for, and by row those that have room for more.
         device: of the logits, where all state is.
         streams: on which alone it is used on CUDA, for life.
         rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
@@ -68,7 +69,8 @@ class RowSet:
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
         self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
         self._limiter = next((stage for stage in self.stages if isinstance(stage, Limiter)), None)
-        self.kind, self.count, self.length = kind, count, length
+        self.kind, self.count, self.length, self.shared = kind, count, length, length
+        self.rooms: Mapping[int, int] = {}
         self.streams = streams
         self.rests_on: tuple[object, Hashable] | None = None
         self.changes = 0
@@ -255,14 +257,31 @@ class RowSet:
         for stage in self._followers:
             stage.move(source, target)
 
-    def grow(self, length: int) -> None:
-        """Make room for more tokens; recordings are dropped first, since memory moves and they hold what it was."""
+    @property
+    def parts(self) -> bool:
+        """Whether some rows may have room for more tokens than the others: not where rows go on from one another."""
+        return isinstance(self.rows, PartsRows) and self.rows.parts_rows and not self.search.reorders
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all rows have room for together."""
+        return self.count * self.shared + sum(self.rooms.values())
+
+    def lay_out(self, shared: int, rooms: Mapping[int, int]) -> None:
+        """Make room for so many tokens in each row, and in some for more.
+
+        Recordings are dropped first, since memory moves and they hold what it was.
+        """
         self.recordings.clear()
         self.checked.clear()
-        self.rows.grow(length)
-        self._keys.grow(length)
-        self._history.grow(length)
-        self.length = length
+        if (rooms or self.rooms) and isinstance(self.rows, PartsRows):
+            self.rows.lay_out(shared, rooms)
+        else:
+            self.rows.grow(shared)
+        if (length := max(shared, *rooms.values(), self.length)) > self.length:
+            self._keys.grow(length)
+            self._history.grow(length)
+        self.length, self.shared, self.rooms = length, shared, dict(rooms)
 
     def sizes(self) -> dict[torch.device, int]:
         """The memory of all its rows on each device, and of what was recorded on them."""

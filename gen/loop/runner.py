@@ -41,7 +41,8 @@ class Runner:
             options,
             least=max(job.width for job in order),
             largest=max(job.rows for job in order),
-            length=max(view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order),
+            lengths=[view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order],
+            rows=rows,
         )
         self._rows = self._pool.take(rows or sum(job.rows for job in order))
         self._batch = self._new_batch(order)
@@ -161,7 +162,7 @@ class Runner:
 
     def _restart(self, jobs: Sequence[Job], rows: int) -> None:
         """Run jobs in new rows."""
-        self._pool.length = max((view_bucket(len(job.tokens)) for job in jobs), default=self._pool.length)
+        self._pool.begin_with([view_bucket(job.longest) for job in jobs] or [self._pool.length], rows)
         self._rows = self._pool.make(rows)
         self._batch = self._new_batch([self._resumed(job) for job in jobs])
 

@@ -1,6 +1,6 @@
 """Which text is in which row: rows that are free, rows that move, and how long all of them are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gen.loop.jobs import Job
@@ -70,8 +70,9 @@ class Slots:
             TooLong: it would take more memory than it may.
         """
         last = self.live[-1]
-        self.make_room(max(min(self._written[one.row] + 1 + _AHEAD, one.job.most_tokens) for one in self.live))
         longest = max(self._written[slot.row] for slot in self.live) + 1
+        if longest + _AHEAD > self._rows.shared:
+            self.make_room()
         return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
 
     def lengths(self, count: int) -> list[int]:
@@ -86,14 +87,6 @@ class Slots:
         for slot in self.live:
             for row in range(slot.row, slot.row + slot.job.width):
                 self._written[row] += 1
-
-    def make_room_to_read(self, lengths: Sequence[int], most: Sequence[int]) -> None:
-        """Let rows have room for texts that begin with so many tokens, and may come to have `most`.
-
-        Raises:
-            TooLong: it would take more memory than it may.
-        """
-        self.make_room(max(min(length + _AHEAD, end) for length, end in zip(lengths, most, strict=True)))
 
     def free_run(self, count: int) -> tuple[int, int]:
         """The first run of free rows with room for `count`: where it begins, how many there are; 0 if there is none."""
@@ -131,34 +124,67 @@ class Slots:
         target, free = self.free_run(last.job.width)
         if not free or target > last.row:
             return False
+        written, rows = self._written[last.row], self._rows
+        self.make_room({target + offset: (last.job, written + 1) for offset in range(last.job.width)})
         for offset in range(last.job.width):
-            self._rows.move(last.row + offset, target + offset, self._written[last.row])
-            self._written[target + offset] = self._written[last.row]
+            rows.move(last.row + offset, target + offset, written)
+            self._written[target + offset] = written
         self.at[last.row : last.row + last.job.width] = [None] * last.job.width
+        if last.row in rows.rooms:
+            rows.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
         moved = Slot(last.job, last.taker, target)
         self.at[target : target + last.job.width] = [moved] * last.job.width
         self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
         return True
 
-    def make_room(self, longest: int) -> None:
-        """Let every row have room for so many tokens: twice as many as before, or as many as there may be.
+    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> None:
+        """Let every row have room for its next tokens: twice as many as before, or as many as there may be.
 
+        Args:
+            coming: what rows are about to get: whose text it is, and how many tokens that has.
         Raises:
             TooLong: it would take more memory than it may.
         """
-        length = self._rows.length
-        if longest <= length:
+        rows, coming = self._rows, coming or {}
+        live = {row for slot in self.live for row in range(slot.row, slot.row + slot.job.width)}
+        there = {
+            row: (slot.job, self._written[row] + 1 if row in live else slot.job.longest)
+            for row, slot in enumerate(self.at)
+            if slot is not None
+        }
+        texts = there | dict(coming)
+        needs = {row: min(tokens + _AHEAD, job.most_tokens) for row, (job, tokens) in texts.items()}
+        if all(need <= rows.rooms.get(row, rows.shared) for row, need in needs.items()) and not any(
+            row in rows.rooms and 2 * needs[row] < rows.rooms[row] for row in coming
+        ):
             return
-        while length < longest:
-            length *= 2
-        length = view_bucket(length)  # so that what a step looks at does not depend on how rows have grown
-        if self.tokens is not None:
-            most = self.tokens // self._rows.count
-            whole = most - most % 32  # which are fast to look at
-            length = min(length, whole if whole >= longest else most)
-        if length < longest:
-            raise TooLong(self._rows.count, longest)
-        self._rows.grow(length)
+        if rows.parts:
+            shared, rooms = share_out(rows.count, rows.shared, needs)
+            rooms = {row: min(room, view_bucket(texts[row][0].most_tokens)) for row, room in rooms.items()}
+        else:
+            shared, rooms = _doubled(rows.shared, max(needs.values())), {}
+        # so that what a step looks at does not depend on how rows have grown
+        shared = view_bucket(shared) if shared > rows.shared else shared
+        if self.tokens is not None and rows.count * shared + sum(rooms.values()) > self.tokens:
+            shared, rooms = self._fitted(needs, rows.parts)
+        rows.lay_out(shared, rooms)
+
+    def _fitted(self, needs: Mapping[int, int], parts: bool) -> tuple[int, dict[int, int]]:
+        """As much room as there may be: the same for all rows if that does, else more for some.
+
+        Raises:
+            TooLong: it does not do.
+        """
+        rows, tokens, longest = self._rows, self.tokens or 0, max(needs.values())
+        most = tokens // rows.count
+        if most >= longest:
+            return (most - most % 32 if most - most % 32 >= longest else most), {}  # whole 32s are fast to look at
+        long = {row: _whole(need) for row, need in needs.items() if need > rows.shared}
+        spare = tokens - rows.count * rows.shared - sum(long.values())
+        if not parts or spare < 0:
+            raise TooLong(rows.count, longest)
+        each = spare // len(long)
+        return rows.shared, {row: room + each - each % 32 for row, room in long.items()}
 
     def _bucket(self, rows: int) -> int:
         """How many rows a step has: a power of two of searches, at least `step_rows` of them, or all."""
@@ -172,3 +198,33 @@ def view_bucket(length: int) -> int:
     """How many columns a step looks at for a row of so many tokens: few shapes, little more than is needed."""
     step = 32 if length <= 256 else 128 if length <= 1024 else 512
     return -(-length // step) * step
+
+
+def share_out(count: int, shared: int, needs: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+    """How many tokens all rows have room for, and by row those that have memory of their own, with room for more.
+
+    All have room for as much as the longest text, unless that is more than twice as much as another text is given
+    alone, or more than twice the memory that all are given alone: then it is one of the shorter texts that counts.
+
+    Args:
+        shared: how many tokens they have room for now.
+        needs: how many tokens there must be room for, by row; of free rows nothing.
+    """
+    alone = {row: _doubled(shared, need) for row, need in needs.items()}
+    least, total = min(alone.values()), sum(alone.values()) + (count - len(alone)) * shared
+    lengths = {shared, *(length for length in alone.values() if length <= 2 * least)}
+    chosen = max(
+        length for length in lengths if count * length + sum(own for own in alone.values() if own > length) <= 2 * total
+    )
+    return chosen, {row: view_bucket(own) for row, own in alone.items() if own > chosen}
+
+
+def _doubled(length: int, need: int) -> int:
+    """A length that was doubled until it does."""
+    while length < need:
+        length *= 2
+    return length
+
+
+def _whole(tokens: int) -> int:
+    return -(-tokens // 32) * 32

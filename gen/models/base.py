@@ -216,6 +216,32 @@ class LooksByRow(Protocol):
 
 
 @runtime_checkable
+class MayPartRows(Protocol):
+    """A model whose rows may be `PartsRows`.
+
+    Attributes:
+        parts_rows: whether they are.
+    """
+
+    @property
+    def parts_rows(self) -> bool: ...
+
+
+@runtime_checkable
+class PartsRows(MayPartRows, Protocol):
+    """Rows of which some may have room for more tokens than the others, if `parts_rows`."""
+
+    def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
+        """Give every row room for `length` tokens, some rows for more; moves memory, as `Rows.grow`.
+
+        What a row has is kept as far as there is room for it.
+
+        Args:
+            rooms: how many tokens those rows have room for, by row; they are computed one by one in a step.
+        """
+
+
+@runtime_checkable
 class SameBits(Protocol):
     """A model that can give a row the same bits in any batch."""
 

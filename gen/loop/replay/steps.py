@@ -144,7 +144,7 @@ class Steps:
         Without room little is lost: so large a step takes far longer than the calls that recording saves.
         """
         rows = self._rows
-        looked_at = sum(rows.sizes().values()) * count * view / (rows.count * rows.length)
+        looked_at = sum(rows.sizes().values()) * min(1.0, count * view / rows.tokens)
         free = None if self._captures else free_bytes(torch.device("cpu"))
         return free is None or _HELD * looked_at <= free
 

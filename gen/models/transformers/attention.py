@@ -15,7 +15,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from gen.attention.plan import Plan
 from gen.attention.prompts import attend_blocks, attend_groups
-from gen.attention.steps import attend_rows
+from gen.attention.steps import Apart, attend_rows
+from gen.errors import ModelError
 
 _NAME, _MARK = "sdpa", "gen_attention"
 
@@ -32,25 +33,42 @@ class Use:
     Attributes:
         own: how often gen's own attention ran.
         reasons: why it was transformers' at other times.
+        indexed: whether a layer looks for the columns that it attends to.
     """
 
     def __init__(self) -> None:
         self.own = 0
         self.reasons: set[str] = set()
+        self.indexed = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing but gen's own attention has looked at any column."""
+        return self.own > 0 and not self.reasons and not self.indexed
 
 
 class StepAttention:
-    """Of a step: each row looks at its own columns."""
+    """Of a step: each row looks at its own columns.
 
-    def __init__(self, plan: Plan, use: Use) -> None:
-        self.plan, self.use = plan, use
+    Args:
+        apart: rows whose columns are not among those that are given.
+    """
+
+    def __init__(self, plan: Plan, use: Use, apart: Apart = ()) -> None:
+        self.plan, self.use, self.apart = plan, use, apart
+
+    def beside(self, apart: Apart) -> "StepAttention":
+        """The same of a layer that has such rows."""
+        return StepAttention(self.plan, self.use, apart) if apart else self
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        return attend_rows(query, keys, values, mask, self.plan, scale)
+        return attend_rows(query, keys, values, mask, self.plan, scale, self.apart)
 
 
 class PromptAttention:
     """Of prompts; on a CPU in blocks, where the first token of all has the column `start`."""
+
+    apart: Apart = ()
 
     def __init__(self, start: int | None, use: Use) -> None:
         self.start, self.use = start, use
@@ -99,7 +117,9 @@ class _Sdpa:
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         attention = None if torch.compiler.is_compiling() else getattr(key, _MARK, None)
-        if attention is not None and (reason := _refused(query, key, attention_mask, dropout, options)):
+        if attention is not None and (reason := _refused(query, key, attention_mask, dropout, options, attention)):
+            if attention.apart:  # the columns of some rows are elsewhere
+                raise ModelError(f"attention has become another one since the model was taken: {reason}.")
             attention.use.reasons.add(reason)
             attention = None
         if attention is None or attention_mask is None:
@@ -111,7 +131,14 @@ class _Sdpa:
         return attention(query, key, value, attention_mask, scaling), None
 
 
-def _refused(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, options: dict[str, Any]) -> str:
+def _refused(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    options: dict[str, Any],
+    attention: StepAttention | PromptAttention,
+) -> str:
     """Why these arguments are left to transformers; empty if they are not."""
     if mask is None:
         return "no mask"
@@ -120,7 +147,8 @@ def _refused(query: Tensor, key: Tensor, mask: Tensor | None, dropout: float, op
             return name
     if dropout:
         return "dropout"
-    if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2:] != (query.shape[2], key.shape[2]):
+    columns = mask.shape[-1] if attention.apart else key.shape[2]
+    if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2:] != (query.shape[2], columns):
         return f"a mask {tuple(mask.shape)}"
     if mask.dtype != query.dtype or query.dtype != key.dtype:
         return "several dtypes"

@@ -121,6 +121,8 @@ class StepLayer(_RowLayer):
         return mark(self._write("keys", key_states), self.attention), self._write("values", value_states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        if self.attention is not None:
+            self.attention.use.indexed = True
         return self._write("indexer_keys", indexer_key_states)
 
     @property
@@ -134,10 +136,7 @@ class StepLayer(_RowLayer):
         """Nothing to keep: a column's position is its number."""
 
     def _write(self, name: str, states: Tensor) -> Tensor:
-        place, kept = self.place, self.state.columns[name]
-        where = (place.row, slice(None), place.column) if kept.dim() == 4 else (place.row, place.column)
-        kept[where] = states.squeeze(-2)
-        return kept[: len(states), ..., : place.view, :]
+        return self.state.write_step(name, self.place, states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.place.view, 0
@@ -248,7 +247,9 @@ def step_cache(
 ) -> Cache:
     """The cache for a step of the first `count` rows."""
     made: list[Any] = []
+    whole = attention
     for layer, state, place in zip(layers, states, places, strict=True):
+        attention = whole and whole.beside(state.read_apart(count))
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
             made.append(HybridStepLayer(state, place, count, attention))
         elif isinstance(layer, LinearAttentionCacheLayerMixin):

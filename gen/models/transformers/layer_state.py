@@ -1,12 +1,13 @@
 """What a layer keeps of all rows, and where a step writes: tensors alone, no class of transformers' cache."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gen.attention.plan import whole
+from gen.attention.steps import Apart
 
 if TYPE_CHECKING:
     from transformers.cache_utils import LinearAttentionCacheLayerMixin
@@ -18,12 +19,16 @@ class LayerState:
     Attributes:
         columns: by name, tensors (count, ..., length, width) with an entry for each token of a row, and for those that
             whole pieces of columns have more.
+        apart: by name, the tensors (1, ..., room, width) of rows that have memory of their own, by row; what `columns`
+            has of such a row means nothing.
         summaries: by kind and number, tensors (count, ...) that stand for all tokens of a row: recurrent states.
     """
 
     def __init__(self, count: int, length: int) -> None:
         self.count, self.length = count, length
         self.columns: dict[str, Tensor] = {}
+        self.apart: dict[str, dict[int, Tensor]] = {}
+        self._rooms: dict[int, int] = {}
         self.summaries: dict[tuple[str, int], Tensor] = {}
         self.kernel_sizes: dict[int, int | None] = {}
 
@@ -36,7 +41,7 @@ class LayerState:
             view: how many columns are returned; None for those of the prompt and what is before it. Padding for which
                 there is no column is dropped.
         """
-        kept = self._columns(name, states[0])[rows]
+        kept = self._of(name, rows, states[0])
         end = min(start + states.shape[-2], kept.shape[-2])
         kept[..., start:end, :] = states[..., : end - start, :]
         kept[..., end:, :] = 0
@@ -46,7 +51,7 @@ class LayerState:
 
     def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
         """Put the states (n, ..., tokens, width) of pieces into their rows; the rows' columns so far."""
-        kept = self._columns(name, states[0])[pieces.rows][..., : pieces.end, :]
+        kept = self._of(name, pieces.rows, states[0])[..., : pieces.end, :]
         heads = kept.dim() == 4
         kept.masked_fill_(pieces.gone.unsqueeze(1) if heads else pieces.gone, 0)
         if heads:
@@ -58,14 +63,7 @@ class LayerState:
     def load(self, name: str, row: int, start: int, states: Tensor) -> None:
         """Put states (..., tokens, width) that a row had into a row, from column `start` on; what comes after them is
         to be written by a prompt."""
-        self._columns(name, states)[row][..., start : start + states.shape[-2], :] = states
-
-    def _columns(self, name: str, states: Tensor) -> Tensor:
-        """The columns of all rows, which are made for the first states (..., tokens, width) of a row."""
-        if name not in self.columns:
-            shape = (self.count, *states.shape[:-2], whole(self.length), states.shape[-1])
-            self.columns[name] = torch.zeros(shape, dtype=states.dtype, device=states.device)
-        return self.columns[name]
+        self._of(name, slice(row, row + 1), states)[0][..., start : start + states.shape[-2], :] = states
 
     def write_summaries(self, rows: slice, layer: "LinearAttentionCacheLayerMixin") -> None:
         """Put the recurrent states of a prompt's layer into rows."""
@@ -80,6 +78,21 @@ class LayerState:
                 kept[rows] = state
         self.kernel_sizes = dict(layer.conv_kernel_size)
 
+    def write_step(self, name: str, place: "Place", states: Tensor) -> Tensor:
+        """Put a token's states (n, ..., 1, width) into each of the first rows; the columns that those look at."""
+        kept = self.columns[name]
+        where = (place.row, slice(None), place.column) if kept.dim() == 4 else (place.row, place.column)
+        kept[where] = states.squeeze(-2)
+        for row, own in self.apart.get(name, {}).items():
+            if row < len(states):
+                own[0].index_copy_(1, place.own_column[row : row + 1], states[row])
+        return kept[: len(states), ..., : place.view, :]
+
+    def read_apart(self, count: int) -> Apart:
+        """The keys and values of those of the first rows that have memory of their own."""
+        keys, values = (self.apart.get(name, {}) for name in ("keys", "values"))
+        return tuple((row, keys[row], values[row]) for row in keys if row < count)
+
     def tensors(self, view: int) -> Iterator[Tensor]:
         """All tensors, rows first; of those with columns the first `view` ones."""
         for columns in self.columns.values():
@@ -88,18 +101,62 @@ class LayerState:
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """Make rows equal to another one, whose first `view` columns count; the others are as after `write_prompt`."""
-        for tensor in self.tensors(view):
-            tensor[targets].copy_(tensor[source])
-        for columns in self.columns.values():
-            columns[targets, ..., view:, :] = 0
-
-    def grow(self, length: int) -> None:
-        """Make room for more columns."""
+        for summary in self.summaries.values():
+            summary[targets].copy_(summary[source])
         for name, columns in self.columns.items():
-            longer = columns.new_zeros((*columns.shape[:-2], whole(length), columns.shape[-1]))
-            longer[..., : columns.shape[-2], :] = columns
-            self.columns[name] = longer
-        self.length = length
+            apart = self.apart.get(name, {})
+            given = apart[source][0] if source in apart else columns[source]
+            rows = range(self.count)[targets]
+            for kept in [columns[targets]] if apart.keys().isdisjoint(rows) else [self.row(name, row) for row in rows]:
+                end = min(view, kept.shape[-2], given.shape[-2])
+                kept[..., :end, :] = given[..., :end, :]
+                kept[..., end:, :] = 0
+
+    def grow(self, length: int, rooms: Mapping[int, int]) -> None:
+        """Give every row room for `length` columns, but for rows with memory of their own; what fits is kept.
+
+        Args:
+            rooms: how many columns those have room for, by row.
+        """
+        self.length, self._rooms = length, dict(rooms)
+        for name in list(self.columns):
+            before, columns = self.apart.get(name, {}), self.columns[name]
+            self.apart[name] = {
+                row: _resized(before[row] if row in before else columns[row : row + 1].clone(), room)
+                for row, room in rooms.items()
+            }
+            self.columns[name] = _resized(columns, length)
+            for row, own in before.items():
+                if row not in rooms:
+                    self.columns[name][row] = _resized(own, length)[0]
+
+    def _of(self, name: str, rows: slice, like: Tensor) -> Tensor:
+        """What there is of rows, (n, ..., columns, width): of one that has memory of its own, or of some that have not.
+
+        Args:
+            like: states (..., tokens, width) of a row, for which tensors are made where there are none yet.
+        """
+        if name not in self.columns:
+            shape = (self.count, *like.shape[:-2], whole(self.length), like.shape[-1])
+            self.columns[name] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+            self.grow(self.length, self._rooms)
+        apart = self.apart[name].get(rows.start)
+        return self.columns[name][rows] if apart is None else apart
+
+    def row(self, name: str, row: int) -> Tensor:
+        """What there is of a row, (..., columns, width)."""
+        own = self.apart.get(name, {}).get(row)
+        return self.columns[name][row] if own is None else own[0]
+
+
+def _resized(columns: Tensor, length: int) -> Tensor:
+    """The first columns, as many as whole pieces have, and zeros where there were none; as they are if that is all."""
+    if columns.shape[-2] == whole(length):
+        return columns
+    made = columns.new_zeros((*columns.shape[:-2], whole(length), columns.shape[-1]))
+    end = min(columns.shape[-2], whole(length))
+    made[..., :end, :] = columns[..., :end, :]
+    return made
 
 
 class Place:
@@ -107,12 +164,13 @@ class Place:
 
     Attributes:
         row: (n,), int64: 0 to n - 1.
-        column: (n,), int64: each row's next column.
+        column: (n,), int64: each row's next column, of those that have no memory of their own.
+        own_column: (n,), int64: each row's next column.
         view: how many columns are looked at.
     """
 
-    def __init__(self, row: Tensor, column: Tensor, view: int) -> None:
-        self.row, self.column, self.view = row, column, view
+    def __init__(self, row: Tensor, column: Tensor, own_column: Tensor, view: int) -> None:
+        self.row, self.column, self.own_column, self.view = row, column, own_column, view
 
 
 class Pieces:

@@ -91,6 +91,11 @@ class TransformersModel:
             parts.append(f"transformers' ({', '.join(sorted(use.reasons)) or 'not asked'})")
         return " and ".join(parts)
 
+    @property
+    def parts_rows(self) -> bool:
+        """See `gen.models.base.MayPartRows`: whether no other attention than gen's own has looked at any column."""
+        return self.attention is not None and self.attention.alone
+
     def takes(self, argument: str) -> bool:
         """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
         return argument in self._forward_arguments

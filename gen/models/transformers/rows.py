@@ -31,7 +31,8 @@ class TransformersRows:
 
     State, changed in place: each layer's keys and values, where the layer is; `columns`, (count,) int64 on every device
     that has a layer: where each row's next token is written; `positions`, (count, 1) int64 on the embedding's device:
-    the next token's position, which images can put apart from its column.
+    the next token's position, which images can put apart from its column. A row may have memory of its own, so that the
+    others need not have room for as much.
     """
 
     refillable = True
@@ -48,10 +49,12 @@ class TransformersRows:
         device = model.placement.input_device
         placed = model.placement.layer_devices
         self._devices = placed if len(placed) == len(self._layers) else (device,) * len(self._layers)
-        self._row, self._column = (
+        self._row, self._column, self._shared_column = (
             {on: make(count, dtype=torch.int64, device=on) for on in dict.fromkeys((device, *self._devices))}
-            for make in (torch.arange, torch.zeros)
+            for make in (torch.arange, torch.zeros, torch.zeros)
         )
+        self._rooms: Mapping[int, int] = {}  # of rows that have memory of their own
+        self._shared, self._last = length, self._lasts(length)
         self._position = torch.zeros((count, 1), dtype=torch.int64, device=device)
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
@@ -72,7 +75,7 @@ class TransformersRows:
         inputs = inputs or [{}] * len(prompts)
         logits = [
             self._read(_slice(targets[run]), prompts[run], start, inputs[run.start])
-            for run in self._runs(prompts, inputs)
+            for run in self._runs(prompts, inputs, targets)
         ]
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
@@ -85,7 +88,9 @@ class TransformersRows:
         self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
     ) -> Tensor:
         """See `gen.models.base.ReadsPlaces.read`."""
-        if self._model.takes_flat_masks and len(set(starts)) > 1:  # such a mask has one line for all tokens of a row
+        one_line = self._model.takes_flat_masks and len(set(starts)) > 1  # has such a mask for all tokens of a row
+        apart = len(pieces) > 1 and not self._rooms.keys().isdisjoint(range(self.count)[rows])
+        if one_line or apart:
             each = zip(range(self.count)[rows], pieces, starts, strict=True)
             return torch.cat([self.read(slice(row, row + 1), [piece], [at], places) for row, piece, at in each])
         model, device, width = self._model, self._position.device, max(map(len, pieces))
@@ -117,7 +122,7 @@ class TransformersRows:
         if not lengths or self._position.device.type != "cpu":
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._states[0].columns.get("keys")) is not None:
-            self._plan.look(lengths, keys[0, ..., 0, :].numel())
+            self._plan.look(lengths, keys[0, ..., 0, :].numel(), self._rooms)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
@@ -126,9 +131,12 @@ class TransformersRows:
         column, position = self._column[device][:count], self._position[:count]
         mask = self._masks.of(column.unsqueeze(1), self._all_columns[:view])
         token_ids = token_ids.to(device, non_blocking=True)
+        if self._rooms:
+            for on, own in self._column.items():
+                self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
         logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
-        for own in self._column.values():
-            own[:count].add_(1).clamp_(max=self.length - 1)
+        for on, own in self._column.items():
+            own[:count].add_(1).clamp_(max=self._last[on][:count])
         position.add_(1).clamp_(max=self._model.context_length - 1)
         return logits
 
@@ -151,9 +159,9 @@ class TransformersRows:
     def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
         """See `gen.models.base.SavesColumns.save`."""
         return {
-            (number, name): columns[row, ..., start:end, :].clone()
+            (number, name): state.row(name, row)[..., start:end, :].clone()
             for number, state in enumerate(self._states)
-            for name, columns in state.columns.items()
+            for name in state.columns
         }
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
@@ -164,10 +172,23 @@ class TransformersRows:
 
     def grow(self, length: int) -> None:
         """See `gen.models.base.Rows.grow`."""
+        self.lay_out(length, {})
+
+    @property
+    def parts_rows(self) -> bool:
+        """See `gen.models.base.PartsRows`."""
+        return self._model.parts_rows and not self.whole_prompts and not self._masks.flat
+
+    def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
+        """See `gen.models.base.PartsRows.lay_out`."""
+        self._shared, self._rooms = length, dict(sorted(rooms.items()))
         for state in self._states:
-            state.grow(length)
-        self.length = length
-        self._all_columns = torch.arange(whole(length), device=self._position.device)
+            state.grow(length, self._rooms)
+        self._last = self._lasts(length)
+        for on, own in self._column.items():
+            own.clamp_(max=self._last[on])
+        self.length = max(length, *rooms.values()) if rooms else length
+        self._all_columns = torch.arange(whole(self.length), device=self._position.device)
         self._caches.clear()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
@@ -175,6 +196,8 @@ class TransformersRows:
         for number, (state, device) in enumerate(zip(self._states, self._devices, strict=True)):
             for name, columns in state.columns.items():
                 yield f"the cache's {name} of layer {number}", columns, device
+                for row, own in state.apart.get(name, {}).items():
+                    yield f"the cache's {name} of layer {number} and row {row}", own, device
             for (kind, _), summary in state.summaries.items():
                 yield f"the {kind} state of layer {number}", summary, device
         for device, columns in self._column.items():
@@ -195,8 +218,19 @@ class TransformersRows:
         yield from self._column.values()
         yield self._position
 
-    def _runs(self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs]) -> Iterator[slice]:
-        """Which neighbours are read together: with images none, with recurrent layers those of one length."""
+    def _lasts(self, length: int) -> dict[torch.device, Tensor]:
+        """Each row's last column, (count,), on every device that has a layer."""
+        lasts = torch.tensor([self._rooms.get(row, length) - 1 for row in range(self.count)], device="cpu")
+        return {on: to_device(lasts, on) for on in self._column}
+
+    def _runs(
+        self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs], targets: Sequence[int]
+    ) -> Iterator[slice]:
+        """Which neighbours are read together: with images none, with recurrent layers those of one length.
+
+        Args:
+            targets: the row of each; one that has memory of its own is read alone.
+        """
         first = 0
         while first < len(prompts):
             last = first + 1
@@ -207,7 +241,8 @@ class TransformersRows:
                     len(self._kept(lengths, last + 1 - first)) if self._model.takes("logits_to_keep") else max(lengths)
                 )
                 too_many = (last + 1 - first) * places * self._model.vocab_size > _LOGITS
-                if too_many or (self.whole_prompts and len(lengths) > 1):
+                apart = targets[first] in self._rooms or targets[last] in self._rooms
+                if too_many or apart or (self.whole_prompts and len(lengths) > 1):
                     break
                 last += 1
             yield slice(first, last)
@@ -227,13 +262,14 @@ class TransformersRows:
         positions, placed = model.prompt_inputs(token_ids, start, inputs)
         if pads:
             positions = positions.clamp(max=model.context_length - 1)
+        there = whole(self._rooms.get(rows.start, self._shared))
         mask: Mask = None
         view = attention = None
         if pads and self._in_blocks:
-            view = min(whole_blocks(start + width), len(self._all_columns))
+            view = min(whole_blocks(start + width), there)
         if view is not None or start:
             queries = torch.arange(start, start + width, device=device).unsqueeze(0)
-            seen = self._all_columns[: start + width if view is None else view]
+            seen = self._all_columns[: min(start + width, there) if view is None else view]
             mask = _for_each(len(prompts), self._masks.of(queries, seen))
             attention = None if self._use is None else PromptAttention(start, self._use)
         kept = self._kept(lengths, len(prompts), width)
@@ -280,7 +316,11 @@ class TransformersRows:
         """The cache of a step; made once for each shape."""
         cache = self._caches.get((count, view))
         if cache is None:
-            places = {on: Place(self._row[on][:count], self._column[on][:count], view) for on in self._column}
+            columns = self._shared_column if self._rooms else self._column
+            places = {
+                on: Place(self._row[on][:count], columns[on][:count], own[:count], min(view, whole(self._shared)))
+                for on, own in self._column.items()
+            }
             cache = step_cache(self._layers, self._states, [places[on] for on in self._devices], count, self._attention)
             self._caches[count, view] = cache
         return cache

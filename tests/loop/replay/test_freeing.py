@@ -1,7 +1,7 @@
 """Rows and what was recorded on them are freed when nothing needs them: at once, not when Python collects garbage."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import ref
 
@@ -96,9 +96,9 @@ def test_each_layer_is_freed_before_the_next_one_grows(
     generate(model)
     tensors, seen, grow = recorded(model), list[int](), LayerState.grow
 
-    def noted(state: LayerState, length: int) -> None:
+    def noted(state: LayerState, length: int, rooms: Mapping[int, int]) -> None:
         seen.append(alive(tensors))
-        grow(state, length)
+        grow(state, length, rooms)
 
     monkeypatch.setattr(LayerState, "grow", noted)
     generate(model, new_tokens=60)

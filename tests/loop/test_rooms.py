@@ -1,0 +1,80 @@
+"""Texts of unlike lengths in one batch: who has memory of their own, and that texts are those of each alone."""
+
+import random
+from typing import Any
+
+import pytest
+
+import gen
+from gen.loop.row_set import RowSet
+from gen.loop.slots import share_out
+from gen.samplers import greedy
+from tests.helpers import byte_tokenizer, tiny_model
+
+
+@pytest.mark.parametrize(
+    ("count", "shared", "needs", "expected"),
+    [
+        (4, 32, {0: 30, 1: 9}, (32, {})),
+        (4, 32, {0: 40, 1: 9, 2: 9, 3: 50}, (64, {})),  # twice as much as others have alone
+        (4, 32, {0: 70, 1: 9, 2: 9, 3: 9}, (32, {0: 128})),
+        (4, 32, {0: 70, 1: 90, 2: 99, 3: 71}, (128, {})),
+        (16, 224, {0: 8000}, (224, {0: 14336})),  # nobody else is there, but room for all would be wasted
+        (2, 32, {0: 70, 1: 40}, (128, {})),
+        (3, 32, {0: 70, 1: 40, 2: 5000}, (128, {2: 8192})),
+    ],
+)
+def test_who_has_memory_of_their_own(
+    count: int, shared: int, needs: dict[int, int], expected: tuple[int, dict[int, int]]
+) -> None:
+    assert share_out(count, shared, needs) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_text_has_far_more_memory_than_alone(seed: int) -> None:
+    drawn = random.Random(seed)
+    count, shared = drawn.randint(1, 40), 32 * drawn.randint(1, 20)
+    needs = {row: drawn.choice([20, 500, 9000]) for row in range(drawn.randint(1, count))}
+    length, rooms = share_out(count, shared, needs)
+    assert all(rooms.get(row, length) >= need for row, need in needs.items())
+    assert all(length <= max(2 * shared, 4 * need) for need in needs.values())  # each is doubled, and may be once more
+    alone = sum(max(shared, 2 * need) for need in needs.values()) + (count - len(needs)) * shared
+    assert count * length + sum(rooms.values()) <= 2 * alone + 512 * len(rooms)
+
+
+@pytest.mark.parametrize("through", ["generate", "engine"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_texts_of_unlike_lengths_are_those_of_each_alone(
+    through: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
+    drawn = random.Random(1)
+    prompts = [[drawn.randrange(90) for _ in range(drawn.choice([5, 30, 700, 60]))] for _ in range(14)]
+    limits = [drawn.choice([3, 30, 90]) for _ in prompts]
+    arguments: dict[str, Any] = {"sampler": greedy(), "eos_token_id": [], "seed": 0}
+    alone = [
+        gen.generate(model, prompt, max_new_tokens=limit, details=True, exact=exact, **arguments)
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+    model.release()
+    tokens: list[tuple[int, int]] = []
+    lay_out = RowSet.lay_out
+
+    def noted(rows: RowSet, *args: Any) -> None:
+        lay_out(rows, *args)
+        tokens.append((rows.tokens, rows.count * rows.length))
+
+    monkeypatch.setattr(RowSet, "lay_out", noted)
+    if through == "engine":
+        with gen.Engine(model, rows=8, admit_tokens=200, exact=exact) as engine:
+            streams = [
+                engine.submit(prompt, max_new_tokens=limit, **arguments)
+                for prompt, limit in zip(prompts, limits, strict=True)
+            ]
+            found = [stream.completion() for stream in streams]
+    else:
+        found = gen.generate(model, prompts, max_new_tokens=limits, details=True, exact=exact, **arguments)
+    assert [one.token_ids for one in found] == [one.token_ids for one in alone]
+    if exact:
+        assert [one.logprobs for one in found] == [one.logprobs for one in alone]
+    assert any(own < uniform for own, uniform in tokens) == (through == "engine")
