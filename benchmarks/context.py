@@ -42,8 +42,8 @@ class FilledRows(TransformersRows):
     def columns_of(self, row: int) -> Iterator[Tensor]:
         """Each layer's keys, then its values: (key_heads, columns, width)."""
         for state in self._states:
-            for columns in state.columns.values():
-                yield columns[row]
+            for name in state.columns:
+                yield state.row(name, row)
 
     def look_at(self, lengths: Sequence[int]) -> None:
         super().look_at(lengths)
@@ -68,7 +68,7 @@ class FilledModel(TransformersModel):
 def filled_model(model: TransformersModel) -> FilledModel:
     """The same model, whose prompts are not read."""
     made = FilledModel(model.hf_model, model.tokenizer._tokenizer)
-    made.begun = []
+    made.attention, made.begun = model.attention, []  # what was seen of its attention when it was loaded
     return made
 
 
@@ -104,10 +104,10 @@ def their_steps(model: TransformersModel, rows: FilledRows, lengths: Sequence[in
     cache = DynamicCache(config=model.decoder_config)
     for number, state in enumerate(rows._states):
         made = []
-        for columns in state.columns.values():
+        for name, columns in state.columns.items():
             one = columns.new_zeros((len(lengths), columns.shape[1], longest, columns.shape[3]))
             for row, length in enumerate(lengths):
-                one[row, :, longest - length :] = columns[row, :, :length]
+                one[row, :, longest - length :] = state.row(name, row)[:, :length]
             made.append(one)
         cache.update(*made, number)
     token_ids = torch.full((len(lengths), longest + 1), 5, device=device)

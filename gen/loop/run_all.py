@@ -1,4 +1,7 @@
-"""Runs many requests to their end: sorted into batches, by kind of search and by length, one batch after the other."""
+"""Runs many requests to their end: sorted into batches, by kind of search, one batch after the other.
+
+Where all rows of a model have room for as much as the longest one, by length too.
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -8,7 +11,7 @@ from gen.loop.options import Options
 from gen.loop.runner import Runner
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
-from gen.models.base import Model
+from gen.models.base import MayPartRows, Model
 
 _NEAR = 32  # columns by which prompts of a batch may differ, and as much again as the shorter one has
 
@@ -32,11 +35,12 @@ def run_all(
         job.done = progress
         if job.ended:
             job.finish()
+    parts = isinstance(model, MayPartRows) and model.parts_rows  # then a batch has room for any lengths
     for job in todo:
         # under a bound those of one number of rows, so that each has room where the longest has
         kind = kind_of_search(job.request.sampler).key, job.width if options.max_batch_tokens is not None else None
         group = last.get(kind)
-        if group is None or not _alike(group[0], job):
+        if group is None or not ((parts and job.width == 1) or _alike(group[0], job)):
             group = last[kind] = []
             groups.append(group)
         group.append(job)

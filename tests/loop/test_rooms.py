@@ -77,4 +77,4 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
     assert [one.token_ids for one in found] == [one.token_ids for one in alone]
     if exact:
         assert [one.logprobs for one in found] == [one.logprobs for one in alone]
-    assert any(own < uniform for own, uniform in tokens) == (through == "engine")
+    assert any(own < uniform / 2 for own, uniform in tokens)
