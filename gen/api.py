@@ -185,6 +185,8 @@ def generate(
     prompt_logprobs: int | None = None,
     shorten: bool = False,
     truncate: Truncate = None,
+    max_time: float | None = None,
+    local_files: bool = True,
     max_batch_tokens: int | None = None,
     progress: bool = False,
     replay: bool = True,
@@ -248,6 +250,11 @@ def generate(
             output type and no max_new_tokens less than a quarter of it: it keeps its last tokens, and its bos token
             where it begins with one. Chats and prompts with images are not cut: they raise. None cuts nothing; an
             ArgumentError is raised where there is no room for a single new token.
+        max_time: seconds from the call on, waiting included, after which texts end as they are: their finish_reason is
+            "timeout". A text of an output type is then an IncompleteError, or with shorten=True a value where it is
+            whole. A step that has begun ends first. None for any time. Not for beam search.
+        local_files: whether images may be paths and file: URLs; False refuses these, for messages of people whom you do
+            not know. data: URLs are read either way, up to 40 million pixels.
         max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
             with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
             None is what fits into the memory that is free, of a CPU's half of what is available.
@@ -294,6 +301,8 @@ def generate(
         prompt_logprobs=prompt_logprobs,
         shorten=shorten,
         truncate=truncate,
+        max_time=max_time,
+        local_files=local_files,
     )
     call = read_call(
         model,
@@ -340,6 +349,8 @@ def stream(
     prompt_logprobs: int | None = None,
     shorten: bool = False,
     truncate: Truncate = None,
+    max_time: float | None = None,
+    local_files: bool = True,
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
@@ -371,6 +382,8 @@ def stream(
         prompt_logprobs=prompt_logprobs,
         shorten=shorten,
         truncate=truncate,
+        max_time=max_time,
+        local_files=local_files,
     )
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)

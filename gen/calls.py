@@ -122,7 +122,7 @@ def read_call(
         prompts,
         settings,
         samplers,
-        read_images(settings.images, count),
+        read_images(settings.images, count, local_files=settings.local_files),
         typed=[constraint is not None for constraint in constraints],
         max_batch_tokens=max_batch_tokens,
     )
@@ -164,7 +164,7 @@ def read_one(
         prompts,
         settings,
         [sampler],
-        read_images(settings.images, None),
+        read_images(settings.images, None, local_files=settings.local_files),
         typed=[typed or constraint is not None],
         max_batch_tokens=max_batch_tokens,
     )
@@ -239,7 +239,7 @@ def read_all_submitted(
         prompts,
         settings,
         samplers,
-        read_images(settings.images, count),
+        read_images(settings.images, count, local_files=settings.local_files),
         typed=[one is not None for one in types],
         max_batch_tokens=max_batch_tokens,
     )

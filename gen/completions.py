@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from gen.tools.values import ToolCallDelta
 
-FinishReason = Literal["stop", "eos", "length", "cancelled"]
+FinishReason = Literal["stop", "eos", "length", "timeout", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,9 @@ class Completion:
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
             or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
-            output type, though it ended before: any other one is the text that larger limits give. In what a stream's
-            `so_far()` gives: None while the text grows, and "cancelled" once it was cancelled.
+            output type, though it ended before: any other one is the text that larger limits give. "timeout" where
+            max_time was over. In what a stream's `so_far()` gives: None while the text grows, and "cancelled" once it
+            was cancelled.
         stop_reason: the stop string that ended the text, a stop regex's pattern, or the token of `eos_token_id` where
             the model itself does not name it; None where something else ended it.
         seed: gives this text again, alone or in any batch.

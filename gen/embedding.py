@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from gen.arguments import check_flag, check_text, read_whole
+from gen.arguments import as_lists, check_flag, check_text, read_token_ids, read_whole
 from gen.devices import current, to_device
 from gen.errors import ArgumentError, show
 from gen.isolation import isolated
@@ -20,7 +21,7 @@ from gen.models.encoders.sentence_folders import POOLINGS, Pooling, Recipe
 @torch.no_grad()
 def embed(
     model: Encoder,
-    texts: Sequence[str],
+    texts: Sequence[str] | Sequence[Sequence[int]],
     *,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -35,7 +36,8 @@ def embed(
 
     Args:
         model: from `gen.load_encoder` or `gen.from_transformers_encoder`.
-        texts: at least one, each with at least one token.
+        texts: at least one, each with at least one token. Lists of token ids in their place are read as they are: with
+            their own special tokens, and without a prompt.
         pooling: how the vectors of all tokens, special ones with them, become one: "mean", "cls" (the first), "max"
             (of each column), "lasttoken", "weightedmean" (by place) or "mean_sqrt_len_tokens" (the sum over the root
             of their number). None is what the model's folder says, else the mean.
@@ -54,7 +56,7 @@ def embed(
         ArgumentError: an argument cannot be used; nothing has run.
     Host sync: on CUDA one a batch, where transformers looks whether the mask has padding.
     """
-    _check(model, texts)
+    has_ids = _check(model, texts)
     for name, flag in (("truncate", truncate), ("progress", progress)):
         check_flag(name, flag)
     if normalize is not None:
@@ -62,9 +64,11 @@ def embed(
     recipe, device = model.recipe, model.placement.input_device
     poolings = _read_pooling(recipe, pooling)
     batch_size = read_whole("batch_size", batch_size, minimum=1)
-    prompt = _read_prompt(recipe, prompt_name)
+    if has_ids and prompt_name is not None:
+        raise ArgumentError("texts are token ids, and prompt_name is for texts; give the prompt's ids before theirs.")
+    prompt = "" if has_ids else _read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
-    rows = _tokenize(model, texts, prompt, truncate=truncate)
+    rows = _read_ids(model, texts, truncate=truncate) if has_ids else _tokenize(model, texts, prompt, truncate=truncate)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # a batch that is too large shows at once
     done = []
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
@@ -82,8 +86,8 @@ def embed(
     return torch.nn.functional.normalize(vectors, dim=-1) if wanted else vectors
 
 
-def _check(model: Encoder, texts: Sequence[str]) -> None:
-    """Raise an ArgumentError unless this is an encoder and a list of texts."""
+def _check(model: Encoder, texts: Sequence[Any]) -> bool:
+    """Raise an ArgumentError unless this is an encoder and a list of texts, or of token ids: whether it is of these."""
     if not isinstance(model, Encoder):
         raise ArgumentError(
             f"embed takes an encoder, as from gen.load_encoder(path), got {type(model).__name__}: text models are for "
@@ -94,15 +98,29 @@ def _check(model: Encoder, texts: Sequence[str]) -> None:
         raise ArgumentError(f"texts must be a list of texts, got {type(texts).__name__}{hint}")
     if not texts:
         raise ArgumentError("texts is empty; give at least one text.")
+    if isinstance(as_lists(texts[0]), list | tuple):
+        return True
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ArgumentError(f"text {number} must be a str, got {type(text).__name__}")
         check_text(f"text {number}", text)
+    return False
 
 
-def _tokenize(model: Encoder, texts: Sequence[str], prompt: str, *, truncate: bool) -> list[list[int]]:
+def _read_ids(model: Encoder, texts: Sequence[Any], *, truncate: bool) -> list[list[int]]:
+    """The token ids that were given; what is too long loses its last ones."""
+    most = model.context_length if truncate else None
+    rows = [read_token_ids(f"text {number}", row, model.vocab_size)[:most] for number, row in enumerate(texts)]
+    return _checked(model, rows, texts)
+
+
+def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, *, truncate: bool) -> list[list[int]]:
     """Each text's token ids with those of the prompt before it, checked."""
-    rows = model.tokenize([prompt + text for text in texts], truncate=truncate)
+    return _checked(model, model.tokenize([prompt + text for text in texts], truncate=truncate), texts)
+
+
+def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any]) -> list[list[int]]:
+    """Rows of token ids, none of them empty or too long."""
     for number, row in enumerate(rows):
         if not row:
             raise ArgumentError(f"text {number}, {show(texts[number])}, has no tokens and so no vector; leave it out.")

@@ -283,3 +283,27 @@ def test_a_batch_size_may_be_of_any_library() -> None:
     encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
     size: Any = torch.tensor(2)
     torch.testing.assert_close(gen.embed(encoder, TEXTS, batch_size=size), gen.embed(encoder, TEXTS))
+
+
+def test_token_ids_are_read_as_they_are() -> None:
+    hf_model, tokenizer = tiny_encoder(), encoder_tokenizer()
+    model = gen.from_transformers_encoder(hf_model, tokenizer)
+    rows = model.tokenize(TEXTS)
+    for given in (rows, [torch.tensor(row) for row in rows]):
+        torch.testing.assert_close(gen.embed(model, given), gen.embed(model, TEXTS), rtol=0, atol=1e-5)  # type: ignore[arg-type]
+    bare = [rows[0][1:-1]]  # without special tokens
+    by_ids = hf_model(input_ids=torch.tensor(bare)).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(gen.embed(model, bare, normalize=False)[0], by_ids, rtol=0, atol=1e-5)
+    long = [rows[0] * 100]
+    cut = [long[0][: model.context_length]]
+    torch.testing.assert_close(gen.embed(model, long, truncate=True), gen.embed(model, cut), rtol=0, atol=1e-5)
+    for wrong, message in (
+        ([[model.vocab_size]], f"text 0 has the token id {model.vocab_size}; the vocabulary is 0 to"),
+        ([[1], []], "text 1, .* has no tokens and so no vector"),
+        ([[1], "a"], "text 1 must be a token id or a list of token ids, got 'a'"),
+        (long, r"text 0 has \d+ tokens, the encoder's context is"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=message):
+            gen.embed(model, wrong)  # type: ignore[arg-type]
+    with pytest.raises(gen.ArgumentError, match="texts are token ids, and prompt_name is for texts"):
+        gen.embed(model, rows, prompt_name="query")

@@ -9,6 +9,8 @@ Example, two rows and three prompts, one letter a token: A ends after two tokens
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
+from time import monotonic
 
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
@@ -60,6 +62,7 @@ class Batch:
         self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
         self._slots = Slots(rows, width, tokens, step_rows)
         self._prefixes = Prefixes(rows, tree, keeps=keeps, exact=step_rows > 1)
+        self._deadline = inf  # the first of those of all jobs
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
         rows.begin()
@@ -75,6 +78,7 @@ class Batch:
     def add(self, job: Job) -> None:
         """Let a request wait for rows."""
         self._waiting.append(job)
+        self._deadline = min(self._deadline, job.request.deadline or inf)
 
     @property
     def idle(self) -> bool:
@@ -95,6 +99,8 @@ class Batch:
     def _turn(self) -> None:
         """What `advance` says, on the streams of the rows."""
         self._looked = False
+        if self._deadline < inf and monotonic() >= self._deadline:
+            self._expire()
         self._free()
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
@@ -117,6 +123,17 @@ class Batch:
         jobs |= dict.fromkeys(slot.job for slot in self._live)
         jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
         return [job for job in jobs if not job.ended]
+
+    def _expire(self) -> None:
+        """End the texts whose time is over."""
+        now, self._deadline = monotonic(), inf
+        reading = [] if self._reading is None else [self._reading[0]]
+        for job in dict.fromkeys([*(slot.job for slot in self._live), *reading, *self._waiting]):
+            deadline = job.request.deadline or inf
+            if deadline <= now:
+                job.expire()
+            else:
+                self._deadline = min(self._deadline, deadline)
 
     def _free(self) -> None:
         """Free the rows of requests that have ended, and tell jobs that were cancelled."""

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from threading import Lock, Thread, current_thread
+from dataclasses import dataclass, replace
+from math import inf
+from threading import TIMEOUT_MAX, Lock, Thread, current_thread
 from time import monotonic, sleep
 from weakref import WeakSet, finalize
 
-from gen.errors import ArgumentError, EngineClosed, EngineFull
+from gen.errors import ArgumentError, EngineClosed, EngineFull, IncompleteError
 from gen.forking import new_lock
 from gen.loop.feed import Feed, wake
 from gen.loop.jobs import Job
@@ -83,6 +84,7 @@ class EngineThread:
         self._made: tuple[int, list[Feed]] = 0, self._running  # tokens of the texts that are over, and all others
         self._prompt_tokens = self._steps = 0
         self._progress = monotonic()
+        self._deadline = inf  # the first of those that wait, and of those whose type is compiled
         self._cancelled: deque[Feed] = deque()  # and not yet looked at
         self._closed, self._when_closed = False, when_closed
         self._failure = ""
@@ -150,7 +152,8 @@ class EngineThread:
             now = monotonic()
             if not taken:
                 self._progress = now
-            for feed, (_, prepare) in zip(feeds, jobs, strict=True):
+            for feed, (job, prepare) in zip(feeds, jobs, strict=True):
+                self._deadline = min(self._deadline, job.request.deadline or inf)
                 if prepare is None:
                     self._waiting.add(feed, model, priority, now)
                 else:
@@ -228,7 +231,8 @@ class EngineThread:
         error: BaseException = EngineClosed("the engine was closed while the request was under way.")
         try:
             while not self._closed:
-                self._asleep.acquire()
+                self._asleep.acquire(timeout=self._rest())
+                self._expire()
                 self._work()
         except BaseException as failure:  # whatever it is, readers are told, and nobody waits for ever
             logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
@@ -264,8 +268,36 @@ class EngineThread:
                     self._steps += 1
                     self._progress = monotonic()
                     self._tell()
+                    if self._progress >= self._deadline:
+                        self._expire()
                     joining = self._join()
             runner.close()  # when this thread is off their streams: another one may take the rows at once
+
+    def _rest(self) -> float:
+        """How many seconds to sleep at most; -1 for any number."""
+        return -1 if self._deadline == inf else min(max(0.0, self._deadline - monotonic()), TIMEOUT_MAX)
+
+    def _expire(self) -> None:
+        """End those that wait for longer than they may."""
+        now, due = monotonic(), []
+        if now < self._deadline:
+            return
+        with self._lock:
+            self._deadline = inf
+            for feed in [*self._waiting, *self._preparing]:
+                deadline = feed.job.request.deadline or inf
+                if deadline > now:
+                    self._deadline = min(self._deadline, deadline)
+                    continue
+                due.append(feed)
+                if feed in self._preparing:
+                    self._preparing.remove(feed)
+                    feed.job.error = _not_compiled(feed.job)
+                else:
+                    self._waiting.remove(feed)
+        for feed in due:
+            feed.job.expire()
+        wake([sleeper for feed in due for sleeper in feed.sleepers()])
 
     def _gather(self) -> list[tuple[Model, Job]]:
         """Those who wait, and who come at the same time: their prompts are read together."""
@@ -310,6 +342,14 @@ class EngineThread:
             self._running += [feed for feed, _ in joining]
             self._prompt_tokens += sum(len(feed.job.request.prompt_ids) for feed, _ in joining)
         return [(model, feed.job) for feed, model in joining]
+
+
+def _not_compiled(job: Job) -> IncompleteError:
+    return IncompleteError(
+        f"prompt {job.request.number}: max_time was over before its output type was compiled. Give more max_time, or "
+        "compile the type once with gen.compile.",
+        replace(job.so_far(over=False), value=None, finish_reason="timeout"),
+    )
 
 
 def _tokens_of(feeds: Iterable[Feed]) -> int:

@@ -182,6 +182,13 @@ class Job:
         self.error = error
         self.finish()
 
+    def expire(self) -> None:
+        """End its texts as they are, since its time is over."""
+        for taker in self.takers:
+            for text in taker.texts:
+                text.expire()
+        self.finish()
+
     def finish(self) -> None:
         """Tell once that nothing more will come."""
         if self.done is not None:

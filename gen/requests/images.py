@@ -1,6 +1,9 @@
 """Images as the user has them, read and checked: pictures of PIL, arrays or files."""
 
+import binascii
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
@@ -17,16 +20,22 @@ ImageLike: TypeAlias = "Image | numpy.ndarray[Any, Any] | str | Path"
 
 _KEYS = ("image", "path", "url")  # where a part of a message may have its image
 _KINDS = "a PIL image, a uint8 array (height, width, 3) or a path"
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of data: URLs; others may run programs
+_MOST_PIXELS = 40_000_000  # of data: URLs; a small file may have many
 
 
 def read_images(
-    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None, prompts: int | None
+    images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None,
+    prompts: int | None,
+    *,
+    local_files: bool = True,
 ) -> list[list["Image"]]:
     """Each prompt's images, as PIL images in RGB, upright where a file says how it was held.
 
     Args:
         images: the prompt's images, or where there is a list of prompts a list for each; None for no images.
         prompts: how many prompts the list has; None for one prompt that is not in a list.
+        local_files: whether they may be paths and file: URLs.
     Raises:
         ArgumentError: not as many lists as prompts, something that is no image, or a file that cannot be read.
     """
@@ -35,19 +44,21 @@ def read_images(
     if not _is_list(images):
         raise ArgumentError(f"images must be a list, as images=[image], got {show(images)}")
     if prompts is None:
-        return [[read_image(image, f"image {number}") for number, image in enumerate(images)]]
+        return [[read_image(image, f"image {number}", local_files) for number, image in enumerate(images)]]
     if len(images) != prompts or not all(map(_is_list, images)):
         raise ArgumentError(
             f"images must be {prompts} lists, one for each prompt, as images=[[image], []]; got {show(images)}"
         )
     lists: Any = images
     return [
-        [read_image(image, f"image {number} of prompt {prompt}") for number, image in enumerate(of_prompt)]
+        [read_image(image, f"image {number} of prompt {prompt}", local_files) for number, image in enumerate(of_prompt)]
         for prompt, of_prompt in enumerate(lists)
     ]
 
 
-def take_images(messages: Sequence[Message], *, readable: bool) -> tuple[list[Message], list["Image"]]:
+def take_images(
+    messages: Sequence[Message], *, readable: bool, local_files: bool = True
+) -> tuple[list[Message], list["Image"]]:
     """The messages with bare places for their images, and these images in order, as `read_image` gives them.
 
     An image is part of a message's content: {"type": "image", "image": picture}, or with its "path" or "url", which is
@@ -55,6 +66,7 @@ def take_images(messages: Sequence[Message], *, readable: bool) -> tuple[list[Me
 
     Args:
         readable: whether the model reads images.
+        local_files: whether they may be paths and file: URLs.
     Raises:
         ArgumentError: an image that cannot be read, or any where the model reads none.
     """
@@ -78,7 +90,8 @@ def take_images(messages: Sequence[Message], *, readable: bool) -> tuple[list[Me
             ]
             message = {**message, "content": places}
         bare.append(message)
-    return bare, [read_image(image, f"image {number} of the messages") for number, image in enumerate(found)]
+    names = (f"image {number} of the messages" for number in range(len(found)))
+    return bare, [read_image(image, name, local_files) for image, name in zip(found, names, strict=False)]
 
 
 def _plain_part(part: Any) -> Any:
@@ -93,11 +106,12 @@ def _is_image(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image"
 
 
-def read_image(image: object, name: str) -> "Image":
+def read_image(image: object, name: str, local_files: bool = True) -> "Image":
     """One image as PIL has it, in RGB.
 
     Args:
         name: what errors call it.
+        local_files: whether it may be a path or a file: URL.
     Raises:
         ArgumentError: it is none of a PIL image, an array and a readable file.
         ModelError: Pillow is not installed.
@@ -117,24 +131,48 @@ def read_image(image: object, name: str) -> "Image":
     elif isinstance(image, str | Path):
         refusals = (OSError, ValueError, RuntimeError, SyntaxError, Image.DecompressionBombError)  # of PIL and Path
         try:
-            with Image.open(_read_path(image, name)) as opened:
+            data = _read_data_url(image, name)
+            if data is None and not local_files:
+                raise ArgumentError(f"{name}: paths and file: URLs are not read here; give it as a data: URL.")
+            formats = None if data is None else _FORMATS
+            with Image.open(_read_path(image, name) if data is None else BytesIO(data), formats=formats) as opened:
+                if data is not None and opened.width * opened.height > _MOST_PIXELS:
+                    raise ArgumentError(
+                        f"{name} has {opened.width} x {opened.height} pixels, and a data: URL may have {_MOST_PIXELS}; "
+                        "give a smaller one."
+                    )
                 opened.load()
                 picture = opened
         except ArgumentError:
             raise
         except refusals as error:
-            reason = show(str(error), 120)
-            raise ArgumentError(f"{name}: cannot read {show_path(image)}: {reason}; give {_KINDS}.") from error
+            reason, shown = show(str(error), 120), show_path(image)
+            if data is not None:
+                reason, shown = f"it is no whole image of {', '.join(_FORMATS)}", show(image, 40)
+            raise ArgumentError(f"{name}: cannot read {shown}: {reason}; give {_KINDS}.") from error
     else:
         raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
     return ImageOps.exif_transpose(picture).convert("RGB")
+
+
+def _read_data_url(image: str | Path, name: str) -> bytes | None:
+    """What a data: URL has in it, as "data:image/png;base64,iVBORw0..."; None where it is none."""
+    if not isinstance(image, str) or image[:5].lower() != "data:":
+        return None
+    head, _, data = image.partition(",")
+    try:
+        if not head.lower().endswith(";base64"):
+            raise ValueError("it does not say that it is in base64")
+        return b64decode(data, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise ArgumentError(f"{name}: cannot read {show(image, 40)}: {error}.") from error
 
 
 def _read_path(image: str | Path, name: str) -> Path:
     """The file that a path or a file: URL names."""
     if isinstance(image, str) and image.startswith("file:"):
         return Path(url2pathname(urlsplit(image).path))
-    if isinstance(image, str) and ("://" in image or image.startswith("data:")):
+    if isinstance(image, str) and "://" in image:
         scheme = image.partition(":")[0]
         raise ArgumentError(f"{name}: gen reads no {scheme}: URL, and fetches nothing; read it and give {_KINDS}.")
     return Path(image).expanduser()

@@ -150,10 +150,16 @@ def read_one_prompt(
     *,
     chat: bool,
     template_kwargs: Mapping[str, object] | None,
+    local_files: bool = True,
 ) -> tuple[list[int], Inputs]:
-    """One prompt's token ids, and what goes with its images."""
+    """One prompt's token ids, and what goes with its images.
+
+    Args:
+        local_files: whether images of its messages may be paths and file: URLs.
+    """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
-    prompt, images = _place_images(number, prompt, images, readable=isinstance(model, ImageReader))
+    readable = isinstance(model, ImageReader)
+    prompt, images = _place_images(number, prompt, images, readable=readable, local_files=local_files)
     _check_texts(prompt)
     inputs: Inputs = {}
     if isinstance(model, ImageReader):
@@ -183,10 +189,10 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
 
 
 def _place_images(
-    number: int, prompt: Prompt, images: Sequence["Image"], *, readable: bool
+    number: int, prompt: Prompt, images: Sequence["Image"], *, readable: bool, local_files: bool
 ) -> tuple[Prompt, Sequence["Image"]]:
     """A prompt with bare places for images, and its images, which came beside it or in its messages."""
-    messages, found = take_images(messages_of(prompt), readable=readable)
+    messages, found = take_images(messages_of(prompt), readable=readable, local_files=local_files)
     if found and images:
         raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")
     return (messages, found) if found else (prompt, images)

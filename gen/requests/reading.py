@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from os import PathLike
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
-from gen.errors import ArgumentError, ContextError, show
+from gen.errors import ArgumentError, ContextError, check_number, show
 from gen.isolation import isolated
 from gen.loop.searches.by_sampler import kind_of_search
+from gen.loop.searches.drawing import draws
 from gen.models.base import Checked, Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt, vocabulary
@@ -51,6 +53,8 @@ def read_requests(
     check_flag("chat", settings.chat)
     check_flag("shorten", settings.shorten)
     check_truncate(settings.truncate)
+    check_flag("local_files", settings.local_files)
+    deadline = None if settings.max_time is None else monotonic() + _read_max_time(settings.max_time, samplers)
     limits = _read_limits(settings.max_new_tokens, len(prompts))
     # a model may name ids that are no tokens of its tokenizer
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < vocabulary(model))
@@ -71,7 +75,13 @@ def read_requests(
     for number, (prompt, pictures, sampler, asked, prompt_seed, has_type) in enumerate(given):
         try:
             token_ids, inputs = read_one_prompt(
-                model, number, prompt, pictures, chat=settings.chat, template_kwargs=settings.chat_template_kwargs
+                model,
+                number,
+                prompt,
+                pictures,
+                chat=settings.chat,
+                template_kwargs=settings.chat_template_kwargs,
+                local_files=settings.local_files,
             )
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
@@ -126,6 +136,7 @@ def read_requests(
             hidden={token_id: text for token_id, text in hidden if token_id not in seen},
             thoughts=thoughts,
             shorten=settings.shorten,
+            deadline=deadline,
             number=number,
         )
         if prompt_logprobs is not None:
@@ -169,6 +180,17 @@ def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> li
             f"max_new_tokens must be one whole number or one for each of {prompts} prompts, got {len(given)}"
         )
     return [read_whole("max_new_tokens", limit) for limit in given]
+
+
+def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
+    """Seconds that texts may take."""
+    check_number("max_time", max_time, above=0)
+    if not all(map(draws, samplers)):
+        raise ArgumentError(
+            "max_time is for texts that grow token by token, of gen.samplers.greedy and multinomial; a search has no "
+            "text before its end."
+        )
+    return float(max_time)
 
 
 def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: int) -> int | None:

@@ -34,6 +34,7 @@ class Request:
         constraint: what the text is held to; None for nothing.
         shorten: whether a value that the limit has shaped is returned.
         cache_salt: nothing is shared with requests of another one.
+        deadline: when its texts end as they are, in seconds of `time.monotonic`; None for never.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts the first one is, from 0.
     """
@@ -56,6 +57,7 @@ class Request:
     thoughts: Marks | None = None
     constraint: Constraint | None = None
     shorten: bool = False
+    deadline: float | None = None
     cache_salt: str | None = None
     number: int = 0
     sample: int = 0

@@ -31,6 +31,8 @@ class Settings:
     prompt_logprobs: int | None = None
     shorten: bool = False
     truncate: Truncate = None
+    max_time: float | None = None
+    local_files: bool = True
 
 
 def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
@@ -56,6 +58,8 @@ class SharedArguments(TypedDict, total=False):
     prompt_logprobs: int | None
     shorten: bool
     truncate: Truncate
+    max_time: float | None
+    local_files: bool
 
 
 class OneArguments(SharedArguments, total=False):

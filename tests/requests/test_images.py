@@ -1,5 +1,7 @@
 """Images as users have them: pictures, arrays and files are one image; everything else is refused with the reason."""
 
+from base64 import b64encode
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from PIL import Image
 
 import gen
-from gen.requests.images import read_images
+from gen.requests.images import read_images, take_images
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
@@ -70,3 +72,50 @@ def test_what_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
         gen.generate(model, ["<image>", "a"], images=[picture(1)])
     with pytest.raises(gen.ArgumentError, match="a prompt of token ids takes no images"):
         gen.generate(model, [1, 2], images=[picture(1)])
+
+
+def data_url(image: Image.Image, form: str = "PNG", begins: str = "data:image/png;base64,") -> str:
+    data = BytesIO()
+    image.save(data, form)
+    return begins + b64encode(data.getvalue()).decode()
+
+
+def test_a_data_url_is_an_image_with_or_without_local_files() -> None:
+    image = picture(1)
+    for local_files in (True, False):
+        [[read]] = read_images([data_url(image)], None, local_files=local_files)
+        assert same(read, image)
+    model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    content = [{"type": "image_url", "image_url": {"url": data_url(image)}}, {"type": "text", "text": "a"}]
+    _, [taken] = take_images([{"role": "user", "content": content}], readable=True, local_files=False)
+    assert same(taken, image)
+    told, wanted = (
+        gen.generate(model, "<image>", images=images, local_files=False, seed=1, max_new_tokens=4)
+        for images in ([data_url(image)], [image])
+    )
+    assert told == wanted
+
+
+def test_paths_of_strangers_are_refused_and_so_is_what_is_no_small_picture(tmp_path: Path) -> None:
+    model = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    path = tmp_path / "image.png"
+    picture(1).save(path)
+    for name in (path, str(path), path.as_uri(), "/etc/passwd"):
+        part: dict[str, Any] = {"type": "image_url", "image_url": {"url": name}}
+        with pytest.raises(gen.ArgumentError, match="image 0 of the messages: paths and file: URLs are not read here"):
+            take_images([{"role": "user", "content": [part]}], readable=True, local_files=False)
+        with pytest.raises(gen.ArgumentError, match="image 0: paths and file: URLs are not read here"):
+            gen.stream(model, "<image>", images=[name], local_files=False)
+    bomb = Image.new("1", (20_000, 2_001))  # of a few kilobytes
+    for wrong, message in (
+        (data_url(bomb), "has 20000 x 2001 pixels, and a data: URL may have 40000000"),
+        (data_url(picture(1), "EPS"), "cannot read 'data:image/png;ba.*: it is no whole image of PNG"),
+        ("data:image/png,abc", "it does not say that it is in base64"),
+        ("data:image/png;base64,a?b", "cannot read 'data:image/png;base64,a.b'"),
+        ("data:image/png;base64,iVBORw0KGgo=", "it is no whole image of PNG, JPEG"),
+        ("http://example.org/a.png", "paths and file: URLs are not read here"),
+    ):
+        with pytest.raises(gen.ArgumentError, match=message):
+            read_images([wrong], None, local_files=False)
+    with pytest.raises(gen.ArgumentError, match="local_files must be True or False"):
+        gen.generate(model, "a", local_files=0)  # type: ignore[call-overload]

@@ -207,6 +207,14 @@ class Text:
         logprobs = self.logprobs[first:] if top_logprobs is None else self.logprobs[first : first + len(top_logprobs)]
         return self.token_ids[first : first + len(logprobs)], logprobs, top_logprobs
 
+    def expire(self) -> None:
+        """End here, since its time is over."""
+        if self.ended:
+            return
+        self.finish_reason = "timeout"
+        if self.request.stops:  # else it is decoded when it is read
+            self._add(self._stops.push(self._detokenizer.flush()) + self._stops.flush(), last=True)
+
     def fork(self, seed: int) -> "Text":
         """Another text that has grown like this one, and goes on by itself."""
         other = copy(self)

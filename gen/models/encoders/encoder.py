@@ -26,6 +26,7 @@ class Encoder:
         hf_model: the transformers model itself.
         recipe: how the vectors of tokens become a text's.
         placement: recorded at init; never asked for again.
+        vocab_size: how many token ids it has vectors for.
         hidden_size: the length of a token's vector.
         context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
         may_pad: whether texts of unequal lengths may share a batch: their padding leaves their vectors as they are.
@@ -47,11 +48,11 @@ class Encoder:
                 f"{name} is on {', '.join(map(str, devices))}, expected one device with values; load it with "
                 "gen.load_encoder(path, device=...)."
             )
-        known = embedding_rows(model)
+        self.vocab_size = embedding_rows(model)
         highest = max(tokenizer.get_vocab().values(), default=-1)
-        if highest >= known:
+        if highest >= self.vocab_size:
             raise ModelError(
-                f"the tokenizer has ids up to {highest}, the embedding of {name} only {known} rows: use the "
+                f"the tokenizer has ids up to {highest}, the embedding of {name} only {self.vocab_size} rows: use the "
                 "model's own tokenizer."
             )
         self.placement = Placement(

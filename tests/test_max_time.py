@@ -1,0 +1,120 @@
+"""Texts end as they are when their time is over: the clock is the tests' own, and each step takes a second of it."""
+
+import threading
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import gen
+from gen import calls
+from gen.constraints import compiling
+from gen.loop import batch, engine_thread
+from gen.requests import reading
+from gen.samplers import beam_search, multinomial
+from tests.helpers import ScriptedModel, ScriptedRows
+from tests.helpers.engines import GatedModel
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (batch, engine_thread, reading):
+        monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+class TickingModel(ScriptedModel):
+    def __init__(self, script: Any, clock: Clock) -> None:
+        super().__init__(script)
+        self.clock = clock
+
+    def new_rows(self, count: int, length: int) -> ScriptedRows:
+        class Rows(ScriptedRows):
+            _model: TickingModel
+
+            def step(self, token_ids: Tensor, view: int) -> Tensor:
+                self._model.clock.now += 1
+                return super().step(token_ids, view)
+
+        return Rows(self, count, length)
+
+
+def test_texts_end_as_they_are_and_say_so(clock: Clock) -> None:
+    model = TickingModel(lambda prompt: b"abcdefgh"[: len(prompt)], clock)
+    made: Any = gen.generate(model, ["xxxxxxxx", "xx"], max_time=2.5, details=True)
+    assert [(one.text, one.finish_reason) for one in made] == [("abcd", "timeout"), ("ab", "eos")]
+    assert [len(one.token_ids) for one in made] == [4, 2]
+    for stop in ("cdx", "cd"):  # text that is held back for a stop comes too
+        one: Any = gen.generate(model, "xxxxxxxx", max_time=1.5, stop=stop, details=True)
+        assert (one.text, one.finish_reason, one.stop_reason) == ("abc", "timeout", None)
+    stream = gen.stream(model, "xxxxxxxx", max_time=1.5, stop="cdx")
+    assert ["".join(stream), stream.completion().finish_reason] == ["abc", "timeout"]
+    several: Any = gen.generate(model, "xxxxxxxx", sampler=multinomial(samples=2), max_time=1.5)
+    assert several == ["abc", "abc"]
+    assert gen.generate(model, "xxxxxxxx", max_time=1e9) == "abcdefgh"
+
+
+def test_a_typed_text_is_incomplete_unless_what_is_whole_will_do(clock: Clock) -> None:
+    model = TickingModel("abcdefgh", clock)
+    for kind, whole in ((gen.regex("[a-h]+"), True), (gen.regex("[a-h]{8}"), False)):
+        with pytest.raises(gen.IncompleteError, match=r"Give more max_time") as caught:
+            gen.generate(model, "x", kind, max_time=1.5)
+        assert (caught.value.completion.text, caught.value.completion.finish_reason) == ("abc", "timeout")
+        if whole:
+            one = gen.generate(model, "x", kind, max_time=1.5, shorten=True, details=True)
+            assert (one.value, one.finish_reason) == ("abc", "timeout")
+        else:
+            with pytest.raises(gen.IncompleteError):
+                gen.generate(model, "x", kind, max_time=1.5, shorten=True)
+
+
+def test_the_time_that_a_request_waits_in_an_engine_counts(clock: Clock) -> None:
+    model = GatedModel("hello")
+    with gen.Engine(model, rows=1) as engine:
+        running = engine.submit("a")
+        assert model.begun.acquire(timeout=60)
+        late, patient = engine.submit("b", max_time=5), engine.submit("c", max_time=50)
+        clock.now += 6
+        model.gate.release()
+        assert "".join(late) == ""
+        assert (late.completion().finish_reason, patient.so_far().finish_reason) == ("timeout", None)
+        model.open()
+        assert ["".join(running), "".join(patient)] == ["hello", "hello"]
+        assert model.read == ["a", "c"]
+
+
+def test_a_request_whose_type_is_not_compiled_in_time_is_told_so(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return compiling.carry_out(*given)
+
+    monkeypatch.setattr(calls, "carry_out", slowly)
+    with gen.Engine(ScriptedModel("ab")) as engine:
+        stream = engine.submit("x", gen.regex("a(b|c)(d|f)?"), max_time=5)
+        assert begun.wait(60)
+        clock.now += 6
+        assert engine.submit("y").completion().text == "ab"  # wakes the engine
+        with pytest.raises(gen.IncompleteError, match="was over before its output type was compiled") as caught:
+            list(stream)
+        assert caught.value.completion.finish_reason == "timeout"
+        go_on.set()
+
+
+def test_times_that_cannot_be_kept_are_refused() -> None:
+    model = ScriptedModel("hello")
+    for wrong in (0, -1.0, "1", float("nan")):
+        with pytest.raises(gen.ArgumentError, match="max_time must be a number above 0"):
+            gen.generate(model, "x", max_time=wrong)  # type: ignore[arg-type]
+    with pytest.raises(gen.ArgumentError, match="max_time is for texts that grow token by token"):
+        gen.generate(model, "x", max_time=1, sampler=beam_search(2))
