@@ -8,10 +8,12 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gen.constraints import grammars
+from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.regexes import choice_table, regex_table, text_table
 from gen.constraints.automata.table import Table
 from gen.constraints.composing.trees import Plan
@@ -22,6 +24,8 @@ from gen.constraints.type_keys import TypeKey
 from gen.errors import ConstraintError, show
 from gen.forking import new_lock
 from gen.tools.values import ToolCallsType
+
+T = TypeVar("T")
 
 
 def read_plan(output_type: Any) -> Plan:
@@ -103,21 +107,36 @@ _changing = new_lock()
 
 def _new_type_plan(output_type: Any) -> Plan:
     """The plan of a Python type; where its JSON is always a string, without the quotes."""
-    from gen.constraints.python_types import is_text, schema_of  # pydantic is not for those who ask for no type
+    from gen.constraints.python_types import in_python, is_text, schema_of  # only those who ask for types need pydantic
 
     schema, adapter = schema_of(output_type)
-    if not is_text(schema, schema):
-        return _json_plan(JsonSchema(json.dumps(schema, ensure_ascii=False), True, "line"), adapter.validate_json)
 
     def parse(text: str) -> Any:
         return adapter.validate_json(json.dumps(text))
 
-    return Plan(
-        key=("text", json.dumps(schema, ensure_ascii=False)),
-        table=partial(string_table, schema),
-        grammar=partial(grammars.of_text, schema),
-        parse=parse,
-    )
+    if is_text(schema, schema):
+        plan = Plan(
+            key=("text", json.dumps(schema, ensure_ascii=False)),
+            table=partial(string_table, schema),
+            grammar=partial(grammars.of_text, schema),
+            parse=parse,
+        )
+    else:
+        plan = _json_plan(JsonSchema(json.dumps(schema, ensure_ascii=False), True, "line"), adapter.validate_json)
+    assert plan.table is not None  # types have one; tells mypy
+    return replace(plan, table=_in_words(plan.table, in_python), grammar=_in_words(plan.grammar, in_python))
+
+
+def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[], T]:
+    """A function with its refusals in other words."""
+
+    def made() -> T:
+        try:
+            return make()
+        except (Unsupported, TooLarge, ConstraintError) as error:
+            raise type(error)(words(str(error))) from error
+
+    return made
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:

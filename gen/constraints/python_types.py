@@ -4,6 +4,7 @@ What pydantic checks but its JSON Schema does not say is said here where JSON Sc
 and refused where it cannot (a date's bounds), so that a whole text is a value of the type.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,20 @@ _HUGE = 10**18
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _IN_MAPS = ("properties", "patternProperties", "$defs")
 _SINGLE = ("items", "additionalProperties", "propertyNames")
+
+_SEVERAL = r"at \1 whose min_length is above 1 cannot be held"
+_IN_PYTHON = [
+    (re.compile(said), meant)
+    for said, meant in (
+        (r"uniqueItems at (\S+), of items that are not few,?", f"a set {_SEVERAL}; take a list, or a set of a Literal"),
+        (r"uniqueItems at (\S+) of (\d+) values", rf"a set of \2 values {_SEVERAL}; take a list"),
+        (r"minProperties at (\S+) with properties that are not listed", f"a dict {_SEVERAL}; take a class with fields"),
+        (r"patternProperties at (\S+): names", r"keys at \1"),
+        (r"\$ref at (\S+): the schema refers to itself", r"the type at \1 refers to itself"),
+        (r"\boneOf at", "the union at"),
+        (r"\bmultipleOf\b", "multiple_of"),
+    )
+]
 
 
 def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
@@ -54,6 +69,13 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
         if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
             del part["uniqueItems"]
     return schema, adapter
+
+
+def in_python(message: str) -> str:
+    """What an engine says of a type's JSON schema, in words of the type."""
+    for said, meant in _IN_PYTHON:
+        message = said.sub(meant, message)
+    return message
 
 
 def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -24,7 +24,7 @@ from pydantic.types import PaymentCardNumber
 from typing_extensions import TypedDict
 
 import gen
-from gen.constraints.automata.limits import Unsupported
+from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.plans import read_plan
 from gen.constraints.python_types import is_text, schema_of
 from gen.errors import ConstraintError
@@ -531,3 +531,25 @@ def test_addresses_of_mail_are_those_that_are_read(monkeypatch: pytest.MonkeyPat
         assert table.accepts(text.encode())
     for text in ("ada@b.test", "ada@localhost", "a..b@c.org", ".a@b.org", "a@b-.org", "a@b.c0", "A@b.org", "a" * 65):
         assert not table.accepts(text.encode())
+
+
+class Node(BaseModel):
+    below: "list[Node]"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            Annotated[set[int], Field(min_length=2)],
+            "a set at # whose min_length is above 1 cannot be held; take a list",
+        ),
+        (Annotated[dict[str, int], Field(min_length=2)], "a dict at # whose min_length is above 1 cannot be held"),
+        (Node, "the type at #/properties/below/items refers to itself"),
+    ],
+)
+def test_refusals_speak_of_python_to_those_who_wrote_python(asked: Any, words: str) -> None:
+    table = read_plan(asked).table
+    assert table is not None
+    with pytest.raises((Unsupported, TooLarge), match=words):
+        table()

@@ -32,7 +32,7 @@ def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES,
     """The deterministic automaton of the texts that lead from `start` to `accept`, by sets of states.
 
     Raises:
-        TooLarge: more than max_states states, or past the deadline (of `deadline_in`; None is 2 seconds from now).
+        TooLarge: more than max_states states, or past the deadline (of `deadline_in`; None is 1 second from now).
         Empty: there is no such text.
     """
     sets = _Sets(nfa, accept, max_states, deadline_in() if deadline is None else deadline)

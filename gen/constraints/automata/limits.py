@@ -3,7 +3,7 @@
 import time
 
 MAX_STATES = 30_000
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 class Unsupported(Exception):

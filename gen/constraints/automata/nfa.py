@@ -39,7 +39,7 @@ class Nfa:
         states: how many there are.
     """
 
-    def __init__(self, max_states: int = 12 * MAX_STATES) -> None:
+    def __init__(self, max_states: int = 3 * MAX_STATES) -> None:
         self.states = 0
         self._edges = array("i")  # source, low, high, target of each
         self._silent = array("i")  # source, target of each

@@ -76,22 +76,42 @@ def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = M
         raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
     if len(texts.final) == 1 and len(texts.edges):
         return _counted(texts, low, most, high is None)
-    width = most + 1  # pairs as whole numbers
-    number = {0: 0}
-    order = [0]
-    edges = array("i")
-    for place, pair in enumerate(order):
-        state, count = divmod(pair, width)
-        for first, last, target in texts.lines[state] if count < most or high is None else []:
-            after = target * width + min(count + 1, most)
-            if after not in number:
-                number[after] = len(order)
-                order.append(after)
-            edges.extend((place, first, last, number[after]))
-        if len(order) > max_states:
+    width = len(texts.final)  # pairs as whole numbers: the count times this, and the state
+    here = np.arange(width) == 0
+    found, edges, states = [here], [texts.edges[:0]], 1
+    for count in range(most):
+        leaving = texts.edges[here[texts.edges[:, 0]]]
+        edges.append(leaving + count * width * _ENDS + width * _LEADS)
+        here = np.zeros(width, np.bool_)
+        here[leaving[:, 3]] = True
+        found.append(here)
+        states += int(here.sum())
+        if states > max_states:
             raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
-    states, counts = np.divmod(np.array(order), width)
-    return trimmed(np.array(edges, np.int32).reshape(-1, 4), texts.final[states] & (counts >= low))
+        if not len(leaving):
+            break
+    if high is None:  # the last count is that of all longer texts too
+        while True:
+            leaving = texts.edges[here[texts.edges[:, 0]]]
+            more = here.copy()
+            more[leaving[:, 3]] = True
+            if (more == here).all():
+                break
+            here = more
+        found[-1] = here
+        edges.append(leaving + (len(found) - 1) * width * _ENDS)
+    used = np.concatenate(found)
+    if int(used.sum()) > max_states:
+        raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    every = np.concatenate(edges)
+    every[:, 0], every[:, 3] = number[every[:, 0]], number[every[:, 3]]
+    ends = np.concatenate([one & texts.final & (count >= low) for count, one in enumerate(found)])
+    return trimmed(every, ends[used])
+
+
+_LEADS = np.array([0, 0, 0, 1], np.int32)  # what an edge of (source, low, high, target) leads to
+_ENDS = np.array([1, 0, 0, 1], np.int32)  # both
 
 
 def _endless(texts: Dfa) -> bool:

@@ -22,7 +22,7 @@ def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[s
         leaves: the table of each leaf, by key.
         specials: the bytes of special tokens, by their texts.
     Raises:
-        TooLarge: too many states, or more than 2 seconds.
+        TooLarge: too many states, or more than 1 second.
         Empty: there is no such text.
     """
     deadline = deadline_in()

@@ -30,7 +30,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
     Raises:
         Unsupported: a keyword, which the message names with its path, that this cannot say.
-        TooLarge: too many states, or more than 2 seconds.
+        TooLarge: too many states, or more than 1 second.
         Empty: no value meets the schema.
     """
     deadline = deadline_in()

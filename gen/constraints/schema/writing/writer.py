@@ -5,7 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gen.constraints.automata.dfa import Dfa
@@ -62,7 +62,7 @@ class Writer(ABC):
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
         self._merger = Merger(root, deadline, self.disjoint)
         self.left_out: str | None = None
-        self._texts: dict[Part, Dfa | None] = {}
+        self._texts: dict[Hashable, Dfa | None] = {}
 
     def check_whole(self) -> None:
         """Raise Unsupported if nothing was written, though there may be values."""
@@ -102,9 +102,12 @@ class Writer(ABC):
 
     def texts(self, part: Part, path: str) -> Dfa | None:
         """The strings of a part, as texts over code points; None if there is none. Raises TooLarge."""
-        if part not in self._texts:
-            self._texts[part] = string_texts(part, self.patterns, path)
-        return self._texts[part]
+        values = None if part.values is None else tuple(one for one in part.values if isinstance(one, str))
+        lengths = (part.min_length, part.max_length)
+        key = (part.formats, part.patterns, part.unmatched, part.excluded, values, *lengths)
+        if key not in self._texts:
+            self._texts[key] = string_texts(part, self.patterns, path)
+        return self._texts[key]
 
     def few_strings(self, part: Part, most: int, path: str) -> list[str] | None:
         """The strings of a part themselves; None if they are more than `most`."""
