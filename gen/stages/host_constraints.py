@@ -109,9 +109,9 @@ class HostConstraints:
             self._follow()
             self._fill(here)
             self._masks[here].copy_(self._written[here], non_blocking=True)
-            self._over[here].copy_(self._written_over[here], non_blocking=True)
+            self._certain[here].copy_(self._written_certain[here], non_blocking=True)
         assert self._bias is not None  # tells mypy
-        return allow(logits.masked_fill(self._over[here], 0.0), self._masks[here], self._bias)
+        return allow(logits, self._masks[here], self._bias, self._certain[here])
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.stages.stage.Follower`."""
@@ -130,7 +130,7 @@ class HostConstraints:
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.stages.stage.Stage.tensors`."""
         on_host = [] if self._bias is None or self._on_cuda else [self._taken, self._ancestors]
-        return on_host if self._bias is None else [*on_host, self._masks, self._over]
+        return on_host if self._bias is None else [*on_host, self._masks, self._certain]
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower`."""
@@ -151,12 +151,12 @@ class HostConstraints:
 
             self._written = on_host(-1, *shape, dtype=torch.int32)
             self._taken, self._ancestors = (on_host(0, self._count, dtype=torch.int64) for _ in range(2))
-            self._written_over = on_host(0, self._count, 1, dtype=torch.bool)
-            self._masks, self._over = (
+            self._written_certain = on_host(size, self._count, 1, dtype=torch.int64)
+            self._masks, self._certain = (
                 torch.empty_like(one, device=self._device) if self._on_cuda else one
-                for one in (self._written, self._written_over)
+                for one in (self._written, self._written_certain)
             )
-            self._bits, self._flags = self._written.numpy().view(np.uint8), self._written_over.numpy()
+            self._bits, self._ends = self._written.numpy().view(np.uint8), self._written_certain.numpy()
             if self._on_cuda:
                 self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._bias = bias_table(self._device)
@@ -180,7 +180,7 @@ class HostConstraints:
         width = self._written.shape[1] * 4
         for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
             line = self._bits[place]
-            self._flags[place] = False
+            self._ends[place] = self._size  # no token
             if row.matcher is None:
                 line.fill(255)
                 continue
@@ -190,7 +190,8 @@ class HostConstraints:
             end = int(line[self._size >> 3]) & (1 << (self._size & 7))
             line[self._size >> 3] -= end  # llguidance's own end of a text is no token
             over = end > 0 and not line.any()
-            self._flags[place] = over  # then the first of its ends comes, at no cost and whatever is banned
             for token_id in row.ends[: 1 if over else None]:
+                if over:  # then the first of its ends comes, at no cost and whatever is banned
+                    self._ends[place] = token_id
                 bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
                 line[token_id >> 3] = byte | bit if over or (end and row.may_end) else byte & (255 - bit)
