@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gen.cli import options
-from gen.cli.options import Grouped, choose_output_type, choose_sampler, unescape
+from gen.cli.options import Grouped, choose_output_type, unescape
 from gen.cli.printing import say
+from gen.cli.text_options import TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ def _job(help: str, value: str | None, *names: str, **settings: Any) -> Any:
 
 
 @app.command("run", cls=Grouped, short_help="Begin a job, or go on with it.")
+@with_options
 def run_command(
     places: Annotated[
         list[str],
@@ -38,9 +39,6 @@ def run_command(
         ),
     ],
     *,
-    chat: options.Chat = False,
-    model: options.ModelName = "demo",
-    dtype: options.DType = None,
     devices: Annotated[
         str | None, _job('As "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
     ] = None,
@@ -56,27 +54,7 @@ def run_command(
     format: Annotated[str, _job('Of the parts: "jsonl" or "parquet".', "FORMAT")] = "jsonl",
     retry_failed: Annotated[bool, _job("Make the parts anew that have failed rows.", None, "--retry-failed")] = False,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
-    schema: options.Schema = None,
-    regex: options.Regex = None,
-    choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    shorten: options.Shorten = False,
-    min_new_tokens: options.MinNewTokens = None,
-    stop: options.Stop = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    samples: options.Samples = 1,
-    greedy: options.Greedy = False,
-    beams: options.Beams = None,
-    length_penalty: options.LengthPenalty = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    bad_word: options.BadWord = None,
+    asked: TextsOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the report as a JSON object.", rich_help_panel="Output")
     ] = False,
@@ -99,30 +77,14 @@ def run_command(
     if len(places) < 2:
         raise ArgumentError("give the inputs, and then the job's folder: gen batch run IN... OUT")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # it ends workers, and says what to do
-    sampler = choose_sampler(
-        samples=samples,
-        greedy=greedy,
-        beams=beams,
-        length_penalty=length_penalty,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        min_new_tokens=min_new_tokens,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        bad_words=bad_word,
-    )
     try:
         report = run_batch(
             places[:-1],
             places[-1],
-            model=model,
-            output_type=choose_output_type(schema, regex, choice),
+            model=asked.model,
+            output_type=choose_output_type(asked.schema, asked.regex, asked.choice),
             devices=devices,
-            dtype=dtype,
+            dtype=asked.dtype,
             engine=engine,  # type: ignore[arg-type]  # it is checked there
             ray_address=ray_address,
             rows=rows,
@@ -131,14 +93,14 @@ def run_command(
             format=format,  # type: ignore[arg-type]  # it is checked there
             retry_failed=retry_failed,
             dry_run=dry_run,
-            sampler=sampler,
-            max_new_tokens=max_new_tokens,
-            stop=[unescape(text) for text in stop or ()],
-            seed=seed,
-            chat=chat,
-            num_return_sequences=samples if beams else 1,
+            sampler=asked.choose_sampler(),
+            max_new_tokens=asked.max_new_tokens,
+            stop=[unescape(text) for text in asked.stop or ()],
+            seed=asked.seed,
+            chat=asked.chat,
+            num_return_sequences=asked.num_return_sequences,
             top_logprobs=top_logprobs,
-            shorten=shorten,
+            shorten=asked.shorten,
         )
     except KeyboardInterrupt:
         typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)

@@ -16,11 +16,13 @@ import gen
 from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_sampler, read_stops
+from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_stops
 from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
 from gen.cli.score_command import score_command
 from gen.cli.serve_command import serve_command
+from gen.cli.text_options import TextOptions, TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
+from gen.offline.described import made_sampler
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,36 +52,14 @@ def program(
 
 
 @app.command("generate", cls=Grouped, short_help="Continue each prompt.")
+@with_options
 def generate_command(
     prompts: options.Prompts = None,
     *,
     file: options.File = None,
     image: options.Image = None,
-    chat: options.Chat = False,
-    model: options.ModelName = "demo",
     device: options.Device = None,
-    dtype: options.DType = None,
-    schema: options.Schema = None,
-    regex: options.Regex = None,
-    choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    shorten: options.Shorten = False,
-    min_new_tokens: options.MinNewTokens = None,
-    stop: options.Stop = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    samples: options.Samples = 1,
-    greedy: options.Greedy = False,
-    beams: options.Beams = None,
-    length_penalty: options.LengthPenalty = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    bad_word: options.BadWord = None,
+    asked: TextsOptions,
     as_json: options.AsJson = False,
     top_logprobs: options.TopLogprobs = None,
     batch_size: options.BatchSize = 8,
@@ -89,54 +69,29 @@ def generate_command(
     If a prompt fails, stderr names it, the others go on, and the exit code is 1. If you give no option of sampling,
     search or penalties, the checkpoint's own recommendation decides how tokens are chosen.
     """
-    sampler = read_sampler(
-        samples=samples,
-        greedy=greedy,
-        beams=beams,
-        length_penalty=length_penalty,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        min_new_tokens=min_new_tokens,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        bad_words=bad_word,
-    )
-    check_top_logprobs(top_logprobs, as_json=as_json, beams=beams)
-    stops = read_stops(stop)
-    output_type = read_output_type(schema, regex, choice)
+    check_top_logprobs(top_logprobs, as_json=as_json, beams=asked.beams)
+    settings, output_type = _read(asked)
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
-    loaded = _load(model, device, dtype)
+    loaded = _load(asked.model, device, asked.dtype)
+    returned = asked.num_return_sequences
     run = partial(
-        gen.generate,
-        loaded,
-        sampler=sampler,
-        stop=stops,
-        seed=seed,
-        chat=chat,
-        details=True,
-        top_logprobs=top_logprobs,
-        shorten=shorten,
-        num_return_sequences=samples if beams else 1,
+        gen.generate, loaded, details=True, top_logprobs=top_logprobs, num_return_sequences=returned, **settings
     )
     # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
     # a chat has a place for each image, a plain prompt would need one for them
-    run("x", images=pictures if chat else None, max_new_tokens=0)
+    run("x", images=pictures if asked.chat else None, max_new_tokens=0)
     if output_type is not None:
         constraint = gen.compile(loaded, output_type)
-        least = constraint.least_tokens or 0
-        if max_new_tokens is not None and least > max_new_tokens:
-            raise ArgumentError(f"the shortest text has {least} tokens, --max-new-tokens is {max_new_tokens}.")
+        least, most = constraint.least_tokens or 0, asked.max_new_tokens
+        if most is not None and least > most:
+            raise ArgumentError(f"the shortest text has {least} tokens, --max-new-tokens is {most}.")
         run = partial(run, output_type=constraint)
     failed = False
     with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
         for first in range(0, len(given), batch_size):
             batch = given[first : first + batch_size]
-            for one, result in _attempt(partial(run, max_new_tokens=max_new_tokens), batch, pictures):
+            for one, result in _attempt(partial(run, max_new_tokens=asked.max_new_tokens), batch, pictures):
                 if isinstance(result, Exception):
                     failed = True
                     message = re.sub(r"^prompt 0\b", "the prompt", str(result))
@@ -150,64 +105,21 @@ def generate_command(
 
 
 @app.command("stream", cls=Grouped, short_help="Continue one prompt, and show the text grow.")
+@with_options
 def stream_command(
     prompt: options.OnePrompt = None,
     *,
     image: options.Image = None,
-    chat: options.Chat = False,
-    model: options.ModelName = "demo",
     device: options.Device = None,
-    dtype: options.DType = None,
-    schema: options.Schema = None,
-    regex: options.Regex = None,
-    choice: options.Choice = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    shorten: options.Shorten = False,
-    min_new_tokens: options.MinNewTokens = None,
-    stop: options.Stop = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    greedy: options.Greedy = False,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    no_repeat_ngram_size: options.NoRepeatNgramSize = None,
-    bad_word: options.BadWord = None,
+    asked: TextOptions,
 ) -> None:
     """Continue one prompt, and print the text while it grows."""
-    sampler = read_sampler(
-        greedy=greedy,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        min_new_tokens=min_new_tokens,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        bad_words=bad_word,
-    )
-    stops = read_stops(stop)
-    output_type = read_output_type(schema, regex, choice)
+    settings, output_type = _read(asked)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
-    pieces = gen.stream(
-        _load(model, device, dtype),
-        given.text,
-        output_type,
-        images=pictures,
-        sampler=sampler,
-        max_new_tokens=max_new_tokens,
-        shorten=shorten,
-        stop=stops,
-        seed=seed,
-        chat=chat,
-    )
-    for piece in pieces:
+    loaded = _load(asked.model, device, asked.dtype)
+    most = asked.max_new_tokens
+    for piece in gen.stream(loaded, given.text, output_type, images=pictures, max_new_tokens=most, **settings):
         say(piece)
     say("\n")
 
@@ -219,6 +131,17 @@ app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in
 app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
     doctor_command
 )
+
+
+def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
+    """Arguments of `gen.generate` as the options ask for them, and the output type.
+
+    Raises:
+        ArgumentError: a value that cannot be used.
+    """
+    sampler = made_sampler(asked.choose_sampler())
+    settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
+    return {"sampler": sampler, **settings}, read_output_type(asked.schema, asked.regex, asked.choice)
 
 
 def _load(model: str, device: str | None, dtype: str | None) -> Any:

@@ -8,12 +8,10 @@ import typer
 from typer.core import TyperCommand
 
 from gen.errors import ArgumentError, ConstraintError, show, show_path
-from gen.offline.described import made_sampler, made_type
+from gen.offline.described import made_type
 
 if TYPE_CHECKING:
     from PIL import Image as Pictures
-
-    from gen.samplers import Sampler
 
 LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
 
@@ -116,25 +114,6 @@ class Grouped(TyperCommand):
 
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-
-
-def read_sampler(
-    *,
-    samples: int = 1,
-    greedy: bool = False,
-    beams: int | None = None,
-    length_penalty: float | None = None,
-    **settings: Any,
-) -> "Sampler | None":
-    """The sampler that the options ask for; None, the checkpoint's own recommendation, if they ask for nothing.
-
-    Args:
-        settings: of the samplers, by their names; None where one was not given.
-    Raises:
-        ArgumentError: options at odds with each other, or a value out of range.
-    """
-    chosen = choose_sampler(samples=samples, greedy=greedy, beams=beams, length_penalty=length_penalty, **settings)
-    return None if chosen is None else made_sampler(chosen)
 
 
 def choose_sampler(

@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 import gen
-from gen.cli.options import read_sampler, read_stops
+from gen.cli.options import choose_sampler, read_stops
+from gen.offline.described import made_sampler
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
+
+
+def read_sampler(**settings: Any) -> Any:
+    """The sampler that options ask for."""
+    return made_sampler(choose_sampler(**settings))
 
 
 def test_no_option_leaves_the_choice_to_the_checkpoint() -> None:

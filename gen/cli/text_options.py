@@ -1,0 +1,83 @@
+"""The options that commands which write texts have in common, once for all of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
+
+from gen.cli import options
+from gen.cli.options import choose_sampler
+
+_OF_SAMPLERS = (
+    *("temperature", "top_k", "top_p", "min_p", "min_new_tokens", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "no_repeat_ngram_size"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """What a text is asked for; see `with_options`."""
+
+    chat: options.Chat = False
+    model: options.ModelName = "demo"
+    dtype: options.DType = None
+    schema: options.Schema = None
+    regex: options.Regex = None
+    choice: options.Choice = None
+    max_new_tokens: options.MaxNewTokens = None
+    shorten: options.Shorten = False
+    min_new_tokens: options.MinNewTokens = None
+    stop: options.Stop = None
+    temperature: options.Temperature = None
+    top_k: options.TopK = None
+    top_p: options.TopP = None
+    min_p: options.MinP = None
+    seed: options.Seed = None
+    greedy: options.Greedy = False
+    repetition_penalty: options.RepetitionPenalty = None
+    presence_penalty: options.PresencePenalty = None
+    frequency_penalty: options.FrequencyPenalty = None
+    no_repeat_ngram_size: options.NoRepeatNgramSize = None
+    bad_word: options.BadWord = None
+
+    def choose_sampler(self, **more: Any) -> list[Any] | None:
+        """See `gen.cli.options.choose_sampler`."""
+        settings = {name: getattr(self, name) for name in _OF_SAMPLERS}
+        return choose_sampler(greedy=self.greedy, bad_words=self.bad_word, **settings, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsOptions(TextOptions):
+    """The same, where a prompt may have several texts."""
+
+    samples: options.Samples = 1
+    beams: options.Beams = None
+    length_penalty: options.LengthPenalty = None
+
+    def choose_sampler(self, **more: Any) -> list[Any] | None:
+        """See `gen.cli.options.choose_sampler`."""
+        several = {name: getattr(self, name) for name in ("samples", "beams", "length_penalty")}
+        return super().choose_sampler(**several, **more)
+
+    @property
+    def num_return_sequences(self) -> int:
+        """As `gen.generate` takes it."""
+        return self.samples if self.beams else 1
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as Typer reads it: in the place of its parameter `asked` it has the options of that one's class."""
+    own = signature(command, eval_str=True)
+    kind = own.parameters["asked"].annotation
+    hints = get_type_hints(kind, include_extras=True)
+
+    def run(*arguments: Any, **given: Any) -> None:
+        command(*arguments, asked=kind(**{name: given.pop(name) for name in hints}), **given)
+
+    parameters: list[Parameter] = []
+    for one in own.parameters.values():
+        asked = [Parameter(f.name, one.kind, default=f.default, annotation=hints[f.name]) for f in fields(kind)]
+        parameters += asked if one.name == "asked" else [one]
+    vars(run).update(__signature__=own.replace(parameters=parameters), __annotations__={})
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    return run
