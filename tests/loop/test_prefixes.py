@@ -13,8 +13,10 @@ from benchmarks.prefixes import Case, differences, random_case, run_case
 from gen.loop.options import Options
 from gen.loop.prefixes import beginnings
 from gen.loop.prefixes.beginnings import common
+from gen.loop.prefixes.sharing import together
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs
 
 SHAPES = [
     "llama",
@@ -127,6 +129,14 @@ def test_columns_that_another_model_has_read_are_given_to_nobody(counting: Count
     assert found.cached_tokens == 0
     alone = gen.generate(counting, [*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2, details=True)
     assert found.token_ids == alone.token_ids
+
+
+def test_what_takes_longest_runs_first_and_what_begins_alike_side_by_side(demo: Any) -> None:
+    """So that few rows go on alone in the end."""
+    one, two = some(1, 40), some(2, 40)
+    prompts = [[*one, 1], [*two, 1], [*one, 2], [*two, 2], some(3, 9)]
+    jobs = new_jobs(demo, prompts, max_new_tokens=[9, 5, 5, 7, 300])
+    assert [jobs.index(job) for job in together(jobs)] == [4, 0, 2, 3, 1]
 
 
 def test_how_much_sequences_begin_alike() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import gen
+from gen.models.transformers.model import TransformersModel
 from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import read_manifest
 from gen.offline.parts import part_path
@@ -120,6 +122,22 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: st
         part_path(out, manifest, number).unlink()
         worker.run(out, digest, Task(shard=number))
     assert [part.read_bytes() for part in report.parts] == before
+
+
+def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two documents in turn, of which two at once run."""
+    read, forward = [], TransformersModel.forward_all
+
+    def counting(model: TransformersModel, token_ids: Tensor, *rest: Any, **more: Any) -> Tensor:
+        read.append(token_ids.numel() if token_ids.shape[1] > 1 else 0)
+        return forward(model, token_ids, *rest, **more)
+
+    monkeypatch.setattr(TransformersModel, "forward_all", counting)
+    rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1)
+    assert report.failed == 0
+    assert sum(read) < 3 * 300
 
 
 def test_failed_rows_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
