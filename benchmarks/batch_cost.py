@@ -1,6 +1,6 @@
 """What a job's worker costs over one call of the loop: the same prompts, with as many rows at once.
 
-    python -m benchmarks.batch_cost --rows 1000 --at-once 64
+    python -m benchmarks.batch_cost
 
 Each prompt has a limit of its own, of 8 to 320 new tokens. A round runs both; times are CPU time of the process with
 one thread. A worker's start, which imports torch and loads the model, is told apart.
@@ -8,6 +8,7 @@ one thread. A worker's start, which imports torch and loads the model, is told a
 
 import argparse
 import json
+import os
 import random
 import tempfile
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 import gen
-from benchmarks.measuring import machine, ratio, spread
+from benchmarks.measuring import machine, markdown_table, ratio, spread, write_json
 from gen.calls import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
@@ -34,11 +35,13 @@ SEED = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[64, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="demo")
+    parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
     draw = random.Random(1)
     rows: list[dict[str, Any]] = [
         {
@@ -48,37 +51,45 @@ def main() -> None:
         }
         for number in range(arguments.rows)
     ]
+    measured = [_measured(rows, at_once, arguments) for at_once in arguments.at_once]
+    print(json.dumps(machine()), "\n")
+    print(markdown_table(measured))
+    if arguments.json:
+        write_json(arguments.json, {"machine": machine(), "rows": measured})
+
+
+def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Both, with so many rows at once."""
     with tempfile.TemporaryDirectory() as name:
         folder, source = Path(name) / "out", Path(name) / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        settings: Any = {"rows": arguments.at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu"}
+        settings: Any = {"rows": at_once, "seed": SEED, "eos_token_id": [], "devices": "cpu", "progress": False}
         gen.run_batch(source, folder, model=arguments.model, **settings)
         manifest, digest = read_manifest(folder)
         begin = time.process_time()
-        worker, model = Worker(manifest.settings, "cpu", threads=1), gen.load(arguments.model, device="cpu")
+        worker = Worker(manifest.settings, "cpu", threads=1)
         loading = time.process_time() - begin
+        model = gen.load(arguments.model, device="cpu")
         times: dict[str, list[float]] = {"call": [], "job": []}
         for _ in range(arguments.rounds):
             begin = time.process_time()
-            _one_call(model, rows, arguments.at_once)
+            _one_call(model, rows, at_once)
             times["call"].append(time.process_time() - begin)
+            vars(worker)["_model"].idle.take()  # as after its start
             begin = time.process_time()
             for number in range(len(manifest.shards)):
                 worker.run(folder, digest, Task(shard=number))
             times["job"].append(time.process_time() - begin)
-    report = {
-        "machine": machine(),
-        "rows": arguments.rows,
-        "at once": arguments.at_once,
-        "shards": len(manifest.shards),
+    return {
+        "rows": len(rows),
+        "at once": at_once,
+        "parts": len(manifest.shards),
         "new tokens": sum(row["max_new_tokens"] for row in rows),
         "call, s": round(spread(times["call"]).median, 2),
         "job, s": round(spread(times["job"]).median, 2),
         "job / call": round(ratio(times["job"], times["call"]), 3),
-        "ratios": [round(job / call, 3) for job, call in zip(times["job"], times["call"], strict=True)],
-        "loading twice, s": round(loading, 2),
+        "loading, s": round(loading, 2),
     }
-    print(json.dumps(report))
 
 
 def _one_call(model: Any, rows: list[dict[str, Any]], at_once: int) -> None:

@@ -42,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 10, 100, 1000])
+    parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     vars(local)["WorkerProcess"] = Pretended
     with tempfile.TemporaryDirectory() as name:
@@ -52,9 +53,16 @@ def main() -> None:
                     json.dumps({"prompt": f"A prompt of about eighty characters, as of a short question: {number}"})
                 )
                 file.write("\n")
+        driving = []
         for workers in arguments.workers:
-            print(json.dumps(_run(folder, workers)), flush=True)
-        print(json.dumps(_reading(folder / f"out{arguments.workers[0]}")))
+            driving.append(_run(folder, workers))
+            print(json.dumps(driving[-1]), flush=True)
+        reading = _reading(folder / f"out{arguments.workers[0]}")
+        print(json.dumps(reading))
+    if arguments.json:
+        from benchmarks.measuring import machine, write_json  # which import torch, as no driver does
+
+        write_json(arguments.json, {"machine": machine(), "driving": driving, "reading": reading})
 
 
 def _run(folder: Path, workers: int) -> dict[str, Any]:

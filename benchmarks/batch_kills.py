@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from benchmarks.measuring import machine, write_json
+
 ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 48, 2, 4
 KILLS = ("worker", "worker", "driver")  # of a run
 _WORKER = {"local": b"", "ray": b"ray::MapWorker"}  # what a worker's command begins with
@@ -175,6 +177,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=_WORKER, default="local")
     parser.add_argument("--start", choices=["fork", "command"], default="fork")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     forks = arguments.engine == "local" and arguments.start == "fork"
@@ -199,6 +202,11 @@ def main() -> None:
             assert parts(out) == expected, f"run {number} has other parts"
             assert not list(out.glob("pieces/*")), f"run {number} has left pieces"
             print(f"run {number + 1}: {len(expected)} parts are equal; so far {dict(kills.killed)} killed", flush=True)
+    if arguments.json:
+        equal = {"runs": arguments.runs, "runs with equal parts": arguments.runs, "parts of a run": len(expected)}
+        started = "fork" if forks else "command"
+        report = {"engine": arguments.engine, "start": started, **equal, "killed": dict(kills.killed)}
+        write_json(arguments.json, {"machine": machine(), **report})
 
 
 def _import_all() -> None:

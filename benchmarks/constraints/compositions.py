@@ -4,8 +4,10 @@
 
 Each composition is compiled for the demo model and for a random one. Random texts of its letters are read: the value
 must be that of a brute-force splitter, which tries all ways in the order that docs/composed_types.md gives. Texts are
-made with every limit from `least_tokens` up, alone, in a batch, in the reverse order, streamed, and on a virtual
-cuda:1 without a host sync; they must be whole, and equal.
+made with every limit from `least_tokens` up to one more than where the text ends by itself, or to 32 more where it does
+not: in batches of many compositions, in the reverse order, some of them alone and streamed, and all on a virtual cuda:1
+without a host sync. They must be whole, as the splitter sees them, and equal, and one that has ended by itself must be
+that of the largest limit.
 """
 
 import argparse
@@ -14,13 +16,16 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from transformers import AutoTokenizer
 
 import gen
+from benchmarks.measuring import machine, write_json
 from benchmarks.random_model import save_random_model
 from gen.constraints.output_types import Composed, Either, Grammar, Regex, Repeat, Sequence, Text
 from gen.models.base import Model
@@ -29,6 +34,8 @@ _LETTERS = "ab,1<"
 _REGEXES = ("a+", "[ab]*", "a(b|,)", "<|ab", "a?b?", "(ab)*,")
 _NUMBER = gen.json_schema({"type": "integer", "minimum": 0, "maximum": 99})
 _NESTED = gen.grammar('start: "<" start? ">"')
+BEYOND = 32  # tokens at most from the least limit to the largest
+_ALONE = 4  # texts of a batch that are made alone too
 
 
 def random_type(rng: random.Random, depth: int = 3, *, on_host: float = 0.0) -> Any:
@@ -178,45 +185,68 @@ def check_reading(model: Model, kind: Any, rng: random.Random) -> int:
     return len(texts)
 
 
-def check_generating(model: Model, other: Model | None, kind: Any, seed: int) -> int:
-    """Raise an AssertionError unless the texts of a type are whole at every limit, and the same whatever runs beside.
+class Made(NamedTuple):
+    """How many texts were made, and of how many types one has ended by itself."""
+
+    texts: int
+    ended: int
+
+
+def check_generating(model: Model, other: Model | None, types: Iterable[Any], seed: int) -> Made:
+    """Raise an AssertionError unless texts are whole at every limit, and the same whatever runs beside them.
 
     Args:
         other: the same model on a virtual device, where no step may wait; None to leave that out.
-    Returns:
-        How many texts were made.
+        types: for the device engine.
     """
-    least = gen.compile(model, kind).least_tokens
-    assert least is not None
-    limits = [max(least, 1), max(least, 1) + 1, least + 3, least + 12]
-    kinds = [kind] * len(limits)
-    alone = [_alone(model, kind, limit, seed) for limit in limits]
-    batch = _batch(model, kinds, limits, seed)
-    turned = _batch(model, kinds, limits[::-1], seed)[::-1]
-    for limit, text, one, two in zip(limits, alone, batch, turned, strict=True):
-        assert text == one.text == two.text, (kind, limit, text, one.text, two.text)
-        found = next((value for end, value in ways(kind, text, 0) if end == len(text)), None)
-        assert found is not None and one.value == found, (kind, text, one.value)
+    kinds = [(kind, gen.compile(model, kind).least_tokens or 0) for kind in types]
+    longest = _together(model, [(kind, least + BEYOND) for kind, least in kinds], seed)
+    asked, free = [], []
+    for (kind, least), text in zip(kinds, longest, strict=True):
+        end = BEYOND if text.finish_reason == "length" else min(BEYOND, max(1, len(text.token_ids) + 1 - least))
+        asked += [(kind, limit) for limit in range(least, least + end + 1)]
+        free += [text] * (end + 1)
+    made = _together(model, asked, seed)
+    turned = _together(model, asked[::-1], seed)[::-1]
+    for (kind, limit), one, two, large in zip(asked, made, turned, free, strict=True):
+        assert one.text == two.text, (kind, limit, one.text, two.text)
+        value = next((value for end, value in ways(kind, one.text, 0) if end == len(one.text)), None)
+        assert value is not None and one.value == value, (kind, limit, one.text, one.value)
+        if one.finish_reason != "length":  # it has ended by itself, so that no larger limit changes it
+            assert (one.text, one.finish_reason) == (large.text, large.finish_reason), (kind, limit)
+    for place in random.Random(seed).sample(range(len(asked)), min(_ALONE, len(asked))):
+        kind, limit = asked[place]
+        assert _alone(model, kind, limit, seed) == made[place].text, (kind, limit)
     if other is not None:
-        automaton = gen.compile(other, kind).automaton
-        assert automaton is not None
-        automaton.place(other.placement.logits_device)  # which waits once, for how many rows differ
+        for kind, _ in kinds:
+            automaton = gen.compile(other, kind).automaton
+            assert automaton is not None
+            automaton.place(other.placement.logits_device)  # which waits once, for how many rows differ
         with gen.testing.no_host_sync(count=True) as report:
-            made = _batch(other, kinds, limits, seed)
-        assert [one.text for one in made] == alone, kind
+            there = _together(other, asked, seed)
+        assert [one.text for one in there] == [one.text for one in made]
         assert report.count <= 2, report  # of a call, none a token
-    return len(limits)
+    return Made(len(asked), sum(text.finish_reason != "length" for text in longest))
 
 
-def _batch(model: Model, kinds: list[Any], limits: list[int], seed: int) -> list[gen.Completion]:
-    """Texts that are made together."""
-    prompts = ["x"] * len(kinds)
-    return gen.generate(model, prompts, kinds, max_new_tokens=limits, seed=seed, shorten=True, details=True)
+def _settings(model: Model, seed: int) -> dict[str, Any]:
+    """How texts are drawn: the letters and ends of texts come often, so that texts of all forms do, and end."""
+    ends = [*model.eos_token_ids] or [model.vocab_size - 1]
+    often = {token_id: 4.0 for letter in _LETTERS for token_id in model.tokenizer.encode_plain(letter)[-1:]}
+    sampler = gen.samplers.multinomial(logit_bias=often | dict.fromkeys(ends, 4.0))
+    return {"sampler": sampler, "eos_token_id": ends, "seed": seed, "shorten": True}
+
+
+def _together(model: Model, asked: list[tuple[Any, int]], seed: int) -> list[gen.Completion]:
+    kinds, limits = zip(*asked, strict=True)
+    prompts, settings = ["x"] * len(kinds), _settings(model, seed)
+    made: list[gen.Completion] = gen.generate(model, prompts, [*kinds], max_new_tokens=limits, details=True, **settings)
+    return made
 
 
 def _alone(model: Model, kind: Any, limit: int, seed: int) -> str:
     """A text that is made alone, streamed."""
-    return "".join(gen.stream(model, "x", kind, max_new_tokens=limit, seed=seed, shorten=True))
+    return "".join(gen.stream(model, "x", kind, max_new_tokens=limit, **_settings(model, seed)))
 
 
 def compositions(count: int, seed: int, *, on_host: float = 0.0) -> Iterator[Any]:
@@ -229,33 +259,48 @@ def compositions(count: int, seed: int, *, on_host: float = 0.0) -> Iterator[Any
             yield kind
 
 
+def _save_random_model(folder: Path) -> None:
+    """One whose last token ends texts."""
+    save_random_model(folder, 1000)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"eos_token": tokenizer.convert_ids_to_tokens(999)})
+    tokenizer.save_pretrained(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--generate", type=int, help="how many of them write texts; all by default")
+    parser.add_argument("--together", type=int, default=20, help="compositions that write their texts in one batch")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    begin = time.process_time()
+    report = {"compositions": arguments.count, "texts read": 0, "texts made": 0, "of types that ended one": 0}
     with tempfile.TemporaryDirectory() as folder, gen.testing.virtual_gpus(2):
-        save_random_model(Path(folder), 1000)
+        _save_random_model(Path(folder))
         pairs = [(gen.load(name, device="cpu"), gen.load(name, device="cuda:1")) for name in ("demo", folder)]
-        read = made = on_host = 0
         rng = random.Random(arguments.seed)
-        for number, kind in enumerate(compositions(arguments.count, arguments.seed)):
-            read += check_reading(pairs[0][0], kind, rng)
+        kinds = compositions(arguments.count, arguments.seed)
+        for number, some in enumerate(iter(lambda: list(itertools.islice(kinds, arguments.together)), [])):
             model, other = pairs[number % 2]
-            wanted = arguments.generate is None or number < arguments.generate
-            if wanted and gen.compile(model, kind).engine == "device":
-                made += check_generating(model, other, kind, number)
-            if number % 100 == 99:
-                print(f"{number + 1} compositions", file=sys.stderr)
+            report["texts read"] += sum(check_reading(pairs[0][0], kind, rng) for kind in some)
+            on_device = [kind for kind in some if gen.compile(model, kind).engine == "device"]
+            made = check_generating(model, other, on_device, number)
+            report["on the device"] = report.get("on the device", 0) + len(on_device)
+            report["texts made"] += made.texts
+            report["of types that ended one"] += made.ended
+            if number % 10 == 9:
+                print(report, round(time.process_time() - begin), "s", file=sys.stderr, flush=True)
         for kind in compositions(arguments.count, arguments.seed + 1, on_host=0.2):
             try:
-                read += check_reading(pairs[0][0], kind, rng)
+                report["texts read"] += check_reading(pairs[0][0], kind, rng)
             except gen.ConstraintError:
                 continue  # it cannot be told where a part ends
-            on_host += gen.compile(pairs[0][0], kind).engine == "host"
-    print(f"{arguments.count} compositions on the device, {on_host} on the host engine: {read} texts read, {made} made")
+            report["on the host"] = report.get("on the host", 0) + (gen.compile(pairs[0][0], kind).engine == "host")
+    print(report)
+    if arguments.json:
+        write_json(arguments.json, {"machine": machine(), "limits beyond the least": BEYOND, **report})
 
 
 if __name__ == "__main__":

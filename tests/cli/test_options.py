@@ -50,10 +50,9 @@ PENALTIES: list[dict[str, Any]] = [
         (BeamSearchSampler, {"beams": 3, "length_penalty": 0.5}),
     ],
 )
-def test_penalties_go_with_every_sampler(kind: type, settings: Any, penalty: Any) -> None:
+def test_penalties_go_with_every_sampler(kind: Any, settings: Any, penalty: Any) -> None:
     sampler = read_sampler(**settings, **penalty)
-    assert sampler is not None
-    assert isinstance(sampler, kind)
+    assert type(sampler) is kind
     assert sampler.penalties == Penalties(**penalty)
 
 
