@@ -71,6 +71,10 @@ def serve_command(
     request_timeout: Annotated[
         float, _option("Limits", "Give a request up that takes longer.", "SECONDS", min=0.001)
     ] = 600,
+    stall_timeout: Annotated[
+        float,
+        _option("Limits", "Be unhealthy after so long without a step, while there is work.", "SECONDS", min=0.001),
+    ] = 300,
     shutdown_timeout: Annotated[
         float, _option("Limits", "Let requests go on so long after SIGTERM or Ctrl-C.", "SECONDS", min=0)
     ] = 30,
@@ -123,6 +127,7 @@ def serve_command(
             max_new_tokens=max_new_tokens,
             max_prompts=max_prompts,
             request_timeout=request_timeout,
+            stall_timeout=stall_timeout,
             max_body_mb=max_body_mb,
             max_schema_kb=max_schema_kb,
             cors_origins=cors_origin or [],

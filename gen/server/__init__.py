@@ -20,6 +20,7 @@ def app(
     max_new_tokens: int | None = None,
     max_prompts: int = 2048,
     request_timeout: float = 600,
+    stall_timeout: float = 300,
     max_body_mb: float = 8,
     max_schema_kb: float = 256,
     cors_origins: Iterable[str] = (),
@@ -39,6 +40,7 @@ def app(
         max_new_tokens: how many tokens a text has at most; None for what the context leaves.
         max_prompts: how many texts a request may ask for, prompts times n.
         request_timeout: seconds after which a request is given up.
+        stall_timeout: seconds without a step, while there is work, after which `/health` answers 503.
         max_body_mb: how large the body of a request may be, in MiB.
         max_schema_kb: how large its schemas, patterns and tools may be, in KiB.
         cors_origins: pages of which origins may call the server from a browser; none at first.
@@ -64,6 +66,7 @@ def app(
         max_new_tokens=max_new_tokens,
         max_prompts=max_prompts,
         request_timeout=request_timeout,
+        stall_timeout=stall_timeout,
         max_body_mb=max_body_mb,
         max_schema_kb=max_schema_kb,
         cors_origins=tuple(cors_origins),

@@ -1,20 +1,91 @@
 """Numbers for Prometheus."""
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from collections.abc import Iterable
+from time import monotonic
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gen.engine import Engine
+
+_FIRST = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)  # seconds
+_BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Metrics:
     """What a server counts; each application has its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(_OfEngine(engine))
         self.requests = Counter(
             "gen_requests", "Requests that were answered.", ["endpoint", "status"], registry=self._registry
         )
         self.ignored_fields = Counter(
             "gen_ignored_fields", "Fields of requests that nobody knows.", ["endpoint"], registry=self._registry
         )
+        self._first = Histogram(
+            "gen_time_to_first_token_seconds",
+            "From a request to the first event of each of its texts, where it is streamed.",
+            ["endpoint"],
+            registry=self._registry,
+            buckets=_FIRST,
+        )
+        self._between = Histogram(
+            "gen_time_between_tokens_seconds",
+            "Mean time from token to token of a text that is streamed.",
+            ["endpoint"],
+            registry=self._registry,
+            buckets=_BETWEEN,
+        )
+
+    def clock(self, endpoint: str) -> "Clock":
+        """What times the texts of a request that comes now."""
+        return Clock(self._first.labels(endpoint), self._between.labels(endpoint))
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
         return generate_latest(self._registry)
+
+
+class Clock:
+    """Times the texts of one request."""
+
+    def __init__(self, first: Histogram, between: Histogram) -> None:
+        self._first, self._between = first, between
+        self._begun = monotonic()
+        self._texts: dict[int, tuple[float, float]] = {}  # when each has first and last grown
+
+    def grown(self, number: int) -> None:
+        """A text has grown."""
+        now = monotonic()
+        if number not in self._texts:
+            self._first.observe(now - self._begun)
+        self._texts[number] = self._texts.get(number, (now, now))[0], now
+
+    def ended(self, number: int, tokens: int) -> None:
+        """A text has ended, with so many tokens."""
+        if number in self._texts and tokens > 1:
+            first, last = self._texts[number]
+            self._between.observe((last - first) / (tokens - 1))
+
+
+class _OfEngine(Collector):
+    """What the engine tells when it is asked."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """See `prometheus_client.registry.Collector`."""
+        stats = self._engine.stats()
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield gauge("gen_running_rows", "Texts that grow now.", stats.running)
+        yield gauge("gen_waiting_requests", "Texts that wait for a row.", stats.waiting)
+        yield gauge("gen_compiling_requests", "Texts that wait for their output type.", stats.compiling)
+        yield gauge("gen_progress_age_seconds", "How long the engine has not got on with its work.", stats.progress_age)
+        yield counter("gen_generated_tokens", "Tokens of all texts.", stats.tokens)
+        yield counter("gen_prompt_tokens", "Tokens of the prompts of all texts.", stats.prompt_tokens)
+        yield counter("gen_steps", "Turns of the engine's loop.", stats.steps)

@@ -45,7 +45,7 @@ POSTS: list[tuple[str, str, type[Body], Callable[..., Awaitable[Answer | Respons
 
 def routed(engine: Engine, settings: Settings) -> Starlette:
     """The application of an engine; see `gen.server.app`."""
-    served, metrics = Served(engine, settings), Metrics()
+    served, metrics = Served(engine, settings), Metrics(engine)
 
     def guarded(name: str, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
         """With a check of the key, with errors in the form of a protocol, and counted."""
@@ -68,13 +68,14 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         """Read the body, and write what is asked for: a whole answer or a stream."""
 
         async def handle(request: Request) -> Response:
+            clock = metrics.clock(name)
             body = body_type.read(await read_json(request, settings.max_body_mb * 2**20))
             if body.ignored:
                 metrics.ignored_fields.labels(name).inc(len(body.ignored))
             found = await answer(served, body)
             if isinstance(found, Response):
                 return found
-            return found.events() if found.stream else await found.whole(request.receive)
+            return found.events(clock) if found.stream else await found.whole(request.receive)
 
         return handle
 
@@ -86,7 +87,9 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
 
     async def health(request: Request) -> Response:
         stats = engine.stats()
-        return as_json({"status": "closed" if stats.closed else "ok"}, 503 if stats.closed else 200)
+        stalled = stats.progress_age > settings.stall_timeout
+        state = "failed" if stats.failure else "closed" if stats.closed else "stalled" if stalled else "ok"
+        return as_json({"status": state}, 200 if state == "ok" else 503)
 
     async def count(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")

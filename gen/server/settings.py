@@ -21,6 +21,7 @@ class Settings:
     max_new_tokens: int | None
     max_prompts: int
     request_timeout: float
+    stall_timeout: float
     max_body_mb: float
     max_schema_kb: float
     cors_origins: tuple[str, ...]
@@ -35,5 +36,5 @@ class Settings:
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)
-        for name in ("request_timeout", "max_body_mb", "max_schema_kb"):
+        for name in ("request_timeout", "stall_timeout", "max_body_mb", "max_schema_kb"):
             check_number(name, getattr(self, name), above=0)

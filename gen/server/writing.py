@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gen.completions import Completion, StreamEvent
 from gen.server.errors import ClientGone
+from gen.server.metrics import Clock
 from gen.server.texts import Ended, Texts, while_wanted
 
 
@@ -60,23 +62,29 @@ class Answer:
         finally:
             self._texts.cancel()
 
-    def events(self) -> Response:
-        """As a stream of server-sent events."""
-        return EventStream(self._events, self._texts.cancel)
+    def events(self, clock: Clock) -> Response:
+        """As a stream of server-sent events.
+
+        Args:
+            clock: times the texts.
+        """
+        return EventStream(partial(self._events, clock), self._texts.cancel)
 
     def _prompt_tokens(self) -> int:
         return sum(stream.prompt_tokens for stream in self._texts.streams[:: self._n] if stream is not None)
 
-    async def _events(self) -> AsyncIterator[str]:
+    async def _events(self, clock: Clock) -> AsyncIterator[str]:
         writer, made = self._writer, dict[int, Completion]()
         try:
             async with asyncio.timeout(self._timeout):
                 yield "".join(writer.begin(self._prompt_tokens()))
                 async for number, found in self._texts.events():
                     if isinstance(found, StreamEvent):
+                        clock.grown(number)
                         yield "".join(writer.grow(number, found))
                     else:
                         made[number] = found
+                        clock.ended(number, len(found.token_ids))
                         yield "".join(writer.end(number, found))
                 yield "".join(writer.close([made[number] for number in sorted(made)], self._prompt_tokens()))
         except Exception as error:
