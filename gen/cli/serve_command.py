@@ -132,6 +132,7 @@ def serve_command(
             max_schema_kb=max_schema_kb,
             cors_origins=cors_origin or [],
         )
+        app.state.compiling.begin()
         _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
         return app, engine
 

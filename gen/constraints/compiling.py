@@ -2,18 +2,18 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
-from gen.constraints.composing.composition import Composition
-from gen.constraints.composing.trees import Plan, Told, Tree, read_tree
+from gen.constraints.composing.composition import Composition, Tables
+from gen.constraints.composing.trees import Plan, Told, Tree, bare, read_tree
 from gen.constraints.constraint import Constraint
 from gen.constraints.host_engine import Grammar
 from gen.constraints.output_types import Composed
 from gen.constraints.plans import read_plan
-from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.constraints.tables.token_automaton import Found, TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.errors import ConstraintError
 from gen.forking import new_lock
@@ -90,15 +90,19 @@ def _checked(model: Model, constraint: Constraint) -> Constraint:
 
 
 @isolated
-def carry_out(model: Model, plan: Tree | Told) -> Constraint:
-    """What `compile` makes of a plan, kept from before or made now."""
+def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -> Constraint:
+    """What `compile` makes of a plan, kept from before or made now.
+
+    Args:
+        worked: what `work_out` gives for it, in whichever process.
+    """
     vocabulary = vocabulary_of(model)
     with _changing:
         kept = _kept.setdefault(model.tokenizer, OrderedDict())
         constraint = kept.get(plan.key)
     new = constraint is None or constraint.vocabulary is not vocabulary
     if constraint is None or new:
-        constraint = _made(plan, vocabulary)
+        constraint = _made(plan, vocabulary, worked)
     with _changing:
         kept[plan.key] = constraint
         kept.move_to_end(plan.key)
@@ -114,15 +118,52 @@ def _bytes(constraints: Iterable[Constraint]) -> int:
     return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
 
 
-def _made(plan: Tree | Told, vocabulary: Vocabulary) -> Constraint:
-    """The automaton of a plan, or its grammar."""
+@dataclass(frozen=True)
+class Worked:
+    """What compiling a plan costs time and memory for, as arrays and texts that go from process to process.
+
+    Attributes:
+        automaton: None where it has none.
+        tables: of the parts of a plan that is made of others.
+        reason: why there is no automaton; "" where there is one.
+    """
+
+    automaton: Found | None
+    tables: Tables
+    reason: str
+
+
+def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
+    """What `carry_out` would do for a plan.
+
+    Raises:
+        ConstraintError: as of `compile`.
+    """
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
+    constraint = _held(made, vocabulary)
+    found = None if constraint.automaton is None else constraint.automaton.found
+    return Worked(found, made.tables() if isinstance(made, Composition) else {}, constraint.reason)
+
+
+def portable(plan: Tree | Told) -> Tree | Told:
+    """A plan as it goes to another process, which holds texts to it, and reads no values."""
+    return Told(bare(plan.written), bare(plan.read)) if isinstance(plan, Told) else bare(plan)
+
+
+def _made(plan: Tree | Told, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
+    """The constraint of a plan, from what was worked out before, or from the beginning."""
+    tables: Tables = {} if worked is None else worked.tables
+    return _held(plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables), vocabulary, worked)
+
+
+def _held(made: Plan | Composition, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
+    """The automaton, or the grammar."""
     composed = made if isinstance(made, Composition) else None
     splitter, special_ids = (None, frozenset[int]()) if composed is None else (composed.splitter, composed.special_ids)
-    reason = "a grammar is not regular"
-    if made.table is not None:
+    reason = "a grammar is not regular" if worked is None else worked.reason
+    if made.table is not None and (worked is None or worked.automaton is not None):
         try:
-            automaton = TokenAutomaton(made.table(), vocabulary)
+            automaton = TokenAutomaton((worked and worked.automaton) or made.table(), vocabulary)
         except Empty as error:
             raise ConstraintError(f"no text meets the output type: {error}") from error
         except Unsupported as error:

@@ -140,14 +140,16 @@ def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[]
 
 
 def _json_plan(asked: JsonSchema, parse: Callable[[str], Any]) -> Plan:
-    def table() -> Table:
-        return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
-
-    def grammar() -> str:
-        return grammars.of_schema(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
-
     key = ("json", asked.schema, asked.closed, asked.whitespace)
-    return Plan(key=key, table=table, grammar=grammar, parse=parse)
+    return Plan(key=key, table=partial(_json_table, asked), grammar=partial(_json_grammar, asked), parse=parse)
+
+
+def _json_table(asked: JsonSchema) -> Table:
+    return schema_table(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
+
+
+def _json_grammar(asked: JsonSchema) -> str:
+    return grammars.of_schema(json.loads(asked.schema), closed=asked.closed, whitespace=asked.whitespace)
 
 
 def _pattern_of(output_type: Any) -> str:

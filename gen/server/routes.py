@@ -105,11 +105,13 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         Route("/metrics", count),
     ]
     cors = Middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"])
-    return Starlette(
+    application = Starlette(
         routes=routes,
         middleware=[cors] if settings.cors_origins else [],
         exception_handlers={404: _no_route, 405: _no_route},
     )
+    application.state.compiling = served.compiling
+    return application
 
 
 def _check_key(request: Request, key: str | None) -> None:

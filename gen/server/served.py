@@ -12,6 +12,7 @@ from gen.models.base import Model
 from gen.requests.prompts import Prompt, read_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
+from gen.server.compiling import Compiling
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
@@ -42,6 +43,7 @@ class Served:
 
     Attributes:
         since: when the server began, in seconds since 1970.
+        compiling: compiles output types.
         embedding: held while texts are embedded: batches beside each other would take memory for nothing.
     """
 
@@ -50,6 +52,7 @@ class Served:
         self.model: Model = engine.model
         self.since = int(time.time())
         self.embedding = asyncio.Semaphore(1)
+        self.compiling = Compiling(engine.model)
 
     def name_of(self, given: str | None) -> str:
         """The model that a request names.
@@ -78,6 +81,7 @@ class Served:
             for sample in range(asked.n):
                 submits.append(partial(self._submit, asked, prompt, sample_seed(seed, sample)))
         texts = Texts(submits, self.engine.rows, calls=isinstance(asked.output_type, ToolCallsType))
+        await self.compiling.ready(asked.output_type)
         await texts.begin()
         return texts
 

@@ -38,3 +38,16 @@ class Settings:
         read_whole("max_prompts", self.max_prompts, minimum=1)
         for name in ("request_timeout", "stall_timeout", "max_body_mb", "max_schema_kb"):
             check_number(name, getattr(self, name), above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileLimits:
+    """What compiling an output type may take.
+
+    Attributes:
+        seconds: of a processor.
+        memory: bytes, beside those of a process that does nothing.
+    """
+
+    seconds: int = 30
+    memory: int = 2**31

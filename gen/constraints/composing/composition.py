@@ -1,7 +1,8 @@
 """A tree of types for a vocabulary: its automaton if it can be one, its grammar, and what splits its texts."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.table import Table
@@ -13,9 +14,15 @@ from gen.constraints.composing.trees import Again, OneOf, Plan, Row, Told, Tree,
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
+Tables = Mapping[Hashable, Table | str]
+"""The tables of plans by their keys, or why one has none."""
+
 
 class Composition:
     """A tree for a vocabulary.
+
+    Args:
+        known: what was found out of its parts before.
 
     Attributes:
         special_ids: the special tokens that its strings name.
@@ -25,7 +32,7 @@ class Composition:
             token that ends the model's texts.
     """
 
-    def __init__(self, tree: Tree | Told, vocabulary: Vocabulary) -> None:
+    def __init__(self, tree: Tree | Told, vocabulary: Vocabulary, known: Tables = MappingProxyType({})) -> None:
         told = tree if isinstance(tree, Told) else Told(tree, tree)
         self._tree, self._read, self._vocabulary = bare(told.written), bare(told.read), vocabulary
         self._readers: dict[object, Recogniser] = {}
@@ -41,7 +48,7 @@ class Composition:
         self.special_ids = frozenset(token_id for token_id, name in vocabulary.names.items() if name in named)
         for one in ends:
             if one.key not in self._readers:
-                self._readers[one.key] = self._reader(one)
+                self._readers[one.key] = self._reader(one, known.get(one.key))
         self._check_repeats(self._tree)
 
     def table(self) -> Table:
@@ -63,11 +70,19 @@ class Composition:
         """What splits its texts."""
         return Splitter(self._read, self._readers)
 
-    def _reader(self, end: Plan | Word) -> Recogniser:
+    def tables(self) -> Tables:
+        """What was found out of its parts, as `known` takes it."""
+        return {
+            key: reader.reason if isinstance(reader, HostRecogniser) else reader.table
+            for key, reader in self._readers.items()
+            if isinstance(reader, HostRecogniser | TableRecogniser)
+        }
+
+    def _reader(self, end: Plan | Word, known: Table | str | None) -> Recogniser:
         if isinstance(end, Word):
             return TableRecogniser(word_table(end, self._vocabulary.specials))
         try:
-            return recogniser(end)
+            return recogniser(end, known)
         except Empty as error:
             raise ConstraintError(f"no text meets one of its parts: {error}") from error
 

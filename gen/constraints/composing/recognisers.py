@@ -87,15 +87,19 @@ class HostRecogniser:
         return frozenset(every if matcher.is_accepting() else (one for one in every if matcher.validate_tokens([one])))
 
 
-def recogniser(plan: Plan) -> Recogniser:
+def recogniser(plan: Plan, known: Table | str | None = None) -> Recogniser:
     """What reads the texts of a plan.
 
+    Args:
+        known: its table, or why it has none, where that was found out before.
     Raises:
         Empty: it has none.
         ConstraintError: neither engine can hold to it.
     """
-    reason = "a grammar is not regular"
-    if plan.table is not None:
+    if isinstance(known, Table):
+        return TableRecogniser(known)
+    reason = known or "a grammar is not regular"
+    if plan.table is not None and known is None:
         try:
             return TableRecogniser(plan.table())
         except Unsupported as error:

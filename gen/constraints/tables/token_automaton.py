@@ -5,6 +5,7 @@ certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,21 @@ from gen.forking import new_lock
 MOST_BYTES = 2**28
 
 
+@dataclass(frozen=True)
+class Found:
+    """What making an automaton costs time for, as arrays that go from process to process.
+
+    Attributes:
+        table, needed, group_of: as of `TokenAutomaton`.
+        examples: (groups,), a state of each group.
+    """
+
+    table: Table
+    needed: Ints
+    group_of: Ints
+    examples: Ints
+
+
 class TokenAutomaton:
     """An automaton that is walked by tokens, kept for any number of texts, threads and devices.
 
@@ -37,17 +53,18 @@ class TokenAutomaton:
         most_tokens: how many tokens certainly suffice from any state.
         group_of: (states + 1,), the group of each state, whose states share their rows.
 
+    Args:
+        table: the automaton; or what was found of it before, for the same vocabulary.
     Raises:
         Empty: no text can be spelled.
         TooLarge: its rows might need more than 256 MB.
     """
 
-    def __init__(self, table: Table, vocabulary: Vocabulary) -> None:
+    def __init__(self, table: Table | Found, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.table, self.needed = closable(table, vocabulary)
-        if self.needed[1] >= FAR:
-            raise Empty("the vocabulary has no tokens that spell such a text")
-        self.group_of, self._examples = groups_of(self.table, self.needed, vocabulary.longest)
+        self.found = table if isinstance(table, Found) else _found(table, vocabulary)
+        self.table, self.needed = self.found.table, self.found.needed
+        self.group_of, self._examples = self.found.group_of, self.found.examples
         self.row_bytes = -(-vocabulary.size // 8)
         if (bytes_ := len(self._examples) * KINDS * self.row_bytes) > MOST_BYTES:
             raise TooLarge(f"its {len(self._examples)} kinds of states need {bytes_ >> 20} MB of rows")
@@ -131,3 +148,10 @@ class TokenAutomaton:
                         self.table, self.needed, self.group_of, self._examples, self.vocabulary, device
                     )
             return self._placed[device]
+
+
+def _found(table: Table, vocabulary: Vocabulary) -> Found:
+    table, needed = closable(table, vocabulary)
+    if needed[1] >= FAR:
+        raise Empty("the vocabulary has no tokens that spell such a text")
+    return Found(table, needed, *groups_of(table, needed, vocabulary.longest))

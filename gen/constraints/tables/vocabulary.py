@@ -128,6 +128,10 @@ class Vocabulary:
             self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
         self._placed: dict[torch.device, PlacedVocabulary] = {}
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is on devices, for other processes."""
+        return {**vars(self), "_placed": {}}
+
     def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
         """The nodes after nodes that stand behind so many bytes, and one byte more; `nodes` where there is none."""
         keys = nodes.astype(np.int64) * 256 + bytes_

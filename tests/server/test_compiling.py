@@ -1,0 +1,121 @@
+"""Schemas are compiled in processes of their own: what takes too long or too much ends there, and holds nobody up."""
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gen
+from gen.constraints import compiling as constraints
+from gen.constraints.automata.regexes import regex_table
+from gen.constraints.automata.table import Table
+from gen.constraints.composing.trees import Plan
+from gen.constraints.tables.vocabulary import vocabulary_of
+from gen.server import app
+from gen.server import compiling as server
+from gen.server.compiling import Compiling
+from gen.server.settings import CompileLimits
+from tests.helpers import ScriptedModel
+from tests.server.client import Client
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+TREE = {"type": "object", "properties": {"of": {"$ref": "#"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+TYPES = [
+    gen.json_schema(SCHEMA),
+    gen.json_schema(TREE),
+    gen.regex("a[0-9]+"),
+    gen.choice(["a", "b"]),
+    gen.grammar('start: "a"+'),
+    gen.sequence("<", gen.either(gen.regex("x+"), gen.json_schema(TREE)), ">"),
+    gen.tool_calls(TOOLS),
+]
+
+
+@pytest.mark.parametrize("output_type", TYPES)
+def test_what_another_process_has_worked_out_is_what_would_be_worked_out_here(output_type: Any) -> None:
+    model = ScriptedModel("x")
+    plan, vocabulary = constraints.read_type(model, output_type), vocabulary_of(model)
+    sent = pickle.loads(pickle.dumps((constraints.portable(plan), vocabulary)))
+    worked = pickle.loads(pickle.dumps(constraints.work_out(*sent)))
+    there, here = constraints.carry_out(model, plan, worked), gen.compile(ScriptedModel("x"), output_type)
+    assert (there.engine, there.reason, there.states, there.special_ids) == (
+        (here.engine, here.reason, here.states, here.special_ids)
+    )
+    if there.automaton is not None and here.automaton is not None:
+        assert np.array_equal(there.automaton.table.next, here.automaton.table.next)
+        assert np.array_equal(there.automaton.needed, here.automaton.needed)
+    for text in ('{"a": 7}', "a1", "b", "<xx>", 'hi <tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'):
+        assert there.accepts(text) == here.accepts(text)
+        if here.accepts(text):
+            assert there.read(text) == here.read(text)
+
+
+def endless(number: int) -> Table:
+    while True:
+        number += 1
+
+
+def huge() -> Table:
+    return Table(np.ones((2**33,), np.uint8), *regex_table("a")[1:])
+
+
+def plan_of(table: Any, key: object) -> Plan:
+    return Plan(key=key, table=table, grammar=partial(str), parse=str)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans in the place of output types."""
+    monkeypatch.setattr(server, "read_type", lambda model, plan: plan)
+    monkeypatch.setattr(server, "compiled_before", lambda model, plan: None)
+    yield
+
+
+def test_a_small_type_is_compiled_while_eight_others_take_for_ever(plans: None) -> None:
+    model = ScriptedModel("x")
+    compiling = Compiling(model)
+
+    async def run() -> None:
+        slow = [asyncio.create_task(compiling.ready(plan_of(partial(endless, n), n))) for n in range(8)]
+        await asyncio.sleep(0)
+        await compiling.ready(plan_of(partial(regex_table, "[ab]{3}"), "small"))
+        assert not any(task.done() for task in slow)
+        compiling.close()
+        assert all(isinstance(one, gen.GenError) for one in await asyncio.gather(*slow, return_exceptions=True))
+
+    asyncio.run(run())
+    kept = constraints._kept[model.tokenizer]
+    assert kept["small"].accepts("aba")
+
+
+def test_what_takes_too_much_time_or_memory_is_refused(plans: None) -> None:
+    compiling = Compiling(ScriptedModel("x"), CompileLimits(seconds=1, memory=2**30))
+    for table in (partial(endless, 0), huge):
+        with pytest.raises(gen.ConstraintError, match="takes more than 1 seconds or 1024 MiB to compile"):
+            asyncio.run(compiling.ready(plan_of(table, "plan")))
+    asyncio.run(compiling.ready(plan_of(partial(regex_table, "a"), "after them")))
+    compiling.close()
+
+
+def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_texts_of_generate() -> None:
+    demo = gen.load("demo", device="cpu")
+    fields: dict[str, Any] = {"prompt": "Describe Ada as JSON.\n", "temperature": 0, "max_tokens": 40}
+    with gen.Engine(demo) as engine:
+        client = Client(app(engine))
+        made = client.post("/v1/completions", {**fields, "structured_outputs": {"json": SCHEMA}})
+        wanted = gen.generate(
+            demo,
+            fields["prompt"],
+            gen.json_schema(SCHEMA),
+            sampler=gen.samplers.greedy(),
+            max_new_tokens=40,
+            details=True,
+        )
+        assert made.json["choices"][0]["text"] == wanted.text
+        refused = client.post("/v1/completions", {**fields, "structured_outputs": {"regex": "a(?=b)c"}})
+        assert refused.status == 400, refused.json
