@@ -45,6 +45,14 @@ def _part(part: Any, name: str, field: str) -> dict[str, Any]:
         if not isinstance(text, str):
             raise refused(f"{name} has no text, got {show(part)}", field)
         return {"type": "text", "text": text}
+    if kind in ("image_url", "input_image"):
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, Mapping) else image
+        if not isinstance(url, str) or not url.startswith("data:"):
+            raise refused(
+                f"{name}: an image must be a data: URL; this server fetches nothing, and reads no files.", field
+            )
+        return {"type": "image_url", "image_url": {"url": url}}
     raise refused(f"{name}: parts of the type {show(kind)} are not supported.", field)
 
 

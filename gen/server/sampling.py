@@ -69,6 +69,7 @@ class SamplingFields(Body):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     cache_salt: str | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     stream: bool = False
 
     def sampler(self, model: Model) -> Sampler:
@@ -111,6 +112,7 @@ class SamplingFields(Body):
             "eos_token_id": ends,
             "skip_special_tokens": self.skip_special_tokens,
             "cache_salt": self.cache_salt,
+            "priority": self.priority,
         }
 
     @property

@@ -93,6 +93,7 @@ class Served:
             seed=seed,
             max_new_tokens=self._limit(asked, prompt),
             shorten=True,
+            local_files=False,
             **asked.arguments,
         )
 

@@ -72,7 +72,7 @@ async def complete(served: Served, body: CompletionBody) -> Answer:
     return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
 
 
-def read_prompts(given: str | list[Any]) -> list[Any]:
+def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
     """One prompt or several, each a text or token ids.
 
     Raises:
@@ -84,7 +84,7 @@ def read_prompts(given: str | list[Any]) -> list[Any]:
         isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(one) is int for one in prompt))
         for prompt in prompts
     ):
-        raise refused(f"prompt must be a text, a list of token ids, or a list of those, got {show(given)}", "prompt")
+        raise refused(f"{field} must be a text, a list of token ids, or a list of those, got {show(given)}", field)
     return list(prompts)
 
 

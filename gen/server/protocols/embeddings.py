@@ -10,6 +10,7 @@ from starlette.responses import Response
 from gen.embedding import embed
 from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
+from gen.server.protocols.completions import read_prompts
 from gen.server.served import Served, no_model
 from gen.server.writing import as_json
 
@@ -36,16 +37,14 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
     name = names[0] if body.model is None else body.model
     if name not in names:
         raise no_model(name, names)
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise refused("input must be a text or a list of texts.", "input")
+    texts = read_prompts(body.input, "input")
     if len(texts) > served.settings.max_prompts:
         raise refused(f"input may have {served.settings.max_prompts} texts, and has {len(texts)}.", "input")
     async with served.embedding:
         vectors = (await asyncio.to_thread(embed, embedder, texts)).float().cpu()
     if body.dimensions not in (None, vectors.shape[1]):
         raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
-    tokens = sum(map(len, embedder.tokenize(texts)))
+    tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
     data = [
         {
             "object": "embedding",

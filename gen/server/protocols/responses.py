@@ -238,7 +238,10 @@ class ResponseWriter:
             "output": self._output,
             "usage": {
                 "input_tokens": prompt_tokens,
-                "input_tokens_details": {"cached_tokens": cached_tokens([made], prompt_tokens)},
+                "input_tokens_details": {
+                    "cached_tokens": cached_tokens([made], prompt_tokens),
+                    "cache_write_tokens": 0,
+                },
                 "output_tokens": new,
                 "output_tokens_details": {"reasoning_tokens": reasoning_tokens([made], self._tokenizer)},
                 "total_tokens": prompt_tokens + new,

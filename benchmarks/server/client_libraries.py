@@ -1,0 +1,160 @@
+"""Do the libraries that people have speak to `gen serve`? Each in an environment of its own, since they move each
+other's pins.
+
+    python -m benchmarks.server.client_libraries --out results.json
+
+Makes the environments in build/clients, where they are missing, with what the registry has; starts a server with the
+demo model and a tiny encoder; and asks it through each library, in `benchmarks/server/clients/`. Then openai-python's
+own tests of what the server has, from its source distribution, and LangChain's standard ones of chat models.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import markdown_table
+from benchmarks.server.serving import serving
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "clients"
+OPENAI_TESTS = ["openai[aiohttp]", "pytest", "pytest-asyncio", "pytest-xdist", "dirty-equals", "rich"]
+LANGCHAIN = ["langchain-openai", "langchain-anthropic", "langchain-tests", "pytest"]
+LIBRARIES = {  # by the name of its script: the environment, and what is in it
+    "openai_client": ("openai", [*OPENAI_TESTS, "anthropic"]),
+    "anthropic_client": ("openai", []),
+    "langchain_client": ("langchain", LANGCHAIN),
+    "openai_agents_client": ("openai-agents", ["openai-agents"]),
+    "pydantic_ai_client": ("pydantic-ai", ["pydantic-ai-slim[openai]"]),
+    "instructor_client": ("instructor", ["instructor"]),
+    "litellm_client": ("litellm", ["litellm", "mcp"]),
+    "llm_client": ("llm", ["llm"]),
+    "outlines_client": ("outlines", ["outlines", "openai"]),
+    "guidance_client": ("guidance", ["guidance", "openai"]),
+}
+# What openai's tests ask for, of the parts that the server has; its files, stores, audio and fine-tuning are not here.
+OPENAI_FILES = ["test_completions.py", "chat/test_completions.py", "test_models.py", "test_embeddings.py"]
+OPENAI_FILES += ["test_responses.py"]
+OPENAI_KINDS = "create or test_models and (retrieve or list)"
+NAMES = ["demo", "gpt-3.5-turbo-instruct", "gpt-6-astra", "ft:gpt-4o-mini:acemeco:suffix:abc123"]
+STANDARD_TESTS = """
+from langchain_openai import ChatOpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+class TestServer(ChatModelIntegrationTests):
+    chat_model_class = ChatOpenAI
+    chat_model_params = {
+        "model": "demo", "base_url": "URL/v1", "api_key": "none", "max_retries": 0, "timeout": 120, "max_tokens": 700,
+        "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False},
+    }
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="*", choices=[*LIBRARIES, "openai_tests", "langchain_tests"])
+    arguments = parser.parse_args()
+    wanted = arguments.only or [*LIBRARIES, "openai_tests", "langchain_tests"]
+    encoder = FOLDER / "text-embedding-3-small"
+    _save_encoder(encoder)
+    results: dict[str, Any] = {}
+    names = [option for name in NAMES for option in ("--name", name)]
+    with serving("demo", *names, "--embedder", str(encoder)) as (url, _):
+        for script, (name, packages) in LIBRARIES.items():
+            if script in wanted:
+                results[script] = _ask(script, _environment(name, packages), url)
+        if "openai_tests" in wanted:
+            results["openai_tests"] = _openai_tests(_environment("openai", []), url)
+        if "langchain_tests" in wanted:
+            results["langchain_tests"] = _langchain_tests(_environment("langchain", LANGCHAIN), url)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    rows = []
+    for script, found in results.items():
+        if "tries" in found:
+            failed = [name for name, one in found["tries"].items() if not one["ok"]]
+            passed = len(found["tries"]) - len(failed)
+        else:
+            failed, passed = found["failed"], found["passed"]
+        told = {"what": script, "version": found["version"], "works": passed, "fails": len(failed)}
+        rows.append({**told, "which": ", ".join(failed)[:200]})
+    print(markdown_table(rows))
+    return 0
+
+
+def _environment(name: str, packages: list[str]) -> Path:
+    """The Python of an environment, which is made where it is missing."""
+    python = FOLDER / name / "bin" / "python"
+    if not python.exists():
+        venv.create(FOLDER / name, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python
+
+
+def _save_encoder(folder: Path) -> None:
+    from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
+
+    tiny_encoder().save_pretrained(folder)
+    encoder_tokenizer().save_pretrained(folder)
+
+
+def _ask(script: str, python: Path, url: str) -> Any:
+    command = [str(python), "-m", f"benchmarks.server.clients.{script}", url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"version": "?", "tries": {"start": {"ok": False, "got": done.stderr[-300:]}}}
+
+
+def _openai_tests(python: Path, url: str) -> dict[str, Any]:
+    version = _version(python, "openai")
+    folder = FOLDER / f"openai-{version}"
+    if not folder.exists():
+        source = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "openai", "--dest", str(FOLDER)]
+        subprocess.run([str(python), *source, f"openai=={version}"], check=True)
+        with tarfile.open(FOLDER / f"openai-{version}.tar.gz") as archive:
+            archive.extractall(FOLDER, filter="data")
+    files = [f"tests/api_resources/{name}" for name in OPENAI_FILES]
+    found = _pytest(python, folder, [*files, "-k", OPENAI_KINDS], {"TEST_API_BASE_URL": f"{url}/v1"})
+    return {"version": version, **found}
+
+
+def _langchain_tests(python: Path, url: str) -> dict[str, Any]:
+    folder = FOLDER / "langchain-standard"
+    folder.mkdir(exist_ok=True)
+    (folder / "test_server.py").write_text(STANDARD_TESTS.replace("URL", url), encoding="utf-8")
+    loops = [
+        "asyncio_mode=auto",
+        "asyncio_default_test_loop_scope=session",
+        "asyncio_default_fixture_loop_scope=session",
+    ]
+    options = [part for loop in loops for part in ("-o", loop)]
+    return {"version": _version(python, "langchain-tests"), **_pytest(python, folder, ["test_server.py", *options], {})}
+
+
+def _pytest(python: Path, folder: Path, arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    command = [str(python), "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", "-rfE", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=1200
+    )
+    failed = re.findall(r"^(?:FAILED|ERROR) \S*?::(\S+)", done.stdout, re.MULTILINE)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-300:]
+    passed = re.search(r"(\d+) passed", last)
+    return {"passed": int(passed[1]) if passed else 0, "failed": sorted(failed), "last": last}
+
+
+def _version(python: Path, package: str) -> str:
+    program = f"from importlib.metadata import version; print(version({package!r}))"
+    return subprocess.run([str(python), "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

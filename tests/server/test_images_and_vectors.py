@@ -1,0 +1,62 @@
+"""Images as data URLs, and vectors of texts and token ids."""
+
+import base64
+import io
+import struct
+from typing import Any
+
+import pytest
+
+import gen
+from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
+from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
+from tests.server.client import Client
+
+
+def test_an_image_in_a_data_url_is_read_and_nothing_else_is() -> None:
+    model: Any = gen.from_transformers(tiny_vision_model("llava"), tiny_processor("llava"))
+    file = io.BytesIO()
+    picture(1).save(file, format="PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    said = {"type": "text", "text": "a"}
+    wanted = gen.generate(
+        model,
+        [{"role": "user", "content": [{"type": "image", "image": picture(1)}, said]}],
+        seed=1,
+        max_new_tokens=6,
+    )
+    with gen.Engine(model, rows=2) as engine:
+        client = Client(gen.server.app(engine))
+
+        def ask(url: str) -> Any:
+            content = [{"type": "image_url", "image_url": {"url": url}}, said]
+            fields = {"messages": [{"role": "user", "content": content}], "seed": 1, "max_tokens": 6}
+            return client.post("/v1/chat/completions", fields)
+
+        assert ask(url).json["choices"][0]["message"]["content"] == wanted
+        block = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+        content = [{"type": "image", "source": block}, said]
+        fields = {"messages": [{"role": "user", "content": content}], "seed": 1, "max_tokens": 6}
+        assert client.post("/v1/messages", fields).json["content"][0]["text"] == wanted
+        for other in ("https://host/cat.png", "file:///etc/passwd", "/etc/passwd", "data:image/png;base64,AAAA"):
+            assert ask(other).status == 400
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+def test_vectors_are_those_of_embed(engine: gen.Engine) -> None:
+    encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    client = Client(gen.server.app(engine, embedder=encoder, embedder_names=["vectors"]))
+    texts = ["a red kite", "a kite"]
+    wanted = gen.embed(encoder, texts).tolist()
+    fields = {"model": "vectors", "input": texts}
+    plain = client.post("/v1/embeddings", fields).json
+    assert [one["embedding"] for one in plain["data"]] == [pytest.approx(row, abs=1e-6) for row in wanted]
+    token_ids = encoder.tokenize(texts)
+    assert plain["usage"]["prompt_tokens"] == sum(map(len, token_ids))
+    packed = client.post("/v1/embeddings", {**fields, "input": token_ids, "encoding_format": "base64"}).json
+    for one, row in zip(packed["data"], wanted, strict=True):
+        assert list(struct.unpack(f"<{len(row)}f", base64.b64decode(one["embedding"]))) == pytest.approx(row, abs=1e-6)
+    assert client.post("/v1/embeddings", {"model": "demo", "input": "a"}).status == 404
+    assert client.post("/v1/embeddings", {**fields, "dimensions": 5}).json["error"]["param"] == "dimensions"
+    assert client.post("/v1/embeddings", {**fields, "input": []}).status == 400
+    assert Client(gen.server.app(engine)).post("/v1/embeddings", fields).status == 404
