@@ -19,9 +19,11 @@ define install
 	touch $(1)/.installed
 endef
 
-# $(call add_tools,ENVIRONMENT,CONSTRAINTS,WHAT ELSE): what tests, checks and pages need
+comma := ,
+
+# $(call add_tools,ENVIRONMENT,CONSTRAINTS,WHAT ELSE,EXTRAS): what tests, checks and pages need
 define add_tools
-	$(1)/bin/pip install --constraint $(2) --editable '.[dev]' $(3)
+	$(1)/bin/pip install --constraint $(2) --editable '.[dev$(4)]' $(3)
 	$(1)/bin/pip install --no-deps exllamav2==0.3.2 exllamav3==1.6.5
 	touch $(1)/.tools
 endef
@@ -90,7 +92,7 @@ lowest: .venv-lowest/.installed
 # The tests of the engine ray, which need 600 MB more than all others: in an environment of their own.
 .venv-ray/.installed: pyproject.toml constraints.txt
 	$(call install,.venv-ray,constraints.txt)
-	$(call add_tools,.venv-ray,constraints.txt,'.[ray]')
+	$(call add_tools,.venv-ray,constraints.txt,,$(comma)ray)
 
 ray: .venv-ray/.installed
 	.venv-ray/bin/python -m pytest -q tests/ray

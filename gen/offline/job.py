@@ -68,6 +68,8 @@ def run_batch(
     logits_processors: None = None,
     top_logprobs: int | None = None,
     shorten: bool = False,
+    truncate: Literal["left"] | None = None,
+    exact: bool = False,
 ) -> BatchReport:
     """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
 
@@ -146,6 +148,8 @@ def run_batch(
         "num_return_sequences": num_return_sequences,
         "top_logprobs": top_logprobs,
         "shorten": shorten,
+        "truncate": truncate,
+        "exact": exact,
         "prompt_template": prompt_template,
         "format": format,
     }

@@ -124,6 +124,20 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: st
     assert [part.read_bytes() for part in report.parts] == before
 
 
+def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_path: Path) -> None:
+    prompts: list[Any] = ["One night", [40] * 2000, "Two", "One morning"]
+    source = write_rows(tmp_path / "rows.jsonl", [{"prompt": prompt, "seed": 3} for prompt in prompts])
+    arguments: Any = {"truncate": "left", "exact": True, "top_logprobs": 1, "max_new_tokens": 60}
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=3, **arguments)
+    model = gen.load("demo")
+    made = [gen.generate(model, prompt, seed=3, details=True, **arguments) for prompt in prompts]
+    results = read_parts(report.parts)
+    assert [result["text"] for result in results] == [one.text for one in made]
+    assert [one["logprob"] for result in results for one in result["top_logprobs"]] == [
+        one.logprob for text in made for one in text.top_logprobs
+    ]
+
+
 def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of two documents in turn, of which two at once run."""
     read, forward = [], TransformersModel.forward_all
@@ -249,6 +263,8 @@ def test_what_cannot_be_run_is_refused_before_a_worker_starts(
         ({"output_type": gen.regex("a{9}"), "max_new_tokens": 3}, gen.ArgumentError, "has 9 tokens"),
         ({"top_logprobs": 3, "sampler": gen.samplers.beam_search(2)}, gen.ArgumentError, "top_logprobs"),
         ({"stop": [""]}, gen.ArgumentError, "stop"),
+        ({"truncate": "right"}, gen.ArgumentError, 'truncate must be "left"'),
+        ({"exact": "yes"}, gen.ArgumentError, "exact"),
     ],
 )
 def test_what_the_first_worker_refuses_leaves_no_job(

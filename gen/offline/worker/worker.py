@@ -168,12 +168,14 @@ class Worker:
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
         """Run requests in as many rows, those of the parts before, if there are any, with their recorded steps."""
+        from gen.calls import find_step_rows
         from gen.loop.jobs import new_job
         from gen.loop.options import Options
         from gen.loop.run_all import run_all
 
         jobs = [new_job(self._model, request) for request in requests]
-        run_all(self._model, jobs, Options(rows=rows, fixed=rows is not None))
+        step_rows = find_step_rows(self._model, self._settings["exact"])
+        run_all(self._model, jobs, Options(step_rows=step_rows, rows=rows, fixed=rows is not None))
         return jobs
 
     def _call(self, row: Row) -> tuple["Call", bool]:
@@ -182,7 +184,7 @@ class Worker:
         Raises:
             ArgumentError: its settings cannot be used.
         """
-        from gen.calls import read_call
+        from gen.calls import find_step_rows, read_call
         from gen.requests.settings import Settings
 
         settings = {**self._settings, **row.asked}
@@ -199,11 +201,13 @@ class Worker:
             skip_special_tokens=settings["skip_special_tokens"],
             top_logprobs=settings["top_logprobs"],
             shorten=settings["shorten"],
+            truncate=settings["truncate"],
         )
         returned = settings["num_return_sequences"]
         call = read_call(self._model, row.prompt, constraint, read, details=True, num_return_sequences=returned)
         if call.batch:
             raise ArgumentError(f"a row has one prompt, got {show(row.prompt)}")
+        find_step_rows(self._model, settings["exact"], call.requests)
         return call, returned > 1 or (sampler is not None and sampler.samples > 1 and returned == 1)
 
     def _read_once(self, settings: Any) -> tuple["Sampler | None", "Constraint | None"]:
