@@ -1,0 +1,51 @@
+"""Whether a job goes on after a disk was really full: on a small file system in memory, which then grows.
+
+    unshare --map-root-user --mount .venv/bin/python -m benchmarks.batch_full_disk
+
+The job ends with exit code 1 and says why, what it has written stays, and the same command makes the rest. All parts
+are byte for byte those of a job on a disk with room.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROWS = 300
+
+
+def main() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        small, rows = Path(name) / "small", Path(name) / "rows.jsonl"
+        small.mkdir()
+        rows.write_text("".join(json.dumps({"prompt": f"Once {number}"}) + "\n" for number in range(ROWS)))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "none", small], check=True)
+        try:
+            ended = _run(rows, small / "out")
+            assert ended.returncode == 1 and "No space left on device. What is done stays" in ended.stderr, ended
+            before = _parts(small / "out")
+            subprocess.run(["mount", "-o", "remount,size=9m", small], check=True)
+            assert _run(rows, small / "out").returncode == 0
+            assert _run(rows, Path(name) / "roomy").returncode == 0
+            expected = _parts(Path(name) / "roomy")
+            assert before.items() < expected.items() and _parts(small / "out") == expected
+        finally:
+            subprocess.run(["umount", small], check=True)
+    print(f"the disk was full after {len(before)} of {len(expected)} parts; all are equal to those on a roomy one")
+
+
+def _run(rows: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    options = ["--devices", "cpu", "--rows", 16, "--shard-rows", 30, "--seed", 1, "--max-new-tokens", 60]
+    command = [sys.executable, "-m", "gen", "batch", "run", rows, out, *options]
+    return subprocess.run([*map(str, command)], capture_output=True, text=True)
+
+
+def _parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("part-*.jsonl")}
+
+
+if __name__ == "__main__":
+    main()
