@@ -147,7 +147,7 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
         return forward(model, token_ids, *rest, **more)
 
     monkeypatch.setattr(TransformersModel, "forward_all", counting)
-    rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
+    rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 3 + number} for number in range(12)]
     source = write_rows(tmp_path / "rows.jsonl", rows)
     report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1)
     assert report.failed == 0
