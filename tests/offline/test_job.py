@@ -151,7 +151,7 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
     source = write_rows(tmp_path / "rows.jsonl", rows)
     report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1)
     assert report.failed == 0
-    assert sum(read) < 3 * 300
+    assert sum(read) < 5 * 300  # of 12 times 300
 
 
 def test_failed_rows_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
