@@ -76,7 +76,11 @@ def filled_model(model: TransformersModel) -> FilledModel:
 def our_steps(
     model: FilledModel, lengths: Sequence[int], steps: int
 ) -> Iterator[tuple[Callable[[], None], FilledRows]]:
-    """The loop over one batch of rows with so many columns, as `gen.generate` runs it: a call makes the next steps."""
+    """The loop over one batch of rows with so many columns, as `gen.generate` runs it: a call makes the next steps.
+
+    Args:
+        lengths: the longest first, as rows are.
+    """
     requests = [
         Request(prompt_ids=[5] * length, sampler=gen.samplers.greedy(), seeds=(row,), limit=2**20)
         for row, length in enumerate(lengths)

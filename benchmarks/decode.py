@@ -15,6 +15,7 @@ fresh process, in which gen has loaded the model and both programs are imported.
     vocabulary  a tiny Llama with random weights and 49152 tokens
     real        SmolLM2-135M-Instruct as `make real` leaves it, or random weights of that shape, greedy
     first       the first call of a process
+    exact       the real model with exact=True, against gen without
     context     steps over long contexts, and over rows of unlike lengths: a Llama of SmolLM2's shape, greedy, whose
                 caches hold random keys and values; only steps are timed. A batch and an engine that have one long row
                 are compared with one that has none, too
@@ -131,11 +132,7 @@ def ask_vocabulary(setup: Setup) -> Iterator[Answer]:
 
 
 def ask_real(setup: Setup) -> Iterator[Answer]:
-    if (setup.real / "config.json").exists():
-        model: Any = gen.load(setup.real, device=setup.device, dtype="float32")
-    else:
-        model = random_model(49_152, "135m", device=setup.device)
-    yield from _against_transformers("real", model, setup, [1, 8], setup.new_tokens, ["greedy"], 0.97)
+    yield from _against_transformers("real", _real(setup), setup, [1, 8], setup.new_tokens, ["greedy"], 0.97)
 
 
 def ask_first(setup: Setup) -> Iterator[Answer]:
@@ -172,13 +169,24 @@ def first_call(program: str, name: str, batch: int, setup: Setup) -> float:
     return clock() - begin
 
 
+def ask_exact(setup: Setup) -> Iterator[Answer]:
+    model, tokens = _real(setup), setup.new_tokens
+    for batch, goal in ((1, 1.7), (8, 1.05)):
+        prompts = some_prompts(batch)
+        cases = {
+            name: ours(model, prompts, OURS["greedy"], tokens, exact=exact)
+            for name, exact in (("gen greedy, exact", True), ("gen greedy", False))
+        }
+        yield _answer("exact", batch, "gen greedy, exact", "gen greedy", goal, setup.measure(cases), tokens)
+
+
 def ask_context(setup: Setup) -> Iterator[Answer]:
     model = filled_model(random_model(49_152, "135m", device=setup.device, context=4 * MORE))
     for lengths, case, goal in (
         ([COLUMNS], f"gen {COLUMNS} columns", 0.75),
         ([MORE], f"gen {MORE} columns", 0.62),
         ([COLUMNS] * 8, f"gen {COLUMNS} columns", 0.7),
-        ([FEW] * 7 + [COLUMNS - 96], f"gen 7 of {FEW}, one of {COLUMNS - 96}", 0.3),
+        ([COLUMNS - 96] + [FEW] * 7, f"gen 7 of {FEW}, one of {COLUMNS - 96}", 0.3),
     ):
         with our_steps(model, lengths, STEPS) as (run, rows):
             theirs = their_steps(model, rows, [length + WARM for length in lengths], STEPS)
@@ -194,7 +202,7 @@ def ask_context(setup: Setup) -> Iterator[Answer]:
         del run, rows, theirs
         model.release()
     ragged, even = f"gen 15 of {FEW}, one of {MORE}", f"gen 16 of {FEW}"
-    lengths = [FEW] * 15 + [MORE]
+    lengths = [MORE] + [FEW] * 15
     with our_steps(model, [FEW] * 16, STEPS) as (short, _), our_steps(model, lengths, STEPS) as (long, _):
         yield _answer("context", 16, ragged, even, 2.0, setup.measure({ragged: long, even: short}), STEPS)
     model.release()
@@ -212,8 +220,17 @@ QUESTIONS: dict[str, Callable[[Setup], Iterator[Answer]]] = {
     "vocabulary": ask_vocabulary,
     "real": ask_real,
     "first": ask_first,
+    "exact": ask_exact,
     "context": ask_context,
 }
+
+
+def _real(setup: Setup) -> TransformersModel:
+    if not (setup.real / "config.json").exists():
+        return random_model(49_152, "135m", device=setup.device)
+    model = gen.load(setup.real, device=setup.device, dtype="float32")
+    assert isinstance(model, TransformersModel)  # tells mypy
+    return model
 
 
 def _demo(setup: Setup) -> TransformersModel:

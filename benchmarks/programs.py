@@ -26,6 +26,7 @@ def ours(
     *,
     eos_token_ids: Sequence[int] = (),
     made: int | None = None,
+    exact: bool = False,
 ) -> Program:
     """`gen.generate`: log-probabilities and texts included.
 
@@ -44,6 +45,7 @@ def ours(
             seed=seeds,
             eos_token_id=list(eos_token_ids),
             details=True,
+            exact=exact,
         )
         lengths: set[int] = {len(completion.token_ids) for completion in found}  # type: ignore[union-attr]
         assert lengths == {new_tokens if made is None else made}, f"gen made {lengths} tokens"

@@ -1,9 +1,10 @@
 """Whether texts and log-probabilities are equal bit by bit with exact=True, alone and in any batch.
 
-    python -m benchmarks.same_bits --requests 2000 --dtype bfloat16
+    python -m benchmarks.same_bits --requests 2000 --prompts 200 --dtype bfloat16
 
 Random prompts, limits, seeds and samplers, each run alone; then in batches of random sizes, by a few rows that are
-refilled, and through an engine. Every difference is counted; the exit status is 1 if there is one.
+refilled, and through an engine. And what prompts leave in the cache, with the logits after them: each alone, in two
+parts, and in batches of random sizes. Every difference is counted; the exit status is 1 if there is one.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import gen
 from benchmarks.decode import REAL
@@ -21,6 +23,7 @@ from gen.completions import Completion
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
+from gen.models.base import Rows
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
 from gen.samplers import Sampler
@@ -97,6 +100,40 @@ def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: i
     return Differences(count, batches, refilled, through)
 
 
+@torch.inference_mode()
+def compare_prompts(model: TransformersModel, count: int, *, longest: int, seed: int = 0) -> int:
+    """Read so many random prompts alone, at a random cut and in batches; how many were not equal to those read alone.
+
+    Args:
+        longest: prompt, in tokens.
+    """
+    drawn, length = random.Random(seed), longest + 64
+    known = min(model.vocab_size, model.tokenizer.vocab_size)
+    prompts = [[drawn.randrange(known) for _ in range(drawn.randint(1, longest))] for _ in range(count)]
+
+    def found(rows: Rows, row: int, logits: Tensor, prompt: list[int]) -> list[Tensor]:
+        kept = [tensor[row, :, : len(prompt)].clone() for name, tensor, _ in rows.parts() if "cache" in name]
+        return [logits[row].clone(), *kept]
+
+    alone, different = [], 0
+    whole, parts = model.new_rows(1, length), model.new_rows(1, length - 32)
+    for prompt in prompts:
+        alone.append(found(whole, 0, whole.fill(slice(0, 1), [prompt]), prompt))
+        if cut := drawn.randrange(len(prompt)):
+            parts.fill(slice(0, 1), [prompt[:cut]])
+            other = found(parts, 0, parts.fill(slice(0, 1), [prompt[cut:]], cut), prompt)
+            different += not all(map(torch.equal, alone[-1], other))
+    first = 0
+    while first < count:
+        size = min(drawn.randint(2, 12), count - first)
+        rows, batch = model.new_rows(size, length + 32), prompts[first : first + size]
+        logits = rows.fill(slice(0, size), batch)
+        for row, prompt in enumerate(batch):
+            different += not all(map(torch.equal, alone[first + row], found(rows, row, logits, prompt)))
+        first += size
+    return different
+
+
 def _same(one: Completion, two: Completion) -> bool:
     return one.token_ids == two.token_ids and one.logprobs == two.logprobs
 
@@ -104,6 +141,7 @@ def _same(one: Completion, two: Completion) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--prompts", type=int, default=200, help="whose cache is compared")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, default=REAL, help='a folder; "demo" is the demo model')
@@ -115,9 +153,11 @@ def main() -> None:
         arguments.model if arguments.model != Path("demo") else "demo", device="cpu", dtype=arguments.dtype
     )
     print(f"steps have at least {model.find_step_rows()} rows", flush=True)
+    prompts = compare_prompts(model, arguments.prompts, longest=arguments.longest)
+    print(f"{prompts} of {2 * arguments.prompts} readings of prompts differ", flush=True)
     found = compare(model, arguments.requests, longest=arguments.longest, new_tokens=arguments.new_tokens)
     print(found)
-    sys.exit(0 if found.none else 1)
+    sys.exit(0 if found.none and not prompts else 1)
 
 
 if __name__ == "__main__":

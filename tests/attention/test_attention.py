@@ -9,6 +9,7 @@ from torch import Tensor
 from gen.attention.plan import Plan, whole
 from gen.attention.prompts import BLOCK, attend_blocks, attend_groups, whole_blocks
 from gen.attention.steps import attend_rows
+from gen.models.transformers.exactness import attention_agrees
 
 HIDDEN = torch.finfo(torch.float32).min
 
@@ -83,10 +84,16 @@ def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:
     assert not found(given, call=2**30).isfinite().all()  # together they read what the longest has
 
 
+def needs_kernels_that_agree(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> None:
+    if not attention_agrees(heads, key_heads, width, dtype):
+        pytest.skip("on this machine torch's attention gives a row other bits beside others")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(15))
 def test_a_row_finds_the_same_bits_alone_and_in_any_batch(seed: int, dtype: torch.dtype) -> None:
     given = case(seed, dtype=dtype)
+    needs_kernels_that_agree(given.query.shape[1], given.keys.shape[1], given.query.shape[3], dtype)
     together, all_of_one_view = found(given), found(given, call=2**30)
     for row in range(len(given.lengths)):
         alone = found(given.rows([row]))
@@ -97,6 +104,7 @@ def test_a_row_finds_the_same_bits_alone_and_in_any_batch(seed: int, dtype: torc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(15))
 def test_a_prompt_finds_what_softmax_finds_and_the_same_bits_at_any_cut(seed: int, dtype: torch.dtype) -> None:
+    needs_kernels_that_agree(6, 2, 32, dtype)
     drawn = torch.Generator().manual_seed(seed)
     tokens = int(torch.randint(2, 300, (), generator=drawn))
     view = whole_blocks(tokens)

@@ -115,6 +115,7 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
         "vocabulary": [2, 2],
         "real": [1, 8],
         "first": [1, 1, 8, 8],
+        "exact": [1, 8],
         "context": [1, 1, 8, 8, 16, 16],
     }
     assert {(row["case"], row["peer"], row["goal"]) for row in asked["demo"]} == {

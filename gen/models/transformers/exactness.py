@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as attend
 
 from gen.errors import ModelError
 from gen.models.transformers.wrappers import innermost
@@ -37,18 +38,59 @@ def find_step_rows(model: "TransformersModel") -> int:
     name = type(innermost(model.hf_model)).__name__
     if reason := _reason(model):
         raise ModelError(f"exact=True is not to be had of {name}: {reason}.")
+    least, reason = _try(model)
+    if reason:
+        raise ModelError(f"exact=True is not to be had of {name} on this machine: {reason}.")
+    return least
+
+
+def unlike(model: "TransformersModel") -> str:
+    """What this machine computes in another order in another batch, whatever the rules; empty where there is nothing.
+
+    Host sync: several.
+    """
+    return _try(model)[1]
+
+
+def attention_agrees(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> bool:
+    """Whether torch's attention gives rows and queries the same bits beside others, and over hidden columns."""
+    drawn = torch.Generator().manual_seed(0)
+    query = torch.randn((3, heads, 64, width), generator=drawn).to(dtype)
+    keys, values = torch.randn((2, 3, key_heads, 1088, width), generator=drawn).to(dtype)
+    hidden = torch.finfo(dtype).min
+    mask = torch.where(torch.arange(1088) < torch.tensor([40, 1030, 60])[:, None], 0.0, hidden)[:, None, None].to(dtype)
+    packed = torch.unflatten(query[:, :, 0], 1, (key_heads, -1))
+    together = attend(packed, keys, values, attn_mask=mask)
+    for row, own in enumerate((64, 1056, 64)):
+        one = slice(row, row + 1)
+        alone = attend(packed[one], keys[one, :, :own], values[one, :, :own], attn_mask=mask[one, ..., :own])
+        if not torch.equal(alone, together[one]):
+            return False
+    seen, shared = mask.expand(-1, -1, 64, -1), heads != key_heads
+    block = attend(query, keys, values, attn_mask=seen, enable_gqa=shared)
+    few = attend(query[:1, :, 16:32], keys[:1], values[:1], attn_mask=seen[:1, :, 16:32], enable_gqa=shared)
+    return torch.equal(few, block[:1, :, 16:32])
+
+
+def _try(model: "TransformersModel") -> tuple[int, str]:
+    """How many rows a step needs, and why no number does; the reason is empty where one does."""
     least = 1
     for layer in _kinds_of_layers(model):
         found = _least(layer)
         if found is None:
             assert isinstance(layer.weight, Tensor)
             counts = ", ".join(map(str, _COUNTS))
-            raise ModelError(
-                f"exact=True is not to be had of {name} on this machine: its {type(layer).__name__} of "
-                f"{tuple(layer.weight.shape)} gives a row other bits with {_MOST} rows than with more (of {counts})."
+            return least, (
+                f"its {type(layer).__name__} of {tuple(layer.weight.shape)} gives a row other bits with {_MOST} rows "
+                f"than with more (of {counts})"
             )
         least = max(least, found)
-    return least
+    rows, heads = model.new_rows(1, 32), int(model.decoder_config.num_attention_heads)
+    rows.fill(slice(0, 1), [[0]])
+    for key_heads, width in {(keys.shape[1], keys.shape[3]) for name, keys, _ in rows.parts() if "keys" in name}:
+        if heads % key_heads or not attention_agrees(heads, key_heads, width, model.placement.dtype):
+            return least, f"its attention, {heads} heads over {key_heads} of {width} numbers, depends on the batch"
+    return least, ""
 
 
 def _reason(model: "TransformersModel") -> str:
