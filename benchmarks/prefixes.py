@@ -6,118 +6,47 @@
 Prompts have 600 shared tokens and 30 of their own, or share nothing; 20 new tokens each, greedy. "gen" reads once what
 they share, "reading each" has that turned off. "a copied cache" reads the shared tokens once with transformers, and
 gives a copy of that cache to `generate` for each prompt; "a repeated cache" repeats it for batches of 16. All take
-turns, in CPU seconds of one thread.
+turns, in CPU seconds of one thread. A chat of ten turns goes through an engine that keeps what it has read, and through
+one that does not, in CPU seconds of the process.
 
-`--texts` runs random calls instead: trees of shared beginnings, all kinds of samplers, prompts read in parts, little
-room. Each text is compared with that of a call of its own.
+`--texts` runs random calls instead, and engines with little room for what they keep: trees of shared beginnings, all
+kinds of samplers, prompts read in parts, salts, pins. Each text is compared with that of a call of its own.
 """
 
 import argparse
 import copy
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import thread_time
+from time import process_time, thread_time
 from typing import Any
 
 import torch
 
 import gen
 from benchmarks.measuring import machine, ratio, spread, write_json
-from gen.calls import read_call
-from gen.loop.jobs import new_job
-from gen.loop.options import Options
-from gen.loop.prefixes import beginnings
-from gen.loop.run_all import run_all
-from gen.requests.settings import Settings
+from benchmarks.prefix_cases import differences, kept_differences, nothing_shared, random_case, run_case
 
 SHARED, OWN, NEW = 600, 30, 20
 REPEATED = 16  # prompts of a batch of transformers'
-
-
-@contextmanager
-def nothing_shared() -> Iterator[None]:
-    """In the block each prompt is read as a whole."""
-    least, beginnings.LEAST = beginnings.LEAST, 2**62
-    try:
-        yield
-    finally:
-        beginnings.LEAST = least
-
-
-@dataclass(frozen=True)
-class Case:
-    """A call of random prompts that begin alike, as trees do: the arguments of `generate`, and how it is run."""
-
-    prompts: list[list[int]]
-    output_type: Any
-    settings: dict[str, Any]
-    options: Options
-
-    def alone(self, number: int) -> "Case":
-        """A call of one of its prompts, with all the room that it may want."""
-        each = ("seed", "max_new_tokens")
-        settings = {name: [value[number]] if name in each else value for name, value in self.settings.items()}
-        return Case([self.prompts[number]], self.output_type, settings, Options())
-
-
-def random_case(seed: int, vocabulary: int, *, tokens: int = 120) -> Case:
-    """A case of prompts over the ids 10 to vocabulary - 1, whose shared beginnings have up to about `tokens` tokens."""
-    random = Random(seed)
-
-    def some(least: int, most: int) -> list[int]:
-        return [random.randrange(10, vocabulary) for _ in range(random.randint(least, most))]
-
-    systems = [some(tokens * 3 // 4, tokens) for _ in range(2)]
-    documents = [system + some(tokens // 6, tokens * 3 // 4) for system in systems for _ in range(3)]
-
-    def prompt() -> list[int]:
-        begin = random.choice(documents if random.random() < 0.7 else systems)
-        if random.random() < 0.2:
-            begin = begin[: random.randrange(5, len(begin))]
-        return begin + some(1, 29) if random.random() < 0.8 else begin
-
-    prompts = [prompt() for _ in range(random.randint(3, 13))]
-    limits = [random.randint(1, 19) for _ in prompts]
-    kinds: list[tuple[Any, Any, dict[str, Any]]] = [
-        (gen.samplers.greedy(), None, {}),
-        (gen.samplers.multinomial(temperature=0.9, samples=random.randint(1, 3)), None, {}),
-        (gen.samplers.multinomial(), None, {"stop": ["a", "the"]}),
-        (gen.samplers.beam_search(2), None, {}),
-        (gen.samplers.multinomial(repetition_penalty=1.2), None, {"top_logprobs": 2}),
-        (gen.samplers.multinomial(top_p=0.9), gen.regex("[a-z ]*"), {}),
-    ]
-    sampler, output_type, more = random.choice(kinds)
-    rows = getattr(sampler, "samples", 1) * getattr(sampler, "beams", 1)
-    room = random.choice([None, None, 2, 5])
-    options = Options(
-        admit_tokens=random.choice([4096, 150, 64]),
-        max_batch_tokens=None if room is None else room * rows * (max(map(len, prompts)) + 20),
-    )
-    settings = {"sampler": sampler, "seed": [*range(len(prompts))], "max_new_tokens": limits, **more}
-    return Case(prompts, output_type, settings, options)
-
-
-def run_case(model: Any, case: Case) -> list[list[gen.Completion]]:
-    """The completions of each prompt, of one call."""
-    call = read_call(model, case.prompts, case.output_type, Settings(**case.settings), details=True)
-    jobs = [new_job(model, request) for request in call.requests]
-    run_all(model, jobs, case.options)
-    return [job.completions() for job in jobs]
-
-
-def differences(model: Any, case: Case) -> Iterator[str]:
-    """Each text of a case that is not that of a call of its own, with where they part."""
-    with nothing_shared():
-        alone = [run_case(model, case.alone(number)) for number in range(len(case.prompts))]
-    for number, ([wanted], found) in enumerate(zip(alone, run_case(model, case), strict=True)):
-        for one, other in zip(wanted, found, strict=True):
-            if (one.token_ids, one.finish_reason) != (other.token_ids, other.finish_reason):
-                yield f"prompt {number}, {other.cached_tokens} tokens not read: {one.token_ids}, {other.token_ids}"
+RULES = (
+    "You answer the questions of a small museum's guests in one or two short sentences. It opens at nine and closes at "
+    "five, and is closed on Mondays. A ticket is ten euros, five for children, and groups of ten pay for nine. "
+)
+QUESTIONS = (
+    "When do you open?",
+    "What is a ticket for my son?",
+    "And for me?",
+    "May I come on Monday?",
+    "We are twelve. What do we pay?",
+    "Is there a place to eat?",
+    "How long does a visit take?",
+    "What should we see first?",
+    "May I take pictures?",
+    "Thank you, and goodbye.",
+)
 
 
 def check_texts(model: Any, cases: int) -> dict[str, int]:
@@ -129,9 +58,48 @@ def check_texts(model: Any, cases: int) -> dict[str, int]:
             print(f"case {seed}: {text}")
             counts["different"] += 1
         made = [one for own in run_case(model, case) for one in own]
+        for one in kept_differences(model, seed, 1900):
+            if isinstance(one, str):
+                print(f"engine {seed}: {one}")
+                counts["different"] += 1
+            else:
+                made.append(one)
         counts["texts"] += len(made)
         counts["with shared tokens"] += sum(one.cached_tokens > 0 for one in made)
     return counts
+
+
+def measure_chat(model: Any, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of a chat through an engine that keeps what it has read, and through one that does not."""
+    seconds: dict[str, list[float]] = {"kept": [], "reading each turn": []}
+    for _ in range(rounds):
+        texts = []
+        for program, prefix_bytes in zip(seconds, (None, 0), strict=True):
+            begin = process_time()
+            texts.append(chat(model, prefix_bytes))
+            seconds[program].append(process_time() - begin)
+        assert texts[0] == texts[1]
+    kept, each = seconds.values()
+    return [
+        {
+            "prompts": "a chat of 10 turns",
+            "program": program,
+            "seconds": round(spread(taken).median, 2),
+            "of gen's": round(ratio(kept, taken), 3),
+        }
+        for program, taken in zip(seconds, (kept, each), strict=True)
+    ]
+
+
+def chat(model: Any, prefix_bytes: int | None) -> list[str]:
+    messages, texts = [{"role": "system", "content": RULES * 4}], []
+    with gen.Engine(model, rows=4, prefix_bytes=prefix_bytes) as engine:
+        for question in QUESTIONS:
+            messages.append({"role": "user", "content": question})
+            texts.append(engine.generate(messages, sampler=gen.samplers.greedy(), max_new_tokens=12))
+            messages.append({"role": "assistant", "content": texts[-1]})
+    model.release()
+    return texts
 
 
 def measure(model: Any, count: int, rounds: int) -> list[dict[str, Any]]:
@@ -238,7 +206,7 @@ def main() -> None:
     if arguments.texts:
         report["texts"] = check_texts(model, arguments.texts)
     else:
-        report["rows"] = measure(model, arguments.prompts, arguments.rounds)
+        report["rows"] = measure_chat(model, arguments.rounds) + measure(model, arguments.prompts, arguments.rounds)
     print(json.dumps(report, indent=1))
     if arguments.json:
         write_json(arguments.json, report)

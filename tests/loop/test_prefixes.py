@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import gen
-from benchmarks.prefixes import Case, differences, random_case, run_case
+from benchmarks.prefix_cases import Case, differences, kept_differences, random_case, run_case
 from gen.loop.options import Options
 from gen.loop.prefixes import beginnings
 from gen.loop.prefixes.beginnings import common
@@ -73,6 +73,12 @@ def test_random_calls_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
     assert shared > 50
 
 
+def test_random_engines_give_the_texts_of_calls_of_their_own(demo: Any) -> None:
+    made = [one for seed in range(12) for one in kept_differences(demo, seed, 1900)]
+    assert not [one for one in made if isinstance(one, str)]
+    assert sum(one.cached_tokens > 0 for one in made if not isinstance(one, str)) > len(made) // 4
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_kind_of_cache_gives_the_texts_of_calls_of_their_own(shape: str) -> None:
@@ -83,6 +89,9 @@ def test_every_kind_of_cache_gives_the_texts_of_calls_of_their_own(shape: str) -
         case = Case([prompt[:90] for prompt in case.prompts], case.output_type, case.settings, case.options)
         assert not list(differences(model, case))
         shared += sum(one.cached_tokens > 0 for own in run_case(model, case) for one in own)
+    for one in kept_differences(model, 4, 250, tokens=30):
+        assert not isinstance(one, str), one
+        shared += one.cached_tokens > 0
     assert (shared > 0) == (shape not in ("qwen3_next", "gpt_neo"))  # recurrent layers, rows that end in one column
 
 

@@ -1,0 +1,144 @@
+"""What lm-evaluation-harness takes with gen as its model, against its own model of transformers (HFLM).
+
+    python -m benchmarks.harness --model models/SmolLM2-135M-Instruct
+
+48 documents of each of two tasks: questions with four choices each, after two examples, and paragraphs of this
+project's docs whose perplexity is asked for. All models run each task in turns, in CPU seconds of one thread; loading
+is left out. "HFLM 16" runs in batches of 16. "ratio" is gen's time over that of the faster one of these.
+"log-likelihoods" is the largest difference between gen's and theirs.
+"""
+
+import argparse
+import json
+from itertools import chain
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import thread_time
+from typing import Any
+
+import torch
+from lm_eval import __version__, simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from benchmarks.measuring import machine, write_json
+from gen.integrations.lm_eval import GenLM
+
+DOCUMENTS = 48
+BATCHES = 1, 16
+DOCS = Path(__file__).parents[1] / "docs"
+CAPITALS = {"Germany": "Berlin", "France": "Paris", "Italy": "Rome", "Austria": "Vienna", "Spain": "Madrid"}
+LEGS = {"a spider": "eight", "a dog": "four", "a bee": "six", "a hen": "two", "a fish": "no legs at all"}
+OPPOSITES = {"hot": "cold", "tall": "short", "dry": "wet", "loud": "quiet", "old": "young"}
+
+
+def questions() -> list[dict[str, Any]]:
+    """Questions with four choices each; the first two are the examples."""
+    random, found = Random(0), []
+    asked = ("What is the capital of {}?", CAPITALS), ("How many legs has {}?", LEGS), ("What is not {}?", OPPOSITES)
+    for number in range(DOCUMENTS + 2):
+        question, answers = asked[number % 3]
+        thing, answer = random.choice([*answers.items()])
+        choices = [answer, *random.sample([other for other in answers.values() if other != answer], 3)]
+        random.shuffle(choices)
+        found.append({"question": question.format(thing), "choices": choices, "answer": choices.index(answer)})
+    return found
+
+
+def paragraphs() -> list[dict[str, Any]]:
+    """The first paragraphs of the docs' pages that have at least 150 characters."""
+    texts = chain.from_iterable(page.read_text().split("\n\n") for page in sorted(DOCS.glob("*.md")))
+    return [{"text": text} for text in texts if len(text) >= 150][:DOCUMENTS]
+
+
+def tasks(folder: Path) -> TaskManager:
+    """Both tasks, from files in a folder."""
+    asked = questions()
+    for name, documents in (("examples", asked[:2]), ("choices", asked[2:]), ("rolling", paragraphs())):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    kinds: dict[str, dict[str, Any]] = {
+        "choices": {
+            "output_type": "multiple_choice",
+            "fewshot_split": "few",
+            "fewshot_config": {"sampler": "first_n"},
+            "num_fewshot": 2,
+            "doc_to_text": "Question: {{question}}\nAnswer:",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+            "metric_list": [{"metric": "acc"}],
+        },
+        "rolling": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": [{"metric": "word_perplexity"}],
+        },
+    }
+    for name, kind in kinds.items():
+        files = {"test": str(folder / f"{name}.jsonl"), "few": str(folder / "examples.jsonl")}
+        if name == "rolling":
+            del files["few"]
+        data = {"data_files": files, "cache_dir": str(folder / "cache")}
+        task = {"task": f"gen_{name}", "dataset_path": "json", "dataset_kwargs": data, "test_split": "test", **kind}
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    return TaskManager(include_path=str(folder), include_defaults=False)
+
+
+def found(samples: list[dict[str, Any]]) -> list[float]:
+    """The log-likelihoods of a task's requests."""
+    answers = [answer for one in samples for [answer] in one["resps"]]
+    return [answer[0] if isinstance(answer, tuple) else answer for answer in answers]
+
+
+def measure(path: str, rounds: int) -> list[dict[str, Any]]:
+    models: dict[str, Any] = {
+        "gen": GenLM(path, device="cpu", dtype="float32"),
+        **{f"HFLM {n}": HFLM(pretrained=path, device="cpu", dtype="float32", batch_size=n) for n in BATCHES},
+    }
+    rows = []
+    with TemporaryDirectory() as name:
+        manager = tasks(Path(name))
+        for task in ("gen_choices", "gen_rolling"):
+            seconds: dict[str, list[float]] = {one: [] for one in models}
+            results: dict[str, Any] = {}
+            for _ in range(rounds):
+                for one, model in models.items():
+                    begin = thread_time()
+                    results[one] = simple_evaluate(
+                        model=model, tasks=[task], task_manager=manager, bootstrap_iters=0, log_samples=True
+                    )
+                    seconds[one].append(thread_time() - begin)
+            ours, *theirs = (found(results[one]["samples"][task]) for one in models)
+            own, *others = (median(one) for one in seconds.values())
+            metric = "acc,none" if task == "gen_choices" else "word_perplexity,none"
+            rows.append(
+                {
+                    "task": task,
+                    "documents": DOCUMENTS,
+                    **{f"seconds of {one}": round(median(seconds[one]), 2) for one in models},
+                    "ratio": round(own / min(others), 3),
+                    **{f"{metric} of {one}": results[one]["results"][task][metric] for one in models},
+                    "log-likelihoods": max(abs(x - y) for other in theirs for x, y in zip(ours, other, strict=True)),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="a directory, or a Hub id")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write the report there")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"machine": machine(), "lm_eval": __version__, "model": Path(arguments.model).name}
+    report["rows"] = measure(arguments.model, arguments.rounds)
+    print(json.dumps(report, indent=1))
+    if arguments.json:
+        write_json(arguments.json, report)
+
+
+if __name__ == "__main__":
+    main()
