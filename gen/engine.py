@@ -40,7 +40,7 @@ class Engine:
         max_waiting: how many more may wait.
         max_batch_tokens: as for `gen.generate`.
         admit_tokens: how many tokens of prompts are read at most before those that run get their next token; None for
-            as many as take about as long as a step, which is measured. Prompts with images, and those of models with
+            as many as take no longer than a step, which is measured. Prompts with images, and those of models with
             recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.

@@ -105,15 +105,14 @@ class Batch:
         if not self._waiting and not self._reading and self._rows.rows.refillable:
             self._slots.move_down()
         begin = self._pace.mark() if self._waiting or self._reading else None
-        if self._live:
-            self._step()
+        took_long = bool(self._live) and self._step()
         # after the step, so that a first token can be read before the second one is launched
-        if self._live and begin is not None:
+        if not self._live:
+            self._admit(self._pace.tokens(waited_for=False))
+        elif begin is not None and not took_long:
             between = self._pace.mark()
             if read := self._admit(self._pace.tokens(waited_for=True)):
                 self._pace.learn(begin, between, read)
-        else:
-            self._admit(self._pace.tokens(waited_for=False))
         if not self._live:
             self._catch_up(0)
 
@@ -188,6 +187,7 @@ class Batch:
             self._share(head)
             if head.left > budget and head.may_be_cut and not self._rows.rows.whole_prompts:
                 self._slots.at[first : first + head.rows] = [Slot(head, head.takers[0], first)] * head.rows
+                self._pace.begin()
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
             if head.left > budget < most:  # it is read in one piece, the first of a turn
@@ -251,9 +251,10 @@ class Batch:
             self._fill([job], row)
             return left
         try:
-            self._slots.make_room(
-                dict.fromkeys(range(row, row + job.rows), (job, job.longest))
-            )  # once, since it takes long
+            coming = dict.fromkeys(range(row, row + job.rows), (job, job.longest))
+            if not self._slots.make_room(coming) and self._live:  # that was enough for a turn
+                self._reading = job, row
+                return 0
             self._begin(job, row)
             self._read_part(job, row, job.read + budget)
         except Exception as error:
@@ -292,7 +293,8 @@ class Batch:
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
-            self._look()
+            if not (jobs[0].read and jobs[0].source is None):  # else its first part has looked
+                self._look()
             each = jobs[0].rows
             coming = {row: jobs[(row - first) // each] for row in range(first, rows.stop)}
             self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
@@ -335,11 +337,11 @@ class Batch:
         for job in jobs:
             job.alone = True
 
-    def _step(self) -> None:
-        """Launch a step of all rows that go on."""
+    def _step(self) -> bool:
+        """Launch a step of all rows that go on; whether it was recorded meanwhile, at least in part."""
         count, view = self._slots.shape()
         self._rows.short = any(slot.job.short for slot in self._live)
-        self._steps.run(count, view, self._slots.lengths(count))
+        recorded = self._steps.run(count, view, self._slots.lengths(count))
         self._sent.append((self._rows.send(), count, self._live))
         self._slots.stepped()
         over = False
@@ -349,6 +351,7 @@ class Batch:
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)
+        return recorded
 
     def _catch_up(self, lag: int) -> None:
         """Read what has come, but for the newest `lag` results."""

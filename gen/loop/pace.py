@@ -1,7 +1,8 @@
 """How much of waiting prompts is read before the rows that go on have their next step.
 
-Example: a step of 31 rows takes 10 ms, and after it 128 tokens of a prompt were read in 12 ms. So 74 are read after the
-next step, and no row waits longer than about two steps for its next token.
+Example: a step of 31 rows takes 10 ms. After the first one 16 tokens of a prompt are read in 4 ms, and after the second
+one 32 in 5 ms. So 64 would take 7 ms, which is three quarters of a step, and no row waits longer than about two steps
+for its next token.
 """
 
 from collections import deque
@@ -11,19 +12,20 @@ from time import perf_counter
 import torch
 
 WHOLE = 4096  # tokens that are read at once where no row waits
-_FIRST = 32  # before it is known how long they take
-_LEAST = 32  # reading has a cost of its own, about that of a step, whatever is read
-_SHARE = 0.7  # of a step's time is given to reading: what is measured varies, and what comes later takes longer
-_GROWTH = 1.5  # as much more is read from turn to turn at most
+_LEAST = 16  # fewer take as long: prompts are read in whole 16s
+_SHARE = 0.75  # of a step's time is given to reading
+_MORE = 1.25  # times what the fewest tokens take, where these take about as long as a step
 _KEPT = 5  # turns whose steps are looked at
 
 Mark = float | torch.cuda.Event
 
 
 class Pace:
-    """Measures steps and what is read between them, and lets reading take about as long as a step.
+    """Measures steps and what is read between them, and lets reading take no longer than a step.
 
-    On CUDA times are those of the device, read when they are there: the host waits for none.
+    A part of a prompt takes longer the more columns it looks at, so that all but steps is measured anew for each
+    prompt: what took too long once is not tried again. On CUDA times are those of the device, read when they are there:
+    the host waits for none.
 
     Args:
         tokens: how many are read between two steps; None for what is measured.
@@ -31,8 +33,10 @@ class Pace:
 
     def __init__(self, device: torch.device, tokens: int | None) -> None:
         self._on_cuda, self._fixed = device.type == "cuda", tokens
-        self._measured = _FIRST
-        self._steps: deque[float] = deque(maxlen=_KEPT)  # seconds
+        self._tokens = _LEAST
+        self._steps, self._fewest = (deque[float](maxlen=_KEPT) for _ in range(2))  # seconds, of steps and of 16 tokens
+        self._last = self._before = (0, 0.0)  # two parts of unlike sizes: tokens and seconds
+        self._too_many = WHOLE
         self._marks: deque[tuple[Mark, Mark, Mark, int]] = deque()  # around a step and what was read, of how many
 
     def tokens(self, *, waited_for: bool) -> int:
@@ -43,7 +47,11 @@ class Pace:
         """
         if self._fixed is not None:
             return self._fixed
-        return self._measured if waited_for else WHOLE
+        return self._tokens if waited_for else WHOLE
+
+    def begin(self) -> None:
+        """Another prompt begins."""
+        self._last, self._too_many = (0, 0.0), WHOLE
 
     def mark(self) -> Mark:
         """Now, on the device."""
@@ -63,9 +71,31 @@ class Pace:
     def _look(self, begin: Mark, between: Mark, end: Mark, tokens: int) -> None:
         """Read more, or less, the next time."""
         self._steps.append(_seconds(begin, between))
-        wanted = int(tokens * _SHARE * median(self._steps) / max(_seconds(between, end), 1e-9))
-        if tokens >= self._measured or wanted < tokens:  # else few tokens have taken little time
-            self._measured = max(_LEAST, min(wanted, int(_GROWTH * self._measured), WHOLE))
+        if tokens > self._tokens:  # of a prompt that is read whole
+            return
+        size, seconds = -(-tokens // _LEAST) * _LEAST, _seconds(between, end)
+        if size == _LEAST:
+            self._fewest.append(seconds)
+        if size != self._last[0]:
+            self._before = self._last
+        self._last = size, seconds
+        limit = _SHARE * median(self._steps)
+        if len(self._fewest) == _KEPT:  # one alone may have taken long by chance
+            limit = max(limit, _MORE * min(self._fewest))
+        fit = self._that_take(limit)
+        if seconds > limit and size > _LEAST:
+            self._too_many = size
+        elif size < self._tokens:
+            return
+        self._tokens = max(_LEAST, min(fit, 2 * size, self._too_many - _LEAST))
+
+    def _that_take(self, limit: float) -> int:
+        """How many tokens take so many seconds, as the last two parts say; in whole 16s."""
+        (size, seconds), (other, others) = self._last, self._before
+        each = (seconds - others) / (size - other) if other else 0.0
+        as_others = 2 * size if seconds <= limit else size // 2  # where nothing is known of what each takes
+        fit = int(size + (limit - seconds) / each) if each > 0 else as_others
+        return fit // _LEAST * _LEAST
 
 
 def _is_over(mark: Mark) -> bool:

@@ -1,6 +1,6 @@
 """The rows of a batch with all that the loop keeps of them on the device, and the step that changes it."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -44,6 +44,7 @@ class RowSet:
         rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
         changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
+        recording: a step that is being recorded, part by part: its shape and kind, and the parts that are left.
         seen: how often each shape and kind has run unrecorded, in calls before too.
         refused: why kinds of steps, of this kind of search, cannot be recorded; other sets of the model's know it too.
         captures: whether steps may be captured on CUDA: not once CUDA has refused one.
@@ -79,6 +80,7 @@ class RowSet:
         self.refused: dict[Hashable, str] = {}
         self.captures = streams.captures
         self.checked: dict[Hashable, Replay[None]] = {}
+        self.recording: tuple[Hashable, Iterator[Replay[None] | None]] | None = None
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -117,10 +119,14 @@ class RowSet:
 
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
-        self.recordings.clear()
+        self._drop_recordings()
         self.seen.clear()
         self.refused.clear()
+
+    def _drop_recordings(self) -> None:
+        self.recordings.clear()
         self.checked.clear()
+        self.recording = None
 
     def fill(
         self,
@@ -272,8 +278,7 @@ class RowSet:
 
         Recordings are dropped first, since memory moves and they hold what it was.
         """
-        self.recordings.clear()
-        self.checked.clear()
+        self._drop_recordings()
         if (rooms or self.rooms) and isinstance(self.rows, PartsRows):
             self.rows.lay_out(shared, rooms)
         else:

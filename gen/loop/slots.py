@@ -137,11 +137,13 @@ class Slots:
         self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
         return True
 
-    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> None:
+    def make_room(self, coming: Mapping[int, tuple[Job, int]] | None = None) -> bool:
         """Let every row have room for its next tokens: twice as many as before, or as many as there may be.
 
         Args:
             coming: what rows are about to get: whose text it is, and how many tokens that has.
+        Returns:
+            Whether there was room before.
         Raises:
             TooLong: it would take more memory than it may.
         """
@@ -157,7 +159,7 @@ class Slots:
         if all(need <= rows.rooms.get(row, rows.shared) for row, need in needs.items()) and not any(
             row in rows.rooms and 2 * needs[row] < rows.rooms[row] for row in coming
         ):
-            return
+            return True
         if rows.parts:
             shared, rooms = share_out(rows.count, rows.shared, needs)
             rooms = {row: min(room, view_bucket(texts[row][0].most_tokens)) for row, room in rooms.items()}
@@ -168,6 +170,7 @@ class Slots:
         if self.tokens is not None and rows.count * shared + sum(rooms.values()) > self.tokens:
             shared, rooms = self._fitted(needs, rows.parts)
         rows.lay_out(shared, rooms)
+        return False
 
     def _fitted(self, needs: Mapping[int, int], parts: bool) -> tuple[int, dict[int, int]]:
         """As much room as there may be: the same for all rows if that does, else more for some.

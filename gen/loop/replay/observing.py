@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ T = TypeVar("T")
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
 _QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
+_TENSORS = {Tensor, torch.nn.Parameter}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device}
 _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
 _READING |= {"__dlpack__", "storage", "_typed_storage"}  # which others may write to, too
@@ -47,9 +49,11 @@ class Call(NamedTuple):
     writes: bool
 
 
-def observe(step: Callable[[], T]) -> tuple[T, list[Call]]:
+def observe(step: Callable[[], T], *, fully: bool = True) -> tuple[T, list[Call]]:
     """Run a step, for real; what it returns and its torch calls.
 
+    Args:
+        fully: whether operations are looked at, too, which torch functions may not show. It takes about a step's time.
     Raises:
         CannotReplay: as of `record`.
     """
@@ -65,7 +69,7 @@ def observe(step: Callable[[], T]) -> tuple[T, list[Call]]:
         given = tensors_in(*args, *results)
         functions.calls.append(Call(aside, (function, *args), {"results": results}, None, given, [], writes=True))
 
-    with heard(hear) as before, dispatched, functions:
+    with heard(hear) as before, dispatched if fully else nullcontext(), functions:
         result = step()
     return result, functions.calls
 
@@ -150,8 +154,8 @@ class _Functions(TorchFunctionMode):
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
         if type(result) not in _QUESTIONS:
-            given, writes = tensors_in(args, kwargs), _writes(name) or kwargs.get("out") is not None
-            parts = tensors_in(result)
+            given, writes = tensors_in(*args, *kwargs.values()), _writes(name) or kwargs.get("out") is not None
+            parts = [result] if type(result) is Tensor else tensors_in(result)
             if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
                 self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
         return result
@@ -212,7 +216,7 @@ def tensors_in(*values: object) -> list[Tensor]:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is memory and nothing else: not one of a class with a mind of its own."""
-    return type(tensor) in (Tensor, torch.nn.Parameter)
+    return type(tensor) in _TENSORS
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -10,7 +10,7 @@ captured as a CUDA graph, and what may not is refused here, with its reason, on 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Any, Generic, TypeVar
@@ -82,18 +82,65 @@ def record(
         return replay
     other, others = observe(step)
     if not same_calls((result, calls), (other, lasting(others))):
-        raise CannotReplay(
-            "it does something else at its next call: a number on the host changes, or a tensor is replaced instead of "
-            "written to"
-        )
+        raise CannotReplay(_CHANGES)
     if all(tensor.device.type == "cpu" for tensor in tensors_in(result, *changes)):
         again()
-        with _Unwritten():
-            made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
-        again()
-        if not all(map(same_values, made, tensors_in(step(), *changes))):
-            raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
+        _compare(replay, step, changes, again)
     return replay
+
+
+def record_in_parts(
+    step: Callable[[], T], changes: Sequence[Tensor], known: Replay[Any] | None = None
+) -> Iterator[Replay[T] | None]:
+    """As `record`, on a CPU, part by part, so that nobody waits long: each part runs the step once, for real.
+
+    Args:
+        step, changes, known: as for `record`; `changes` are also what is put back after the recording has been tried.
+    Yields:
+        None, and at last the recording.
+    Raises:
+        CannotReplay: as of `record`. The part that raises it may have run the step, or some of it.
+    """
+    result, calls = observe(step, fully=known is None)
+    calls = lasting(calls)
+    yield None
+    replay = _compile(result, calls)
+    if known is not None and replay.is_like(known):
+        replay()
+        yield replay
+        return
+    step()
+    yield None
+    other, others = observe(step, fully=known is not None)
+    if not same_calls((result, calls), (other, lasting(others))):
+        raise CannotReplay(_CHANGES)
+    del result, calls, other, others
+    yield None
+    before = [tensor.clone() for tensor in changes]
+
+    def again() -> None:
+        for tensor, value in zip(changes, before, strict=True):
+            tensor.copy_(value)
+
+    _compare(replay, step, changes, again)
+    yield replay
+
+
+_CHANGES = (
+    "it does something else at its next call: a number on the host changes, or a tensor is replaced instead of written "
+    "to"
+)
+
+
+def _compare(
+    replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor], again: Callable[[], None]
+) -> None:
+    """Run the recording, and, from the same state, the step: both must give the same."""
+    with _Unwritten():
+        made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
+    again()
+    if not all(map(same_values, made, tensors_in(step(), *changes))):
+        raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
 
 
 class _Unwritten(TorchFunctionMode):
@@ -113,6 +160,9 @@ _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in (""
 def _code(source: str) -> CodeType:
     """Our own text, made of names and numbers, compiled: it is the same in many shapes."""
     return compile(source, "<a recorded step>", "exec")
+
+
+_SMALL = 10  # numbers from there on are no part of the text, which so is one for rows of any length
 
 
 class _Writer:
@@ -135,13 +185,15 @@ class _Writer:
             return "[" + ", ".join(map(self.write, value)) + "]"
         if isinstance(value, slice):
             return f"slice({self.write(value.start)}, {self.write(value.stop)}, {self.write(value.step)})"
+        if type(value) is int and value >= _SMALL:
+            return self.constant(value)
         if value is None or value is Ellipsis or type(value) in (bool, int, str):
             return repr(value)
         return self.constant(value)
 
     def constant(self, value: object) -> str:
         number = self._numbers.get(id(value))
-        if number is None:
+        if number is None or type(value) is int:  # of which two are equal by chance
             number = self._numbers[id(value)] = len(self.constants)
             self.constants.append(value)  # which keeps its identity from being used again
         return f"c{number}"

@@ -16,7 +16,7 @@ from gen.loop.memory import free_bytes, is_out_of_memory
 from gen.loop.replay.asides import Once, heard, leave_out
 from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import Replay, record
+from gen.loop.replay.recording import Replay, record, record_in_parts
 from gen.loop.row_set import RowSet
 from gen.models.base import Checked, LooksByRow, Model, Versioned
 from gen.models.idle_rows import Idle
@@ -95,23 +95,23 @@ class Steps:
         """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
         return version_of(self._model, self._rows.rests_on)
 
-    def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> None:
-        """A step of the first `count` rows, which look at the first `view` columns.
+    def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> bool:
+        """A step of the first `count` rows, which look at the first `view` columns; whether it took longer, since it
+        was recorded, or a part of it.
 
         Args:
             lengths: how many columns each row has, the new token counted and 0 for a free one, where that is known:
                 then it may look at no more.
         """
         if self._looks is None or not lengths:
-            self._run(count, view)
-            return
+            return self._run(count, view)
         self._looks.look_at(lengths)
         try:
-            self._run(count, view)
+            return self._run(count, view)
         finally:
             self._looks.look_at(())
 
-    def _run(self, count: int, view: int) -> None:
+    def _run(self, count: int, view: int) -> bool:
         rows = self._rows
         rows.prepare(slice(0, count))
         key = count, view, *rows.step_kind()
@@ -119,11 +119,13 @@ class Steps:
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
-        elif keeps and self._is_worth_it(key) and self._has_room(count, view):
+            return False
+        if keeps and self._is_worth_it(key) and self._has_room(count, view):
             with heard(Once()):
                 self._run_and_keep(count, view, key)
-        else:
-            rows.step(count, view)()
+            return True
+        rows.step(count, view)()
+        return False
 
     def _is_worth_it(self, key: Hashable) -> bool:
         """Whether a kind of step, unless it is refused, has come so often that it will come again; since rows have
@@ -163,7 +165,7 @@ class Steps:
         try:
             before += [(tensor, tensor.clone()) for tensor in rows.moving()]
             if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
-                rows.recordings[key] = self._recorded(step, restore, before)
+                self._record_on(step, key)
                 return
             seen = self._recorded(rows.rehearsal(count, view), restore, before)
             restore()
@@ -174,12 +176,23 @@ class Steps:
                 self._capture_largest(restore, before)
             graph = self._captured(step, seen)
         except (CannotReplay, CaptureFailed, torch.OutOfMemoryError) as reason:
+            rows.recording = None
             self._refuse(reason)
             restore()
             step()
         else:
             rows.recordings[key] = graph
             graph()
+
+    def _record_on(self, step: Callable[[], None], key: Hashable) -> None:
+        """Record the next part of a step while it runs."""
+        rows, kind = self._rows, self._rows.step_kind()
+        if rows.recording is None or rows.recording[0] != key:
+            rows.recording = key, record_in_parts(step, [*rows.moving()], rows.checked.get(kind))
+        recorded = next(rows.recording[1])
+        if recorded is not None:
+            rows.recordings[key] = rows.checked[kind] = recorded
+            rows.recording = None
 
     def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError) -> None:
         """Do not try in vain again, and say why."""

@@ -90,6 +90,17 @@ def test_rows_are_freed_before_others_are_made(
     assert seen and not any(seen)
 
 
+def test_a_recording_that_is_not_complete_holds_nothing_that_is_given_up(model: TransformersModel) -> None:
+    generate(model, new_tokens=18)  # its last step is the first part
+    rows: Any = model.idle.take()
+    assert rows.recording is not None and not rows.recordings
+    model.idle.put(rows)
+    tensors = [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
+    del rows
+    generate(model, new_tokens=60)  # they grow
+    assert alive(tensors) == 0
+
+
 def test_each_layer_is_freed_before_the_next_one_grows(
     model: TransformersModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import record
+from gen.loop.replay.recording import Replay, record, record_in_parts
 from gen.testing import virtual_gpus
 
 
@@ -228,6 +228,39 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(CannotReplay, match=reason):
         record(lambda: step(memory), again=memory.restore)
+    with pytest.raises(CannotReplay, match=reason):
+        in_parts(lambda: step(memory), memory)
+
+
+def in_parts(step: Callable[[], Tensor], memory: Memory, known: Replay[Any] | None = None) -> list[Replay[Tensor]]:
+    """For each part the recording, which the last one gives."""
+    return [made for made in record_in_parts(step, memory.state(), known) if made is not None]
+
+
+def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory) -> None:
+    def step() -> Tensor:
+        return appends(memory)
+
+    known: Replay[Any] | None = None
+    for runs in (4, 2):  # one that is known is not run again to see whether it does the same
+        memory.restore()
+        made = [*record_in_parts(step, memory.state(), known)]
+        found = [tensor.clone() for tensor in memory.state()]
+        memory.restore()
+        for _ in range(runs):
+            step()
+        assert all(torch.equal(tensor, value) for tensor, value in zip(memory.state(), found, strict=True))
+        known = made.pop()
+        assert known is not None and made == [None] * (runs - 1)
+        assert torch.equal(known(), memory.cache.sum(-1)) and int(memory.count) == runs + 1
+
+
+def test_a_step_that_is_not_as_one_that_is_known_is_checked(memory: Memory) -> None:
+    [known] = in_parts(lambda: memory.x + memory.w[:4], memory)
+    with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
+        in_parts(lambda: hides_an_operation(memory), memory, known)
+    with pytest.raises(CannotReplay, match="does something else at its next call"):
+        in_parts(lambda: counts_on_the_host(memory), memory, known)
 
 
 def test_what_is_refused_draws_nothing(memory: Memory) -> None:

@@ -1,7 +1,7 @@
 """When steps are recorded: as often as they come, in one call or several, and run twice where they are new."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gen
 from gen.loop.cuda_streams import Streams
-from gen.loop.replay.recording import Replay, record
+from gen.loop.replay.recording import Replay, record_in_parts
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
@@ -30,22 +30,18 @@ def model() -> TransformersModel:
 
 @pytest.fixture
 def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each recording so far whether the step ran a second time."""
+    """For each recording so far whether the step was run again, to see whether it does the same."""
     seen: list[bool] = []
 
-    def logged(step: Callable[[], Any], **arguments: Any) -> Replay[Any]:
-        runs = 0
+    def logged(*arguments: Any) -> Iterator[Replay[Any] | None]:
+        parts = 0
+        for parts, recorded in enumerate(record_in_parts(*arguments)):  # noqa: B007
+            if recorded is None:
+                yield None
+        seen.append(parts > 1)
+        yield recorded
 
-        def noted() -> None:
-            nonlocal runs
-            runs += 1
-            step()
-
-        replay = record(noted, **arguments)
-        seen.append(runs > 1)
-        return replay
-
-    monkeypatch.setattr("gen.loop.replay.steps.record", logged)
+    monkeypatch.setattr("gen.loop.replay.steps.record_in_parts", logged)
     return seen
 
 
