@@ -15,10 +15,10 @@ from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
 from gen.loop.results.prompt_tokens import PromptTokens
-from gen.loop.results.ring import Ring, Sent
+from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Search
-from gen.models.base import Inputs, Model, PartsRows, ReadsPlaces, SavesColumns
+from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.stages.room import Room
@@ -85,12 +85,16 @@ class RowSet:
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._keys = DrawKeys(count, length, device)
-        self._generated = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        counter = self.rows.counter if isinstance(self.rows, Counts) else None
+        self._counts = counter is None or counter.device != device
+        self._generated = (
+            torch.zeros((count, 1), dtype=torch.int64, device=device) if counter is None or self._counts else counter
+        )
         self._history = History(count, length, device)
         self._places = torch.arange(count, device=device)
         self.ring = Ring(self.search.results, streams.copies)
-        self._squeezed = torch.zeros(count, dtype=torch.bool, device=device)
-        self._squeezed_ring = Ring((self._squeezed,), streams.copies)
+        [self._squeezed] = squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
+        self._squeezed_ring = Ring(squeezed, streams.copies)
         self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
 
     def begin(self) -> None:
@@ -218,7 +222,7 @@ class RowSet:
         token_ids, here = self.search.results[0][:count], slice(0, count)
 
         def run() -> None:
-            self._choose(self.rows.step(token_ids, view), here, view, self._follow)
+            self._choose(self._model_step(token_ids, view), here, view, self._follow)
 
         return run
 
@@ -231,9 +235,16 @@ class RowSet:
         token_ids, here = self.search.results[0][:count], slice(0, count)
 
         def run() -> None:
-            self._choose(self.rows.step(token_ids, view), here, view, self._stay)
+            self._choose(self._model_step(token_ids, view), here, view, self._stay)
 
         return run
+
+    def _model_step(self, token_ids: Tensor, view: int) -> Tensor:
+        """The logits (n, vocab) after these tokens, which count as generated."""
+        logits = self.rows.step(token_ids, view)
+        if self._counts:
+            self._generated[: len(token_ids)].add_(1).clamp_(max=self.length - 1)
+        return logits
 
     def send(self) -> Sent:
         """Send the newest results to the host."""
@@ -301,8 +312,7 @@ class RowSet:
 
     def moving(self) -> Iterable[Tensor]:
         """What a rehearsal of a step changes so that running it twice would not be running it once."""
-        rings = (ring.moving() for ring in self._rings if ring is not None)
-        return chain(self._tensors(), self.rows.moving(), *rings)
+        return chain(self._tensors(), self.rows.moving())
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
@@ -354,7 +364,8 @@ class RowSet:
                     logits = torch.empty_like(logits, dtype=torch.float32)
                     aside(anew.write, logits, *given, results=(logits,))
         room = self._room(logits, here, generated) if self.short else None
-        ancestors = self.search.choose(logits, here, self._keys.next(here, generated), generated, room)
+        keys = self._keys.next(here, generated) if self.search.draws else None
+        ancestors = self.search.choose(logits, here, keys, generated, room)
         chosen = self.search.results[0][here]
         if seen is not None:
             self._tops.write(seen, here, chosen, ancestors)
@@ -365,10 +376,6 @@ class RowSet:
                 follower.chosen(here, chosen, ancestors)
         if history.wanted:
             history.append(here, chosen, ancestors)
-        generated.add_(1).clamp_(max=self.length - 1)
-        for ring in self._rings:
-            if ring is not None:
-                ring.push()
 
     def _room(self, logits: Tensor, here: slice, generated: Tensor) -> Room:
         """What the limits leave room for."""

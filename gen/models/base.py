@@ -242,6 +242,18 @@ class PartsRows(MayPartRows, Protocol):
 
 
 @runtime_checkable
+class Counts(Protocol):
+    """Rows that count for the loop what they count on the device anyway.
+
+    Attributes:
+        counter: (count, 1), int64, which the loop sets; `step` adds 1 to those of its rows, up to length - 1.
+    """
+
+    @property
+    def counter(self) -> Tensor: ...
+
+
+@runtime_checkable
 class SameBits(Protocol):
     """A model that can give a row the same bits in any batch."""
 

@@ -85,7 +85,8 @@ def warp(parameters: Parameters, logits: Tensor) -> Tensor:
     if temperature is not None:
         values = values.clamp(max=torch.finfo(torch.float32).max)
         top = values.masked_fill(~kept, -math.inf).amax(-1, keepdim=True)
-        values = (values - top) / temperature.view(-1, 1).clamp(SMALLEST, LARGEST).float()
+        divisor = temperature.view(-1, 1) if temperature.dim() else temperature  # a number is on the CPU
+        values = (values - top) / divisor.clamp(SMALLEST, LARGEST).float()
     return values.masked_fill(~kept, -math.inf)
 
 

@@ -80,7 +80,7 @@ class Parameters:
         """Temperature, top_k, top_p and min_p as the backends take them.
 
         Returns:
-            Tensors on the logits' device, so that tables and numbers are computed with in one way: (rows,), or of no
+            Tensors, so that tables and numbers are computed with in one way: (rows,) on the logits' device, or of no
             dimension for a number, which is in range; None for what changes nothing. top_k is int64, top_p and min_p
             are float64, a number's temperature is float32.
         Raises:
@@ -98,9 +98,7 @@ class Parameters:
             return value if name == "temperature" else value.to(_DTYPES[name])
         if value is None or value == _NEUTRAL[name]:
             return None
-        if logits.device.type == "cpu":
-            return self._numbers[name]
-        return torch.full((), _in_range(name, value), dtype=_DTYPES[name], device=logits.device)
+        return self._numbers[name]
 
 
 def _in_range(name: str, value: float) -> float:

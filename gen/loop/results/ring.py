@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+_ALIGNED = 16  # bytes
 SLOTS = 8  # more than may be under way: a slot is not written again before it has been read
 
 
@@ -50,61 +52,77 @@ class Sent:
         return StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
 
 
+class Packed(tuple[Tensor, ...]):
+    """Tensors that lie side by side in memory, so that one copy takes them all.
+
+    Attributes:
+        memory: all of it, (bytes,), uint8.
+    """
+
+    memory: Tensor
+
+
+def packed(tensors: Sequence[Tensor]) -> Packed:
+    """Tensors of the same shapes, dtypes and numbers that lie side by side."""
+    starts = [0, *accumulate(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors)]
+    memory = torch.zeros(starts[-1], dtype=torch.uint8, device=tensors[0].device)
+    made = _unpack(memory, tensors)
+    for new, old in zip(made, tensors, strict=True):
+        new.copy_(old)
+    return made
+
+
+def _unpack(memory: Tensor, likes: Sequence[Tensor]) -> Packed:
+    """Memory as tensors like others."""
+    made, start = list[Tensor](), 0
+    for like in likes:
+        made.append(memory[start : start + like.nbytes].view(like.dtype).view(like.shape))
+        start += -(-like.nbytes // _ALIGNED) * _ALIGNED
+    found = Packed(made)
+    found.memory = memory
+    return found
+
+
 class Ring:
     """A few slots, written in turn on the device and read one step later on the host.
 
-    On CUDA a step writes its results to the slot that a counter on the device names; then a stream of its own copies
-    the slot to pinned memory, and the host reads it after that copy's event, one step late: it never waits for the
-    step that it has just launched, and nothing is allocated from step to step. Elsewhere the host reads the results
-    themselves, at once.
+    On CUDA a step's results are copied into a slot on the step's stream, and from there to pinned memory on another
+    one. The host reads them after that copy's event, one step late: it never waits for the step that it has just
+    launched, and nothing is allocated from step to step. Elsewhere the host reads the results themselves, at once.
 
     Args:
         results: tensors (rows, ...) on one device, which every step changes in place.
-        copies: the stream that copies; None where the host reads the results themselves.
+        copies: the stream that copies to the host; None where the host reads the results themselves.
 
     Attributes:
         lag: how many steps the host is behind when it reads: 1 on CUDA, else 0.
     """
 
-    def __init__(self, results: Sequence[Tensor], copies: torch.cuda.Stream | None) -> None:
+    def __init__(self, results: Packed, copies: torch.cuda.Stream | None) -> None:
         self._results, self._stream = results, copies
-        device = results[0].device
         self.lag = 0 if copies is None else 1
         if self.lag:
-            shapes = [(SLOTS, *one.shape) for one in results]
-            self._slots = [
-                torch.zeros(shape, dtype=one.dtype, device=device) for shape, one in zip(shapes, results, strict=True)
+            self._slots = [torch.zeros_like(results.memory) for _ in range(SLOTS)]
+            self._pinned = [
+                _unpack(torch.zeros_like(results.memory, device="cpu").pin_memory(), results) for _ in range(SLOTS)
             ]
-            self._slot = torch.zeros(1, dtype=torch.int64, device=device)
-            self._pinned = [torch.zeros_like(slots, device="cpu").pin_memory() for slots in self._slots]
             self._written, self._copied = (
                 [torch.cuda.Event() for _ in range(SLOTS)]  # type: ignore[no-untyped-call]
                 for _ in range(2)
             )
             self._next = 0
 
-    def push(self) -> None:
-        """Write the results to the next slot: device work alone, a part of the step. Host sync: none."""
-        if self.lag:
-            for slots, one in zip(self._slots, self._results, strict=True):
-                slots.index_copy_(0, self._slot, one.unsqueeze(0))
-            self._slot.add_(1).remainder_(SLOTS)
-
-    def moving(self) -> list[Tensor]:
-        """What a push changes so that doing it twice would not be doing it once."""
-        return [self._slot] if self.lag else []
-
     def send(self) -> Ticket:
-        """Start to copy what was pushed last; call it once for each push, on its stream. Host sync: none."""
+        """Start to copy what a step has written; call it once after each step, on its stream. Host sync: none."""
         if self._stream is None:
             return Ticket(self, 0)
         slot = self._next
         self._next = (slot + 1) % SLOTS
-        self._written[slot].record(torch.cuda.current_stream(self._slot.device))
+        self._slots[slot].copy_(self._results.memory)  # which the next step writes over
+        self._written[slot].record(torch.cuda.current_stream(self._results.memory.device))
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._written[slot])
-            for slots, pinned in zip(self._slots, self._pinned, strict=True):
-                pinned[slot].copy_(slots[slot], non_blocking=True)
+            self._pinned[slot].memory.copy_(self._slots[slot], non_blocking=True)
             self._copied[slot].record(self._stream)
         return Ticket(self, slot)
 
@@ -113,4 +131,4 @@ class Ring:
         if not self.lag:
             return [one[:rows].tolist() for one in self._results]
         self._copied[ticket.slot].synchronize()
-        return [pinned[ticket.slot, :rows].tolist() for pinned in self._pinned]
+        return [one[:rows].tolist() for one in self._pinned[ticket.slot]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gen.loop.results.ring import Ring
+from gen.loop.results.ring import Ring, packed
 from gen.requests.request import Request
 from gen.samplers.backends.choosing import likeliest
 
@@ -36,10 +36,11 @@ class _Table:
     """The results of all rows, with room for `width` tokens each."""
 
     def __init__(self, count: int, width: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
-        self.own = torch.zeros(count, dtype=torch.float32, device=device)
-        self.token_ids = torch.zeros((count, width), dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros((count, width), dtype=torch.float32, device=device)
-        self.ring = Ring((self.own, self.token_ids, self.logprobs), copies)
+        own = torch.zeros(count, dtype=torch.float32, device=device)
+        token_ids = torch.zeros((count, width), dtype=torch.int64, device=device)
+        results = packed((own, token_ids, torch.zeros((count, width), dtype=torch.float32, device=device)))
+        self.own, self.token_ids, self.logprobs = results
+        self.ring = Ring(results, copies)
 
 
 class TopTokens:

@@ -16,7 +16,7 @@ from torch import Tensor
 from gen.completions import Completion
 from gen.devices import to_device
 from gen.errors import GenError
-from gen.loop.results.ring import StepResults
+from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text, nothing_left
 from gen.requests.request import Request
 from gen.samplers import BeamSearchSampler
@@ -47,7 +47,7 @@ class Beams:
     What is finished is frozen: further steps change nothing. The texts and scores are those of transformers.
     """
 
-    reorders = True
+    reorders, draws = True, False
 
     def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
         self._sampler, self._beams, self._device = sampler, sampler.beams, device
@@ -56,29 +56,22 @@ class Beams:
         def row(dtype: torch.dtype, value: float) -> Tensor:
             return torch.full((count,), value, dtype=dtype, device=device)
 
-        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
-        self._weights = row(torch.float32, -math.inf)
-        self._parents = row(torch.int64, 0)
-        self._done = row(torch.bool, True)
-        self._scores, self._ends = (
-            row(torch.float64, -math.inf),
-            row(torch.float32, -math.inf),
-        )  # a penalty may make scores small
-        self._last_tokens, self._last_parents, self._steps = (row(torch.int64, 0) for _ in range(3))
+        self.results = packed(
+            (
+                torch.zeros((count, 1), dtype=torch.int64, device=device),
+                row(torch.float32, -math.inf),
+                row(torch.int64, 0),
+                row(torch.bool, True),
+                row(torch.float64, -math.inf),  # a penalty may make scores small
+                row(torch.float32, -math.inf),
+                *(row(torch.int64, 0) for _ in range(3)),
+            )
+        )
+        self._token_ids, self._weights, self._parents, self._done, self._scores, *ends = self.results
+        self._ends, self._last_tokens, self._last_parents, self._steps = ends
         self._limits = torch.ones((count, 1), dtype=torch.int64, device=device)
         self._eos = torch.full((count, 1), -1, dtype=torch.int64, device=device)
         self._typed = torch.zeros((count, 1), dtype=torch.bool, device=device)
-        self.results = (
-            self._token_ids,
-            self._weights,
-            self._parents,
-            self._done,
-            self._scores,
-            self._ends,
-            self._last_tokens,
-            self._last_parents,
-            self._steps,
-        )
 
     def begin(self) -> None:
         """See `gen.loop.searches.search.Search.begin`."""
@@ -108,7 +101,9 @@ class Beams:
         # the beams of a prompt are equal at the start: one is continued
         self._weights[rows.start : rows.stop : self._beams] = 0.0
 
-    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None) -> Tensor:
+    def choose(
+        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+    ) -> Tensor:
         """See `gen.loop.searches.search.Search.choose`; where the search would go on with what does not fit, it goes on
         from the candidates that do.
         """

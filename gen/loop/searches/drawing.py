@@ -7,15 +7,17 @@ import torch
 from torch import Tensor
 
 from gen.devices import runs_triton, to_device
+from gen.loop.results.ring import packed
 from gen.requests.request import Request
 from gen.samplers import GreedySampler, MultinomialSampler
-from gen.samplers.backends.choosing import draw
+from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
 from gen.stages.room import Room
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
 _DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
+_GREEDY = (0.0, None, None, None)  # the numbers of a sampler that takes the most likely token
 
 
 class Drawing:
@@ -28,13 +30,13 @@ class Drawing:
     reorders = False
 
     def __init__(self, count: int, device: torch.device) -> None:
-        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
+        token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self.results = packed((token_ids, torch.zeros(count, dtype=torch.float32, device=device)))
+        self._token_ids, self._logprobs = self.results
         self._zeros = torch.zeros(count, dtype=torch.float32, device=device)
         self._tables = {
             name: torch.full((count,), value, dtype=_DTYPES[name], device=device) for name, value in _DEFAULTS.items()
         }
-        self.results = (self._token_ids, self._logprobs)
         self._compiled: set[Hashable] = set()
         self.begin()
 
@@ -43,6 +45,11 @@ class Drawing:
         self._seen: dict[tuple[float | None, ...], Sampler] = {}
         self._used: list[str] = []
         self._views: dict[tuple[int, int], Parameters] = {}
+
+    @property
+    def draws(self) -> bool:
+        """See `gen.loop.searches.search.Search`: not where all are greedy."""
+        return self._seen.keys() != {_GREEDY}
 
     def key(self) -> Hashable:
         """See `gen.loop.searches.search.Search.key`."""
@@ -85,7 +92,9 @@ class Drawing:
                 values = [default if numbers[place] is None else numbers[place] for numbers in columns]
                 table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
 
-    def choose(self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None) -> None:
+    def choose(
+        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+    ) -> None:
         """See `gen.loop.searches.search.Search.choose`; what does not fit is drawn again, with the same key."""
         token_ids, logprobs = self._draw(logits, here, keys)
         if room is not None:
@@ -97,12 +106,14 @@ class Drawing:
         self._token_ids[here] = token_ids
         self._logprobs[here] = logprobs
 
-    def _draw(self, logits: Tensor, here: slice, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, logits: Tensor, here: slice, keys: Tensor | None) -> tuple[Tensor, Tensor]:
         """A token a row, (n, 1), and its log-probability, (n,)."""
+        if keys is None:
+            return most_likely(logits)
         if len(self._seen) == 1:
             [sampler] = self._seen.values()
-            token_ids, _, logprobs = sampler.step(logits, self._zeros[here], keys)
-            return token_ids, logprobs
+            assert isinstance(sampler, MultinomialSampler)  # the other one is greedy; tells mypy
+            return draw(logits, keys, sampler.parameters)
         return draw(logits, keys, self._parameters(here))
 
     def _parameters(self, here: slice) -> Parameters:
@@ -129,6 +140,6 @@ def _numbers(sampler: Sampler) -> tuple[float | None, ...]:
     """The numbers of `_DEFAULTS`; None for what the sampler leaves alone."""
     if isinstance(sampler, MultinomialSampler):
         if not isinstance(sampler.temperature, Tensor) and sampler.temperature == 0:
-            return (0.0, None, None, None)
+            return _GREEDY
         return tuple(getattr(sampler, name) for name in _DEFAULTS)
-    return (0.0, None, None, None)
+    return _GREEDY

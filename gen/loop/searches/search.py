@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gen.loop.results.ring import Packed
 from gen.requests.request import Request
 from gen.stages.room import Room
 
@@ -16,12 +17,15 @@ class Search(Protocol):
         reorders: whether a row may go on from another one of its request.
         results: tensors (count, ...) that the host gets of every step; the first is the token ids (count, 1), the
             second the log-probabilities or weights (count,).
+        draws: whether it needs keys; a part of `key`.
     """
 
     @property
     def reorders(self) -> bool: ...
     @property
-    def results(self) -> Sequence[Tensor]: ...
+    def results(self) -> Packed: ...
+    @property
+    def draws(self) -> bool: ...
 
     def begin(self) -> None:
         """All rows are free: what earlier requests asked for no longer counts."""
@@ -40,13 +44,13 @@ class Search(Protocol):
         """Rows, side by side, begin with these requests' texts, whose tokens so far have these log-probabilities."""
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None
+        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
     ) -> Tensor | None:
         """Choose a token for the rows `here`, write the results, and say where each goes on from.
 
         Args:
             logits: (n, vocab), floating.
-            keys: (n,), int64: each row's random key.
+            keys: (n,), int64: each row's random key; None where it needs none.
             generated: (n, 1), int64: how many tokens each row has.
             room: where texts may be short of it: what the limits leave, and where to say which texts they changed.
         Returns:

@@ -9,7 +9,7 @@ from gen.completions import Completion
 from gen.devices import to_device
 from gen.errors import ArgumentError, GenError
 from gen.loop.replay.asides import aside
-from gen.loop.results.ring import StepResults
+from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text
 from gen.requests.request import Request
 from gen.samplers import MultinomialSampler
@@ -28,12 +28,11 @@ class UserSampling:
     def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
         self._sampler = sampler
         self._replayable = type(sampler) is MultinomialSampler or getattr(sampler, "replayable", False) is True
-        self.reorders = sampler.samples > 1
-        self._token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(count, dtype=torch.float32, device=device)
-        self._ancestors = torch.zeros(count, dtype=torch.int64, device=device)
+        self.reorders, self.draws = sampler.samples > 1, True
+        token_ids, ancestors = (torch.zeros(shape, dtype=torch.int64, device=device) for shape in ((count, 1), count))
         self._weights = torch.zeros(count, dtype=torch.float32, device=device)
-        self.results = (self._token_ids, self._logprobs, self._ancestors)
+        self.results = packed((token_ids, self._weights, ancestors))
+        self._token_ids, self._logprobs, self._ancestors = self.results
 
     def begin(self) -> None:
         """See `gen.loop.searches.search.Search.begin`."""
@@ -52,12 +51,13 @@ class UserSampling:
         self._weights[rows] = to_device(begun, self._weights.device)
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor, generated: Tensor, room: Room | None = None
+        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
     ) -> Tensor | None:
         """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with what surely fits.
 
         Host sync: what the sampler does.
         """
+        assert keys is not None  # it draws; tells mypy
         if room is not None:
             room.squeezed.copy_(room.took(logits))
             logits = room.logits

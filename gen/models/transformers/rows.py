@@ -49,13 +49,18 @@ class TransformersRows:
         device = model.placement.input_device
         placed = model.placement.layer_devices
         self._devices = placed if len(placed) == len(self._layers) else (device,) * len(self._layers)
-        self._row, self._column, self._shared_column = (
-            {on: make(count, dtype=torch.int64, device=on) for on in dict.fromkeys((device, *self._devices))}
-            for make in (torch.arange, torch.zeros, torch.zeros)
+        own, *others = dict.fromkeys((device, *self._devices))
+        self._counts = torch.zeros((3, count), dtype=torch.int64, device=own)  # one launch counts them all
+        column, position, counter = self._counts
+        self._position, self.counter = position.unsqueeze(1), counter.unsqueeze(1)
+        self._column = {own: column} | {on: torch.zeros(count, dtype=torch.int64, device=on) for on in others}
+        self._row, self._shared_column = (
+            {on: make(count, dtype=torch.int64, device=on) for on in self._column}
+            for make in (torch.arange, torch.zeros)
         )
         self._rooms: Mapping[int, int] = {}  # of rows that have memory of their own
-        self._shared, self._last = length, self._lasts(length)
-        self._position = torch.zeros((count, 1), dtype=torch.int64, device=device)
+        self._shared = length
+        self._bound()
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
         self._caches: dict[tuple[int, int], Cache] = {}
@@ -135,10 +140,14 @@ class TransformersRows:
             for on, own in self._column.items():
                 self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
         logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
-        for on, own in self._column.items():
-            own[:count].add_(1).clamp_(max=self._last[on][:count])
-        position.add_(1).clamp_(max=self._model.context_length - 1)
+        self._counts[:, :count].add_(1).clamp_(max=self._most[:, :count])
+        for own, last in self._columns_elsewhere():
+            own[:count].add_(1).clamp_(max=last[:count])
         return logits
+
+    def _columns_elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The columns on other devices than the embedding's, and the last ones that they come to."""
+        return ((own, self._last[on]) for on, own in self._column.items() if on != self._counts.device)
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`."""
@@ -184,10 +193,10 @@ class TransformersRows:
         self._shared, self._rooms = length, dict(sorted(rooms.items()))
         for state in self._states:
             state.grow(length, self._rooms)
-        self._last = self._lasts(length)
+        self.length = max(length, *rooms.values()) if rooms else length
+        self._bound()
         for on, own in self._column.items():
             own.clamp_(max=self._last[on])
-        self.length = max(length, *rooms.values()) if rooms else length
         self._all_columns = torch.arange(whole(self.length), device=self._position.device)
         self._caches.clear()
 
@@ -208,20 +217,24 @@ class TransformersRows:
         """See `gen.models.base.Rows.moving`."""
         for state in self._states:
             yield from state.summaries.values()
-        yield from self._column.values()
-        yield self._position
+        yield self._counts
+        yield from (own for own, _ in self._columns_elsewhere())
 
     def _tensors(self, view: int) -> Iterator[Tensor]:
-        """All that belongs to rows."""
+        """All that belongs to rows, but what the loop counts."""
         for state in self._states:
             yield from state.tensors(view)
-        yield from self._column.values()
-        yield self._position
+        yield self._counts[:2].T
+        yield from (own for own, _ in self._columns_elsewhere())
 
-    def _lasts(self, length: int) -> dict[torch.device, Tensor]:
-        """Each row's last column, (count,), on every device that has a layer."""
-        lasts = torch.tensor([self._rooms.get(row, length) - 1 for row in range(self.count)], device="cpu")
-        return {on: to_device(lasts, on) for on in self._column}
+    def _bound(self) -> None:
+        """See how far each row counts: its last column, the last position, and as many tokens as there is room for."""
+        rooms, device = [self._rooms.get(row, self._shared) for row in range(self.count)], self._counts.device
+        most = torch.tensor(
+            [rooms, [self._model.context_length] * self.count, [self.length] * self.count], device="cpu"
+        )
+        self._most = to_device(most - 1, device)
+        self._last = {on: self._most[0] if on == device else to_device(most[0] - 1, on) for on in self._column}
 
     def _runs(
         self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs], targets: Sequence[int]

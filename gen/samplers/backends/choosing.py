@@ -75,7 +75,12 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, 
     if parameters.greedy:
         token_ids, logprobs = backend.most_likely(logits)
     else:
-        token_ids, logprobs = backend.draw(logits, keys, *parameters.for_rows(logits))
+        columns = parameters.for_rows(logits)
+        if backend is torch_backend:
+            top_k = None if columns[1] is None else parameters.top_k  # a number that no recording has to read
+            token_ids, logprobs = torch_backend.draw(logits, keys, columns[0], top_k, *columns[2:])
+        else:
+            token_ids, logprobs = backend.draw(logits, keys, *columns)
     return token_ids, logprobs
 
 

@@ -11,6 +11,8 @@ gives the places in a block the noise 0.5 and 0.2: a arrives at 0.5 / 1 = 0.5, b
 which happens to 3/4 x 1/3 = 1/4 of the keys.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -23,11 +25,20 @@ LOG2_E = torch.tensor(1.4426950408889634, dtype=torch.float32, device="cpu")
 def counters(blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """What the noise is read at: the places in a block (128,); and of those, then of the blocks, how far they are.
 
+    They are made once for each stream: one that another stream makes may not be there yet.
+
     Returns:
         (128,) and (128 + blocks,), int64. Host sync: none.
     """
-    counter = torch.arange(BLOCK + blocks, device=device)
-    return counter[:BLOCK], weyl(counter)
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    return _counters(blocks, device, stream)
+
+
+@lru_cache(maxsize=256)
+def _counters(blocks: int, device: torch.device, stream: int | None) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        counter = torch.arange(BLOCK + blocks, device=device)
+        return counter[:BLOCK], weyl(counter)
 
 
 def mass_of(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | None = None) -> Tensor:
@@ -53,7 +64,8 @@ def winner(noise: Tensor, mass: Tensor, *, keepdim: bool = True) -> Tensor:
 
 def log_probability(mass: Tensor | float, total: Tensor) -> Tensor:
     """The log-probabilities (rows,), float32, of masses (rows, 1); -inf where the total is 0, or NaN."""
-    return none_of_dead_((mass / total).log_().squeeze(1).float())
+    share = mass / total  # float64
+    return none_of_dead_(torch.log(share, out=torch.empty_like(share, dtype=torch.float32)).squeeze(1))
 
 
 def none_of_dead_(logprobs: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
     """
     values = _numbers(logits)
-    token_ids = values.argmax(-1, keepdim=True)
-    mass = mass_of(values, values.gather(1, token_ids), LOG2_E)
+    best, token_ids = values.max(-1, keepdim=True)  # the first one among equals
+    mass = mass_of(values, best, LOG2_E)
     return token_ids, log_probability(mass.gather(1, token_ids), _total(_by_block(mass)))
 
 
@@ -54,19 +54,21 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def draw(
-    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+    logits: Tensor, keys: Tensor, temperature: Column, top_k: Column | int, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
     """Draw each row's token, and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating.
         keys: (rows,), int64, on the same device.
-        temperature, top_k, top_p, min_p: see `gen.samplers.parameters.Parameters.for_rows`.
+        temperature, top_k, top_p, min_p: see `gen.samplers.parameters.Parameters.for_rows`; top_k may be a number too.
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none.
     """
-    values, mass, cold = _weigh(logits, temperature)
-    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    values = _numbers(logits)
+    ranking = _ranked(values, top_k, top_p)
+    mass, cold = _weigh(values, temperature, ranking)
+    kept = _kept(ranking, mass, cold, top_k, top_p, min_p)
     if kept is not None:
         mass.mul_(kept)
     blocks = _by_block(mass)
@@ -79,14 +81,16 @@ def draw(
     return token_ids, log_probability(mass.gather(1, token_ids), _total(blocks))
 
 
-def keeps(logits: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column) -> Tensor:
+def keeps(logits: Tensor, temperature: Column, top_k: Column | int, top_p: Column, min_p: Column) -> Tensor:
     """Which tokens `draw` chooses from: (rows, vocab), bool; never one of -inf or NaN. Arguments: as for `draw`.
 
     Host sync: none.
     """
-    values, mass, cold = _weigh(logits, temperature)
+    values = _numbers(logits)
+    ranking = _ranked(values, top_k, top_p)
+    mass, cold = _weigh(values, temperature, ranking)
     alive = values.isfinite() & ~mass.isnan()
-    kept = _kept(values, mass, cold, top_k, top_p, min_p)
+    kept = _kept(ranking, mass, cold, top_k, top_p, min_p)
     if kept is not None:
         alive &= kept
     if cold is not None:
@@ -95,42 +99,65 @@ def keeps(logits: Tensor, temperature: Column, top_k: Column, top_p: Column, min
     return alive[:, : logits.shape[1]]
 
 
-def _weigh(logits: Tensor, temperature: Column) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The logits as `_numbers` gives them, their masses, and which rows (rows, 1) have a temperature of 0."""
-    values, scale, cold = _numbers(logits), LOG2_E, None
+def _ranked(values: Tensor, top_k: Column | int, top_p: Column) -> tuple[Tensor, Tensor] | None:
+    """Each row in falling order, and where what it has there comes from; None where no cut needs it."""
+    if top_k is None and top_p is None:
+        return None
+    ranked, order = values.sort(dim=-1, descending=True, stable=True)
+    return ranked, order
+
+
+def _weigh(values: Tensor, temperature: Column, ranking: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor | None]:
+    """The masses, and which rows (rows, 1) have a temperature of 0."""
+    scale, cold = LOG2_E, None
     if temperature is not None:
-        column = temperature.view(-1, 1)
+        column = temperature
         if temperature.dim():  # a number is in range
+            column = temperature.view(-1, 1)
             cold = column <= 0
             column = column.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
         scale = LOG2_E / column
-    return values, mass_of(values, values.amax(-1, keepdim=True), scale), cold
+    best = values.amax(-1, keepdim=True) if ranking is None else ranking[0][:, :1]
+    return mass_of(values, best, scale), cold
 
 
 def _kept(
-    values: Tensor, mass: Tensor, cold: Tensor | None, top_k: Column, top_p: Column, min_p: Column
+    ranking: tuple[Tensor, Tensor] | None,
+    mass: Tensor,
+    cold: Tensor | None,
+    top_k: Column | int,
+    top_p: Column,
+    min_p: Column,
 ) -> Tensor | None:
     """What top-k, top-p and min-p keep, bool; None for everything."""
     kept = None
-    if top_k is not None or top_p is not None:  # of the sorted row each keeps the first few
-        ranked, order = values.sort(dim=-1, descending=True, stable=True)
+    if ranking is not None:  # of the sorted row each keeps the first few
+        ranked, order = ranking
         first = None
-        if top_k is not None:
-            place = (top_k.view(-1, 1).clamp(1, values.shape[1]) - 1).expand(len(values), 1)
-            first = ranked >= ranked.gather(1, place)
+        if top_k is not None and (isinstance(top_k, int) or not top_k.dim()):
+            place = min(int(top_k), ranked.shape[1]) - 1
+            first = ranked >= ranked[:, place : place + 1]
+        elif top_k is not None:
+            places = (top_k.view(-1, 1).clamp(1, ranked.shape[1]) - 1).expand(len(ranked), 1)
+            first = ranked >= ranked.gather(1, places)
         if top_p is not None:
             share = mass.gather(1, order)
             if first is not None:
                 share.mul_(first)
             reached = running_sum(share)
             # what top-k has dropped comes after all of the mass
-            first = reached - share < reached[:, -1:] * top_p.view(-1, 1).clamp(min=SMALLEST)
+            first = reached - share < reached[:, -1:] * _column(top_p).clamp(min=SMALLEST)
         assert first is not None  # one of them is given; tells mypy
         kept = torch.empty_like(first).scatter_(1, order, first)
     if min_p is not None:
-        likely = mass >= min_p.view(-1, 1).clamp(max=1)
+        likely = mass >= _column(min_p).clamp(max=1)
         kept = likely if kept is None else kept.logical_and_(likely)
     return kept if kept is None or cold is None else kept.logical_or_(cold)
+
+
+def _column(value: Tensor) -> Tensor:
+    """(rows, 1), or a number for all rows."""
+    return value.view(-1, 1) if value.dim() else value
 
 
 def _numbers(logits: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Sampling with Triton kernels on a CUDA device: the logits are read once, and again only where they are cut."""
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -63,9 +64,9 @@ def draw(
         if any(has.values()):
             settings = (
                 temperature,
-                _column(top_k, vocab, torch.int64, logits).clamp(1, vocab),
-                _column(top_p, 1, torch.float64, logits).clamp(SMALLEST, 1),
-                _column(min_p, 0, torch.float64, logits).clamp(0, 1),
+                _column(top_k, vocab, torch.int64, logits, 1, vocab),
+                _column(top_p, 1, torch.float64, logits, SMALLEST, 1),
+                _column(min_p, 0, torch.float64, logits, 0, 1),
             )
             triton_cuts.list_blocks[(rows,)](
                 maxima,
@@ -161,11 +162,15 @@ def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
     return token_ids, torch.empty(len(logits), dtype=torch.float32, device=logits.device)
 
 
-def _column(value: Column, neutral: float, dtype: torch.dtype, logits: Tensor) -> Tensor:
-    """A parameter as (rows,), contiguous."""
-    if value is None:
-        return torch.full((len(logits),), neutral, dtype=dtype, device=logits.device)
-    return value.to(dtype).expand(len(logits)).contiguous()
+def _column(
+    value: Column, neutral: float, dtype: torch.dtype, logits: Tensor, least: float = -math.inf, most: float = math.inf
+) -> Tensor:
+    """A parameter as (rows,), contiguous, from `least` to `most`; one launch for a number."""
+    if value is None or not value.dim():  # which is on the CPU
+        number = neutral if value is None else min(max(value.item(), least), most)
+        return torch.full((len(logits),), number, dtype=dtype, device=logits.device)
+    value = value.to(dtype).contiguous()
+    return value if math.isinf(least) else value.clamp(least, most)
 
 
 def _width(maxima: Tensor) -> int:

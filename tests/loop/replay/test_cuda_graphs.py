@@ -497,7 +497,7 @@ def test_no_garbage_is_collected_during_a_capture(gpu: torch.device) -> None:
 def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
     """Memory that was freed could be another's when the graph is launched."""
     model = adapter(gpu)
-    tokens(model)
+    tokens(model, SAMPLERS["multinomial"])
     graph = graphs(model)[0]
     addresses = {thing.data_ptr() for thing in graph._rests_on if isinstance(thing, Tensor)}
     weights = {parameter.data_ptr() for parameter in model.hf_model.parameters()}

@@ -8,22 +8,24 @@ import torch
 from torch import Tensor
 
 import gen
-from gen.loop.results.ring import SLOTS, Ring, Ticket
+from gen.loop.results.ring import SLOTS, Packed, Ring, Ticket, packed
 from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 
-def results(device: str) -> tuple[Tensor, Tensor]:
-    return torch.zeros(3, 1, dtype=torch.int64, device=device), torch.zeros(3, device=device)
+def results(device: str) -> Packed:
+    flags = torch.zeros(3, dtype=torch.bool, device=device)  # whose length is no whole number of words
+    return packed((torch.zeros(3, 1, dtype=torch.int64, device=device), flags, torch.zeros(3, device=device)))
 
 
 def write(tensors: Sequence[Tensor], step: int) -> None:
     tensors[0].copy_(torch.arange(3, device=tensors[0].device).unsqueeze(1) + 10 * step)
-    tensors[1].fill_(step / 2)
+    tensors[1].fill_(step % 2 == 0)
+    tensors[2].fill_(step / 2)
 
 
 def wanted(step: int, rows: int = 3) -> list[Any]:
-    return [[[10 * step + row] for row in range(rows)], [step / 2] * rows]
+    return [[[10 * step + row] for row in range(rows)], [step % 2 == 0] * rows, [step / 2] * rows]
 
 
 def test_on_a_cpu_results_are_read_at_once() -> None:
@@ -32,7 +34,6 @@ def test_on_a_cpu_results_are_read_at_once() -> None:
     assert ring.lag == 0
     for step in range(20):
         write(tensors, step)
-        ring.push()
         assert ring.read(ring.send(), 2) == wanted(step, 2)
 
 
@@ -45,7 +46,6 @@ def test_on_a_gpu_results_are_read_one_step_late_without_a_wait() -> None:
         with no_host_sync():
             for step in range(3 * SLOTS):
                 write(tensors, step)
-                ring.push()
                 tickets.append(ring.send())
                 if step >= ring.lag:
                     assert ring.read(tickets[step - 1], 2) == wanted(step - 1, 2)
@@ -56,7 +56,6 @@ def test_reading_the_step_just_launched_would_wait() -> None:
         tensors = results("cuda")
         ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
         write(tensors, 1)
-        ring.push()
         ticket = ring.send()
         with no_host_sync(count=True) as report:
             assert ring.read(ticket, 3) == wanted(1)
@@ -70,29 +69,10 @@ def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
         tickets = []
         for step in range(5 * SLOTS):
             write(tensors, step)
-            ring.push()
             tickets.append(ring.send())
             if step >= SLOTS - 1:
                 oldest = step - SLOTS + 1
                 assert ring.read(tickets[oldest], 3) == wanted(oldest)
-
-
-def test_a_push_changes_tensors_in_place_and_its_counter_is_what_moves() -> None:
-    """A recorded step runs `push` again and again; one that is undone by its counter alone leaves no trace."""
-    with virtual_gpus(1):
-        tensors = results("cuda")
-        ring = Ring(tensors, torch.cuda.Stream(tensors[0].device))  # type: ignore[no-untyped-call]
-        [slot] = ring.moving()
-        address = slot.data_ptr()
-        kept = slot.clone()
-        write(tensors, 7)
-        ring.push()
-        slot.copy_(kept)
-        write(tensors, 8)
-        ring.push()
-        assert ring.read(ring.send(), 3) == wanted(8)
-        assert slot.data_ptr() == address
-    assert Ring(results("cpu"), None).moving() == []
 
 
 @pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])

@@ -32,6 +32,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(drawing, "runs_triton", lambda tensor: True)
     monkeypatch.setattr(drawing, "draw", watched(choosing.draw))
+    monkeypatch.setattr(drawing, "most_likely", watched(choosing.most_likely))
     monkeypatch.setattr("gen.samplers.multinomial_sampler.draw", watched(choosing.draw))
     monkeypatch.setattr("gen.samplers.greedy_sampler.most_likely", watched(choosing.most_likely))
     return seen

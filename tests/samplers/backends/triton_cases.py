@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.samplers.backends import torch_backend, triton_backend, triton_cuts, triton_kernels
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
+from tests.helpers.launches import launches
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
@@ -160,3 +162,52 @@ def test_the_likeliest_tokens_launch_no_kernel(monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(module, name, None, raising=False)  # which cannot be launched
     for one, other in zip(triton_backend.likeliest(logits, 4), expected, strict=True):
         assert torch.equal(one, other)
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts calls of torch that launch something, and kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+        self.paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        number = func._schema.name == "aten::_local_scalar_dense"  # which is on the CPU
+        self.count += not self.paused and not number and launches(func)
+        return func(*args, **(kwargs or {}))
+
+    def kernel(self, kernel: Any) -> Any:
+        """The same kernel, which is counted; what its interpreter does with torch is not."""
+        counter = self
+
+        class Counted:
+            def __getitem__(self, grid: Any) -> Any:
+                def run(*args: Any, **options: Any) -> None:
+                    counter.count += 1
+                    counter.paused = True
+                    kernel[grid](*args, **options)
+                    counter.paused = False
+
+                return run
+
+        return Counted()
+
+
+@pytest.mark.parametrize(("settings", "most"), [({}, 3), ({"temperature": 0.8, "top_k": 5, "top_p": 0.9}, 8)])
+def test_a_sampler_takes_few_launches(settings: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = Launches()
+    for module, names in (
+        (triton_kernels, ("survey", "most_likely", "draw")),
+        (triton_cuts, ("list_blocks", "find_cut")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, launched.kernel(getattr(module, name)))
+    logits, keys = torch.randn(2, 300, device=DEVICE), torch.arange(2, device=DEVICE)
+    columns = Parameters(**settings).for_rows(logits)
+    with launched:
+        if settings:
+            triton_backend.draw(logits, keys, *columns)
+        else:
+            triton_backend.most_likely(logits)
+    assert 0 < launched.count <= most

@@ -1,0 +1,16 @@
+"""Which calls of torch launch a kernel, or a copy, on a GPU: not views, and not memory that nothing is written to."""
+
+from typing import Any
+
+import torch
+
+_COMPOSITE = "CompositeImplicitAutograd"  # made of others, which are counted
+_NO_WORK = ("empty", "new_empty", "_unsafe_view", "alias", "detach", "lift_fresh")
+
+
+def launches(func: Any) -> bool:
+    """Whether this operator, as torch dispatches it, launches something."""
+    name = func._schema.name
+    if func.is_view or name.removeprefix("aten::").startswith(_NO_WORK):
+        return False
+    return not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
