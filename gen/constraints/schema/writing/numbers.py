@@ -14,7 +14,7 @@ import numpy as np
 from gen.constraints.automata.dfa import Dfa, trimmed
 from gen.constraints.automata.limits import TooLarge, Unsupported, deadline_in
 from gen.constraints.automata.regexes import matched
-from gen.constraints.automata.texts import both
+from gen.constraints.automata.texts import both, of_length
 from gen.constraints.schema.parts import Bound, Part
 
 DIGITS = 19
@@ -37,7 +37,8 @@ def part_numbers(part: Part, whole: bool) -> Dfa | None:
     if part.multiples:
         return None
     numbers = number_texts(part.low, part.high, (), False)
-    return both(numbers, matched(_BROKEN, deadline_in(60)), deadline_in())
+    # of more digits a float may be whole
+    return of_length(both(numbers, matched(_BROKEN, deadline_in(60)), deadline_in()), 0, _EXACT + 1)
 
 
 @lru_cache(1024)

@@ -9,6 +9,7 @@ import pytest
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import TooLarge, Unsupported
 from gen.constraints.automata.texts import holds
+from gen.constraints.schema import schema_table
 from gen.constraints.schema.parts import Bound
 from gen.constraints.schema.writing.numbers import number_texts
 
@@ -135,3 +136,8 @@ def test_what_numbers_cannot_be_is_refused() -> None:
     assert number_texts((Fraction(5), True), (Fraction(6), True), (), True) is None
     large = number_texts((Fraction(10**25), False), None, (), True)
     assert holds(large, str(10**25)) and not holds(large, "9" * 25)
+
+
+def test_numbers_that_are_not_whole_are_none_as_floats_either() -> None:
+    table = schema_table({"type": "number", "not": {"type": "integer"}}, closed=True, whitespace="line")
+    assert table.accepts(b"-123.5") and not table.accepts(b"5") and not table.accepts(b"8026892091801100103.118")
