@@ -1,0 +1,79 @@
+"""Does the server keep what it has accepted, and forget whom it has lost?
+
+    python -m benchmarks.server.overload
+
+First as many clients as twice what may run and wait ask at once; who is told to ask again does. Every request must be
+answered whole in the end, and refused with 429 alone before. Then 32 clients ask for long texts and leave: the engine
+must be idle soon. Prints a line of JSON; exits with 1 where something is lost, or idleness takes more than 2 seconds.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from benchmarks.server.asking import ask, metric
+from benchmarks.server.serving import serving
+
+ROWS, WAITING, LEAVING = 8, 24, 32
+MOST_SECONDS = 2.0
+
+
+def overload(url: str, requests: int, at_once: int, tokens: int) -> dict[str, Any]:
+    """Ask until all are answered."""
+    statuses: Counter[int] = Counter()
+
+    def one(number: int) -> bool:
+        fields = {"prompt": f"Number {number}:", "max_tokens": tokens, "ignore_eos": True, "seed": number}
+        while True:
+            status, answer = ask(url, fields)
+            statuses[status] += 1
+            if status != 429:
+                return status == 200 and answer["usage"]["completion_tokens"] == tokens
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        whole = sum(pool.map(one, range(requests)))
+    return {"requests": requests, "at_once": at_once, "whole": whole, "statuses": dict(statuses)}
+
+
+def leaving(url: str, tokens: int) -> dict[str, Any]:
+    """Let clients leave, and see how long the engine goes on."""
+    before = metric(url, "gen_generated_tokens_total")
+
+    def one(number: int) -> int:
+        fields = {"prompt": f"Once {number}", "max_tokens": tokens, "ignore_eos": True, "seed": number}
+        return ask(url, fields, leave=True)[0]
+
+    with ThreadPoolExecutor(LEAVING) as pool:
+        statuses = Counter(pool.map(one, range(LEAVING)))
+    begin = time.monotonic()
+    while metric(url, "gen_running_rows") + metric(url, "gen_waiting_requests"):
+        time.sleep(0.01)
+    seconds = time.monotonic() - begin
+    made = metric(url, "gen_generated_tokens_total") - before
+    share = round(made / (LEAVING * tokens), 3)
+    return {"clients": LEAVING, "statuses": dict(statuses), "idle_after": round(seconds, 2), "share_of_tokens": share}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--port", type=int, default=8198)
+    args = parser.parse_args()
+    options = ("--rows", str(ROWS), "--max-waiting", str(WAITING))
+    with serving(args.model, *options, port=args.port) as (url, _):
+        found = overload(url, args.requests, 2 * (ROWS + WAITING), args.tokens)
+        left = leaving(url, 400)
+    print(json.dumps({"overload": found, "leaving": left}))
+    kept = found["whole"] == args.requests and {*found["statuses"]} <= {200, 429}
+    return 0 if kept and left["idle_after"] <= MOST_SECONDS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
