@@ -109,7 +109,7 @@ class Batch:
         # after the step, so that a first token can be read before the second one is launched
         if not self._live:
             self._admit(self._pace.tokens(waited_for=False))
-        elif begin is not None and not took_long:
+        elif begin is not None and not (took_long and self._pace.measures):
             between = self._pace.mark()
             if read := self._admit(self._pace.tokens(waited_for=True)):
                 self._pace.learn(begin, between, read)
@@ -252,7 +252,7 @@ class Batch:
             return left
         try:
             coming = dict.fromkeys(range(row, row + job.rows), (job, job.longest))
-            if not self._slots.make_room(coming) and self._live:  # that was enough for a turn
+            if not self._slots.make_room(coming) and self._live and self._pace.measures:  # enough for a turn
                 self._reading = job, row
                 return 0
             self._begin(job, row)

@@ -39,6 +39,11 @@ class Pace:
         self._too_many = WHOLE
         self._marks: deque[tuple[Mark, Mark, Mark, int]] = deque()  # around a step and what was read, of how many
 
+    @property
+    def measures(self) -> bool:
+        """Whether rows wait as short as can be; where not, who joins when depends on no clock and on no recording."""
+        return self._fixed is None
+
     def tokens(self, *, waited_for: bool) -> int:
         """How many tokens may be read now.
 

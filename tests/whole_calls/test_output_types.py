@@ -155,9 +155,9 @@ def test_an_engine_raises_what_is_amiss_with_a_type_where_its_text_is_read(model
 def test_engines_and_asyncio_compile_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     own, threads, real = new_model(), [], compiling._made
 
-    def noted(plan: Any, vocabulary: Any) -> Any:
+    def noted(plan: Any, vocabulary: Any, worked: Any = None) -> Any:
         threads.append(current_thread())
-        return real(plan, vocabulary)
+        return real(plan, vocabulary, worked)
 
     monkeypatch.setattr(compiling, "_made", noted)
     with gen.Engine(own) as engine:
@@ -316,9 +316,9 @@ class TestCompile:
     def test_what_was_compiled_is_kept_by_its_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
         own, made, real = new_model(), [], compiling._made
 
-        def counted(plan: Any, vocabulary: Any) -> Any:
+        def counted(plan: Any, vocabulary: Any, worked: Any = None) -> Any:
             made.append(plan.key)
-            return real(plan, vocabulary)
+            return real(plan, vocabulary, worked)
 
         monkeypatch.setattr(compiling, "_made", counted)
         for _ in range(2):
