@@ -152,6 +152,7 @@ def test_every_argument_of_the_library_that_a_line_can_have_is_an_option() -> No
     options = {option.name for option in command.commands["batch"].commands["run"].params}
     python = {"inputs", "out", "output_type", "engine", "sampler", "num_return_sequences", "progress"}
     python |= {"include_stop", "skip_special_tokens", "eos_token_id", "chat_template_kwargs", "logits_processors"}
+    python |= {"exact", "truncate"}
     assert {*inspect.signature(gen.run_batch).parameters} - python <= options
 
 
@@ -159,7 +160,7 @@ def test_what_shapes_a_text_of_generate_is_an_argument_of_jobs_and_of_iterators(
     generate, job, iterator = (
         {*inspect.signature(function).parameters} for function in (gen.generate, gen.run_batch, gen.generate_iter)
     )
-    one_call = {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens", "exact", "truncate"}
+    one_call = {"prompt", "images", "details", "replay", "cuda_graph", "max_batch_tokens"}
     one_call |= {"max_time", "local_files", "prompt_logprobs"}
     assert generate - job == one_call
     assert generate - iterator == {
