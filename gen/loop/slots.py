@@ -76,11 +76,12 @@ class Slots:
         return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
 
     def lengths(self, count: int) -> list[int]:
-        """How many columns each row of the next step has, its new token counted; 0 for a row that is free."""
-        return [
-            0 if slot is None else written + 1
-            for slot, written in zip(self.at[:count], self._written[:count], strict=True)
-        ]
+        """How many columns each row of the next step has, its new token counted; 0 for one that is free or is read."""
+        lengths = [0] * count
+        for slot in self.live:
+            for row in range(slot.row, slot.row + slot.job.width):
+                lengths[row] = self._written[row] + 1
+        return lengths
 
     def stepped(self) -> None:
         """All that go on have a token more."""
