@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 import gen
+from gen.loop.options import Options
 from gen.loop.row_set import RowSet
+from gen.loop.runner import Runner
 from gen.loop.slots import share_out
 from gen.samplers import greedy
 from tests.helpers import byte_tokenizer, tiny_model
+from tests.loop.calls import new_jobs
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,26 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
     if exact:
         assert [one.logprobs for one in found] == [one.logprobs for one in alone]
     assert any(own < uniform / 2 for own, uniform in tokens)
+
+
+def test_a_row_that_is_read_in_parts_is_looked_at_no_further_than_it_has_columns() -> None:
+    """A text with memory of its own ends; a short prompt is read into its row while another long text goes on."""
+    model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
+    drawn = random.Random(2)
+    prompts = [[drawn.randrange(90) for _ in range(length)] for length in (5, 700, 650, 60)]
+    arguments: dict[str, Any] = {"sampler": greedy(), "eos_token_id": [], "seed": 0, "max_new_tokens": [90, 40, 60, 3]}
+    short, ends, long, joins = jobs = new_jobs(model, prompts, **arguments)
+    seen: list[dict[int, int]] = []
+    with Runner(model, [short], Options(admit_tokens=20), rows=16) as runner:
+        for job in (ends, long):
+            runner.add(job)
+        while not ends.ended:
+            runner.advance()
+        runner.add(joins)
+        while not joins.launched:
+            runner.advance()
+            seen.append(dict(runner._rows.rooms))
+        runner.drain()
+    assert [*map(len, seen)] == [1] * 3  # parts of its prompt, beside one row that has memory of its own
+    found = [one.token_ids for job in jobs for one in job.completions()]
+    assert found == [one.token_ids for one in gen.generate(model, prompts, details=True, **arguments)]
