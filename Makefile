@@ -8,7 +8,7 @@ JOBS ?= logical
 PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check docs resolve release-check lowest ray bench gpu clean
+.PHONY: demo real test check docs resolve release-check lowest ray bench gpu gpu-exllama clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS): a new environment with the package, to be edited, and what it needs
 define install
@@ -87,7 +87,7 @@ LOWEST = $(shell sed -nE 's/^ *"(transformers|accelerate)>=([0-9.]+).*/\1==\2/p'
 
 lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py \
-		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py
+		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py tests/benchmarks/test_gpu.py
 
 # The tests of the engine ray, which need 600 MB more than all others: in an environment of their own.
 .venv-ray/.installed: pyproject.toml constraints.txt
@@ -100,13 +100,17 @@ ray: .venv-ray/.installed
 bench: .venv/.tools
 	$(RUN) -m benchmarks.throughput --devices cuda:0 cuda:1 cpu
 
-# What a machine with CUDA shows: tests, kernels, speeds, in under ten minutes and without a network; nothing is installed.
-# PYTHON, or .venv where that is there and no PYTHON is given, needs torch, transformers and accelerate; pytest for the
-# tests, matplotlib for the plots.
+# What a machine with CUDA shows, in under ten minutes and without a network; nothing is installed. PYTHON, or .venv
+# where that is there and no PYTHON is given, needs torch, transformers and accelerate, and pytest for the tests.
 OUT ?= build/gpu
+ON_GPU = PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu
 
 gpu:
-	PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu --out $(OUT)
+	$(ON_GPU) --out $(OUT)
+
+# Builds exllamav2's and exllamav3's extensions where they are installed, and runs the tests of them.
+gpu-exllama:
+	$(ON_GPU) --exllama --out $(OUT)
 
 clean:
 	rm -rf $(REAL)* dist .venv .venv-lowest .venv-ray .mypy_cache .pytest_cache .ruff_cache .cache build/docs

@@ -1,21 +1,24 @@
-"""`make gpu`: what it says without a GPU, that its measures run, and that its report has whatever came of each step."""
+"""`make gpu`: what it says without a GPU, that its steps run on virtual ones, and that its report has whatever came."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_cases
-from benchmarks.gpu import Step
-from gen.samplers.backends import torch_backend
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import running, tests
+from benchmarks.gpu.running import Step
+from benchmarks.gpu.tests import gpu_tests
+from gen.testing import virtual_gpus
+from gen.testing.commands import with_virtual_gpus
 from tests.conftest import LEFT_OUT
 
 ROOT = Path(__file__).parents[2]
-CPU = torch.device("cpu")
 
 
 def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
@@ -29,94 +32,84 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
 def test_the_report_has_what_came_of_each_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The device is played; the steps are real processes."""
-    decode = [
-        {"model": model, "program": program, "batch": batch, "ms/step": 2.0 / batch, "ms to read": 0.1}
-        for model in ("demo", "1b")
-        for program in ("gen", "transformers")
-        for batch in (1, 8)
-    ]
-    samplers = [{"logits": "8 x 9", "case": "torch.argmax", "us": 3.0}, {"logits": "8 x 9", "case": "x", "error": "no"}]
-    write = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
-    fail = "import os; print('said', os.environ['GEN_TRITON']); raise SystemExit(3)"
+    """The device is played; the steps are real processes, one of which is ended with what it has started."""
+    write = "import sys; open(sys.argv[1], 'w').write('{\"texts\": 1}')"
+    for_ever = "import threading; threading.Event().wait()"
+    waits = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {for_ever!r}])"
     made = [
-        Step("tests", ("-c", fail), 60, {"GEN_TRITON": "1"}),
-        Step("decode", ("-c", write, "{json}", json.dumps(decode)), 60),
-        Step("samplers", ("-c", write, "{json}", json.dumps(samplers)), 60),
-        Step("throughput", ("-c", "import threading; threading.Event().wait()"), 0),
+        Step("smoke", ("-c", "print('said'); raise SystemExit(3)"), 60),
+        Step("tests", ("-c", write, "{json}"), 60),
+        Step("decode", ("-c", waits), 0),
     ]
-    monkeypatch.setattr(gpu, "steps", lambda gpus: made)
+    monkeypatch.setattr(command, "steps", lambda small: made)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "a" / "b")])
-    assert gpu.main() == 1
-    assert "failed: tests, throughput" in capsys.readouterr().out
     folder = tmp_path / "a" / "b"
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(folder)])
+    assert command.main() == 1
+    assert "failed: smoke, decode" in capsys.readouterr().out
     report = json.loads((folder / "gpu.json").read_text())
-    assert {step["name"]: step["code"] for step in report["steps"]} == {
-        "tests": 3,
-        "decode": 0,
-        "samplers": 0,
-        "throughput": None,
-    }
-    assert report["steps"][0]["output"].strip() == "said 1"
-    assert report["decode"] == decode and report["samplers"] == samplers and "torch" in report["machine"]
-    assert sorted(path.name for path in folder.iterdir()) == ["decode.png", "gpu.json", "samplers.png"]
-    assert (folder / "decode.png").read_bytes().startswith(b"\x89PNG")
+    assert {step["name"]: step["code"] for step in report["steps"]} == {"smoke": 3, "tests": 0, "decode": None}
+    assert report["tests"] == {"texts": 1} and "torch" in report["machine"]
+    assert (folder / "smoke.log").read_text() == "said\n"
 
 
-def test_all_steps_together_end_within_ten_minutes() -> None:
-    assert gpu.LIMIT < 600
-    done = gpu.run(Step("late", ("-c", "import threading; threading.Event().wait()"), 60), Path("unused"), left=-1.0)
-    assert done.code is None
-    names = [step.name for step in gpu.steps(1)]
-    assert names == list(dict.fromkeys(names)) and set(names) == {
-        *("tests", "triton", "samplers", "decode", "throughput", "exllama", "stubs")
-    }
-    assert ("tests/models/exllama/test_on_a_gpu.py" in gpu.steps(1)[-1].arguments) and names[-2:] == [
-        "exllama",
-        "stubs",
-    ]
-    devices: list[Any] = [step.arguments for step in gpu.steps(2) if step.name == "throughput"]
-    assert devices[0][-2:] == ("cuda:0", "cuda:1")
+def test_all_steps_together_end_within_ten_minutes(tmp_path: Path) -> None:
+    assert running.LIMIT < 600
+    seconds = {step.name: step.seconds for step in running.steps()}
+    assert seconds == {"smoke": 60, "tests": 180, "attention": 60, "profiles": 60, "decode": 180}
+    late = Step("late", ("-c", "import threading; threading.Event().wait()"), 60)
+    assert running.run(late, tmp_path, left=-1.0).code is None
+    assert any("tests/models/exllama" in step.arguments for step in running.exllama_steps())
+
+
+def test_a_file_that_fails_runs_again_with_launches_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is played: the first file's tests pass, the second's do not."""
+    ran: list[tuple[str, dict[str, str]]] = []
+
+    def run(path: str, settings: dict[str, str], folder: Path, end: float) -> int:
+        ran.append((path, settings))
+        return int(path == tests._SMALL[1])
+
+    monkeypatch.setattr(tests, "run", run)
+    monkeypatch.setattr(
+        sys, "argv", ["tests", "--small", "--out", str(tmp_path), "--json", str(tmp_path / "tests.json")]
+    )
+    assert tests.main() == 1
+    passes, fails = tests._SMALL
+    assert sorted(ran[:2]) == sorted([(passes, {}), (fails, {})])
+    assert ran[2:] == [(fails, {"CUDA_LAUNCH_BLOCKING": "1"})]
+    found = json.loads((tmp_path / "tests.json").read_text())
+    assert found == {passes: {"code": 0}, fails: {"code": 1}, f"{fails}, blocking": {"code": 1}}
 
 
 def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest) -> None:
     """The oracle is pytest's own marker, of all tests that were collected beside this one."""
     collected = [*request.session.items, *request.config.stash[LEFT_OUT]]
-    marked = {item.path for item in collected if item.get_closest_marker("gpu")}
-    found = gpu.gpu_tests()
-    assert {path.relative_to(ROOT).as_posix() for path in marked} <= set(found)
+    marked = {item.path.relative_to(ROOT).as_posix() for item in collected if item.get_closest_marker("gpu")}
+    found = gpu_tests()
+    assert {path for path in marked if not path.startswith("tests/models/exllama")} <= set(found)
     assert {"tests/loop/replay/test_cuda_graphs.py", "tests/testing/syncs/test_no_host_sync.py"} <= set(found)
 
 
-def test_decode_measures_every_program_against_the_time_to_read_the_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = tmp_path / "decode.json"
-    monkeypatch.setattr(gpu_cases, "COPIED", 2**16)
-    sizes = ["--models", "demo", "--batch", "1", "2", "--new-tokens", "3", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", ["gpu_cases", "decode", "--device", "cpu", *sizes, "--json", str(made)])
-    gpu_cases.main()
-    rows = json.loads(made.read_text())
-    programs = ("gen", "gen without graphs", "transformers")
-    assert [(row["batch"], row["program"]) for row in rows] == [(size, name) for size in (1, 2) for name in programs]
-    for row in rows:
-        assert row["weights in MB"] == pytest.approx(5.6, abs=0.5)  # 1.4 million float32
-        expected = row["weights in MB"] / row["copied in GB/s"]
-        assert row["ms to read"] == pytest.approx(expected, rel=0.05)
-        assert row["time / read"] == pytest.approx(row["ms/step"] / row["ms to read"], rel=0.05)
-
-
-def test_samplers_are_timed_and_what_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tmp_path / "samplers.json"
-
-    def broken(*arguments: object) -> None:
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(torch_backend, "most_likely", broken)
-    monkeypatch.setattr(sys, "argv", ["g", "samplers", "--device", "cpu", "--vocab", "300", "--json", str(made)])
-    gpu_cases.main()
-    rows = {row["case"]: row for row in json.loads(made.read_text())}
-    assert {"torch.argmax", "torch backend: temperature", "torch backend: temperature, top-k, top-p"} <= rows.keys()
-    assert rows["torch backend: greedy"]["error"] == "RuntimeError: no such kernel"
-    assert all(row["us"] > 0 for name, row in rows.items() if name != "torch backend: greedy")
+@pytest.mark.slow
+def test_every_step_runs_on_virtual_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu", "--small", "--out", str(tmp_path)])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with virtual_gpus(1), with_virtual_gpus(1, 80 * 2**30):
+        code = command.main()
+    logs = {path.name: path.read_text()[-2000:] for path in tmp_path.rglob("*.log")}
+    assert code == 0, logs
+    report: dict[str, Any] = json.loads((tmp_path / "gpu.json").read_text())
+    assert [step["name"] for step in report["steps"]] == ["smoke", "tests", "attention", "profiles", "decode"]
+    assert {"texts: greedy", "texts: beams", "recovery", "memory", "captures a call"} <= report["smoke"].keys()
+    assert report["smoke"]["captures a call"][1:] == [0, 0]
+    [refused] = report["smoke"]["recovery"]["refused"]
+    assert refused.startswith("CaptureFailed: ")
+    junit = [ElementTree.parse(path).getroot() for path in (tmp_path / "tests").glob("*.xml")]
+    assert len(junit) == 2 and sum(int(suite.get("tests", 0)) for root in junit for suite in root) == 6
+    assert report["attention"]["1 x 64"]["as chosen"]["us"] > 0
+    assert report["profiles"].keys() == {"gen", "gen without graphs", "transformers"}
+    steps = [report["decode"]["tiny: 1 x 40"], report["decode"]["135m: 32 x 4096, cuDNN last"]]
+    for made in steps:
+        assert all(made[name] > 0 for name in ("gen", "gen without graphs", "transformers"))
+    assert report["decode"]["samplers: 2 x 300 float32"]["torch: greedy"] > 0
