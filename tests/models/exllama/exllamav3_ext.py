@@ -340,7 +340,7 @@ def _attended(q: Tensor, args: Any) -> Tensor:
     kv_heads, device = args.num_kv_heads, q.device
     if args.q_cache is not None:
         table, base, page = args.block_table.long(), args.cache_seqlens.long(), args.q_cache[0].shape[1]
-        places = torch.arange(table.shape[1] * page, device=device)
+        places = torch.arange(min(table.shape[1] * page, int(base.max()) + width), device=device)  # none comes later
         lines = (table.gather(1, (places // page).expand(rows, -1)) * page + places % page).view(-1)
         key_codes, key_scales, value_codes, value_scales = (one.flatten(0, 1)[lines] for one in args.q_cache[:4])
         keys = dequantised(key_codes, key_scales).view(rows, -1, kv_heads, size)
@@ -355,7 +355,7 @@ def _attended(q: Tensor, args: Any) -> Tensor:
         key_cache, value_cache = args.k_cache.view(-1, kv_heads, size), args.v_cache.view(-1, kv_heads, size)
         key_cache.index_copy_(0, flat, k.reshape(-1, kv_heads, size))
         value_cache.index_copy_(0, flat, v.reshape(-1, kv_heads, size))
-        places = torch.arange(table.shape[1] * page, device=device)
+        places = torch.arange(min(table.shape[1] * page, int(base.max()) + width), device=device)  # none comes later
         lines = (table.gather(1, (places // page).expand(rows, -1)) * page + places % page).view(-1)
         keys = key_cache[lines].view(rows, -1, kv_heads, size)
         values = value_cache[lines].view(rows, -1, kv_heads, size)

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from gen.models.exllama import turns
 from gen.models.exllama.importing import import_exllama
@@ -58,6 +58,9 @@ def two_gpus() -> Iterator[None]:
             stack.enter_context(patch.object(dispatch, functions, [exllamav3_ext.paged_attention]))
         stack.enter_context(patch.object(turns, "EXLLAMAV3", Turns(own_streams())))
         stack.enter_context(two_gpus_of_exllamav2())
+        for module in ("model.model", "model.model_ls"):  # which collect garbage, of all tests, at each load
+            stack.enter_context(patch.object(sys.modules[f"exllamav3.{module}"], "free_mem", lambda: None))
+        stack.enter_context(patch.object(sys.modules["exllamav3.model.model"], "gc", Mock()))
         exl3.util.tensor.g_tensor_cache.drop_all()
         yield
 
