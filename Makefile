@@ -89,12 +89,12 @@ lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python $(PYTEST) tests/models tests/loop tests/test_api.py tests/test_embedding.py \
 		tests/requests/test_images.py tests/testing/whole_programs/test_transformers.py tests/benchmarks/test_gpu.py
 
-# The tests of the engine ray, which need 600 MB more than all others: in an environment of their own.
-.venv-ray/.installed: pyproject.toml constraints.txt
+# The tests of jobs and servers on Ray, which need 700 MB more than all others: in an environment of their own.
+.venv-ray/.tools: pyproject.toml constraints.txt
 	$(call install,.venv-ray,constraints.txt)
 	$(call add_tools,.venv-ray,constraints.txt,,$(comma)ray)
 
-ray: .venv-ray/.installed
+ray: .venv-ray/.tools
 	.venv-ray/bin/python -m pytest -q tests/ray
 
 bench: .venv/.tools

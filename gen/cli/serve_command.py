@@ -103,6 +103,7 @@ def serve_command(
 
     def load() -> "tuple[Any, Engine]":
         import gen
+        from gen.server.settings import name_of
 
         keep_stderr_tidy()
         loaded = gen.load(model, device=device, dtype=dtype, device_map=device_map)
@@ -117,12 +118,12 @@ def serve_command(
             admit_tokens=admit_tokens,
             prefix_bytes=prefix_bytes,
         )
-        names = name or [_name_of(model)]
+        names = name or [name_of(model)]
         app = gen.server.app(
             engine,
             names=names,
             embedder=encoder,
-            embedder_names=[] if embedder is None else [_name_of(embedder)],
+            embedder_names=[] if embedder is None else [name_of(embedder)],
             api_key=key,
             max_new_tokens=max_new_tokens,
             max_prompts=max_prompts,
@@ -132,7 +133,7 @@ def serve_command(
             max_schema_kb=max_schema_kb,
             cors_origins=cors_origin or [],
         )
-        app.state.compiling.begin()
+        app.state.served.compiling.begin()
         _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
         return app, engine
 
@@ -148,12 +149,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise GenError(f"--chat-template {show_path(path)} cannot be read: {error}") from error
-
-
-def _name_of(model: str) -> str:
-    """What clients call a model: a name on the Hub as it is, a folder or a file by its last part."""
-    path = Path(model)
-    return path.name if path.exists() and path.name else model
 
 
 def _is_loopback(host: str) -> bool:

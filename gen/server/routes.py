@@ -86,9 +86,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         return handle
 
     async def health(request: Request) -> Response:
-        stats = engine.stats()
-        stalled = stats.progress_age > settings.stall_timeout
-        state = "failed" if stats.failure else "closed" if stats.closed else "stalled" if stalled else "ok"
+        state = served.health()
         return as_json({"status": state}, 200 if state == "ok" else 503)
 
     async def count(request: Request) -> Response:
@@ -110,7 +108,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         middleware=[cors] if settings.cors_origins else [],
         exception_handlers={404: _no_route, 405: _no_route},
     )
-    application.state.compiling = served.compiling
+    application.state.served = served
     return application
 
 

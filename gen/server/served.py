@@ -65,6 +65,12 @@ class Served:
             raise no_model(name, self.settings.names)
         return name
 
+    def health(self) -> str:
+        """Give "ok" while the engine takes requests and gets on with them; else "failed", "closed" or "stalled"."""
+        stats = self.engine.stats()
+        stalled = stats.progress_age > self.settings.stall_timeout
+        return "failed" if stats.failure else "closed" if stats.closed else "stalled" if stalled else "ok"
+
     async def begin(self, asked: Asked) -> Texts:
         """Let the texts of a request join the engine.
 

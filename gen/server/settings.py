@@ -1,6 +1,7 @@
 """What whoever runs a server may set; see `gen.server.app`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gen.arguments import read_whole
@@ -51,3 +52,9 @@ class CompileLimits:
 
     seconds: int = 30
     memory: int = 2**31
+
+
+def name_of(model: str) -> str:
+    """What clients call a model: a name on the Hub as it is, a folder or a file by its last part."""
+    path = Path(model)
+    return path.name if path.exists() and path.name else model

@@ -146,6 +146,8 @@ def test_commands_that_are_only_shown_exist(page: str) -> None:
             assert {*re.findall(r"\[(\w+)\]", line)} <= {*EXTRAS}, line
         elif program == "curl":
             assert words[0].removeprefix("http://127.0.0.1:8000") in {post[0] for post in POSTS}, line
+        elif program == "serve":  # of Ray, which tests/ray gives the page's file
+            assert words[1] in {block.title for block in pages.blocks(page)}, line
         else:
             assert program == "pytest", line
 

@@ -1,14 +1,11 @@
 """Jobs on a cluster of two nodes with a CPU each: who is killed, actor, node or driver, costs no row anything."""
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.cluster_utils import Cluster
 
 import gen
 from tests.offline.helpers import write_rows
@@ -45,16 +42,12 @@ elif any("default_worker.py" in word for word in sys.orig_argv):
 """
 
 
+pytestmark = pytest.mark.usefixtures("faults")
+
+
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def faults(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAULTS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(gen.__file__).parents[1])]))
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        made.add_node(num_cpus=1)
-    made.wait_for_nodes()
-    yield made
-    made.shutdown()
 
 
 def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
@@ -63,7 +56,7 @@ def run(folder: Path, *options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: Any) -> None:
     rows: list[dict[str, Any]] = [{"prompt": f"One {number}", "id": str(number), "n": number} for number in range(24)]
     write_rows(tmp_path / "rows.jsonl", rows)
     quiet = gen.run_batch(
@@ -80,7 +73,7 @@ def test_a_killed_actor_node_and_driver_cost_nothing(tmp_path: Path, cluster: Cl
         assert (tmp_path / "out" / part.name).read_bytes() == part.read_bytes()
 
 
-def test_what_a_worker_of_ray_refuses_is_told(tmp_path: Path, cluster: Cluster) -> None:
+def test_what_a_worker_of_ray_refuses_is_told(tmp_path: Path, cluster: Any) -> None:
     write_rows(tmp_path / "rows.jsonl", [{"prompt": "x"}])
     address = ["--engine", "ray", "--ray-address", cluster.address]
     refused = run(tmp_path, *address, "--top-p", 7)
