@@ -10,12 +10,14 @@ turns, in CPU seconds of one thread. A chat of ten turns goes through an engine 
 one that does not, in CPU seconds of the process.
 
 `--texts` runs random calls instead, and engines with little room for what they keep: trees of shared beginnings, all
-kinds of samplers, prompts read in parts, salts, pins. Each text is compared with that of a call of its own.
+kinds of samplers, both engines of constraints, prompts read in parts, salts, pins. Every second case runs on a tiny
+model of another architecture, with other kinds of caches. Each text is compared with that of a call of its own.
 """
 
 import argparse
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,11 +28,17 @@ from typing import Any
 import torch
 
 import gen
+from benchmarks.architectures.tiny_models import tiny_model, tokenizer
 from benchmarks.measuring import machine, ratio, spread, write_json
 from benchmarks.prefix_cases import differences, kept_differences, nothing_shared, random_case, run_case
 
 SHARED, OWN, NEW = 600, 30, 20
 REPEATED = 16  # prompts of a batch of transformers'
+ARCHITECTURES = (
+    *("llama", "gpt2", "bloom", "mpt", "mixtral", "mistral", "gemma3_text", "gemma3n_text", "llama4_text"),
+    *("deepseek_v3", "gpt_neo", "qwen3_next", "falcon_h1", "lfm2", "jamba", "zamba2", "nemotron_h", "bamba"),
+)
+"""Full, sliding, chunked and latent attention, ALiBi, shared keys, experts, aligned rows, hybrids, recurrent layers."""
 RULES = (
     "You answer the questions of a small museum's guests in one or two short sentences. It opens at nine and closes at "
     "five, and is closed on Mondays. A ticket is ten euros, five for children, and groups of ten pay for nine. "
@@ -49,24 +57,24 @@ QUESTIONS = (
 )
 
 
-def check_texts(model: Any, cases: int) -> dict[str, int]:
+def check_texts(cases: range) -> dict[str, Any]:
     """How many texts of random calls differ from those of calls of their own; each is printed."""
-    counts = {"cases": cases, "texts": 0, "with shared tokens": 0, "different": 0}
-    for seed in range(cases):
-        case = random_case(seed, 1900)
-        for text in differences(model, case):
-            print(f"case {seed}: {text}")
+    demo = gen.load("demo", device="cpu")
+    counts = Counter({"texts": 0, "with shared tokens": 0, "different": 0})
+    for seed in cases:
+        architecture = ARCHITECTURES[seed // 2 % len(ARCHITECTURES)] if seed % 2 else "demo"
+        model = gen.from_transformers(tiny_model(architecture), tokenizer()) if seed % 2 else demo
+        vocabulary = 250 if seed % 2 else 1900
+        case = random_case(seed, vocabulary)
+        found = [one for own in run_case(model, case) for one in own]
+        kept = [*kept_differences(model, seed, vocabulary)]
+        made = [*found, *(one for one in kept if not isinstance(one, str))]
+        for text in [*differences(model, case), *(one for one in kept if isinstance(one, str))]:
+            print(f"case {seed}, {architecture}: {text}", flush=True)
             counts["different"] += 1
-        made = [one for own in run_case(model, case) for one in own]
-        for one in kept_differences(model, seed, 1900):
-            if isinstance(one, str):
-                print(f"engine {seed}: {one}")
-                counts["different"] += 1
-            else:
-                made.append(one)
-        counts["texts"] += len(made)
+        counts["texts"] += len(found) + len(kept)
         counts["with shared tokens"] += sum(one.cached_tokens > 0 for one in made)
-    return counts
+    return {"cases": f"{cases.start} to {cases.stop - 1}", **counts}
 
 
 def measure_chat(model: Any, rounds: int) -> list[dict[str, Any]]:
@@ -198,14 +206,16 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--texts", type=int, help="compare the texts of so many random calls instead")
+    parser.add_argument("--first", type=int, default=0, help="the first one's seed")
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = gen.load(arguments.model, device="cpu", dtype="float32")
-    report: dict[str, Any] = {"machine": machine(), "model": Path(arguments.model).name}
+    report: dict[str, Any] = {"machine": machine()}
     if arguments.texts:
-        report["texts"] = check_texts(model, arguments.texts)
+        report["texts"] = check_texts(range(arguments.first, arguments.first + arguments.texts))
     else:
+        model = gen.load(arguments.model, device="cpu", dtype="float32")
+        report["model"] = Path(arguments.model).name
         report["rows"] = measure_chat(model, arguments.rounds) + measure(model, arguments.prompts, arguments.rounds)
     print(json.dumps(report, indent=1))
     if arguments.json:

@@ -14,7 +14,7 @@ from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.steps import rests_on, version_of
-from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns
+from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns, SavesStates
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 from gen.requests.reading import check_model
 
@@ -79,7 +79,7 @@ def prefix(
     Raises:
         ArgumentError: an argument cannot be used, the context leaves no room after the prompt, or it has images.
         ModelError: the model can no longer be run as it was taken, or memory has no room.
-    Host sync: none.
+    Host sync: none; several at the first one of a model with recurrent layers.
     """
     check_model(model)
     check_flag("chat", chat)
@@ -109,16 +109,24 @@ def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | 
     with Streams(model.placement).current():
         version, rows = version_of(model, rests_on(model)), model.new_rows(1, len(token_ids))
         try:
-            if version is None or not isinstance(rows, SavesColumns):
+            recurrent = rows if isinstance(rows, SavesStates) and rows.recurrent else None
+            reads_on = recurrent or (isinstance(rows, ReadsPlaces) and rows.reads_places)
+            if version is None or not reads_on or not isinstance(rows, SavesColumns):
                 return Prefix(token_ids, 0, None)
-            if not (isinstance(rows, ReadsPlaces) and rows.reads_places):
-                return Prefix(token_ids, 0, None)
-            count, columns = tree.find(token_ids, version, salt, pinned=False)
-            load(rows, 0, columns, count)
-            for start in range(count, len(token_ids), WHOLE):
-                rows.fill(slice(0, 1), [token_ids[start : start + WHOLE]], start)
+            if recurrent:
+                recurrent.going_on_costs()  # now, not when a prompt joins a batch
+            count, kept = tree.find(token_ids, version, salt, pinned=False, states=bool(recurrent))
+            load(rows, 0, kept, count)
+            part = len(token_ids) if rows.whole_prompts else WHOLE
+            for start in range(count, len(token_ids), part):
+                rows.fill(slice(0, 1), [token_ids[start : start + part]], start)
             size, era = tree.add(
-                token_ids, version, salt, lambda start, end: Columns.of(rows.save(0, start, end)), pin=True
+                token_ids,
+                version,
+                salt,
+                lambda start, end: Columns.of(rows.save(0, start, end)),
+                pin=True,
+                states=None if recurrent is None else lambda: Columns.of(recurrent.save_states(0)),
             )
         finally:
             if isinstance(rows, Lent):

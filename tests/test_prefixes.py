@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 import gen
 from tests.helpers import byte_tokenizer, tiny_model
@@ -72,6 +73,32 @@ def test_a_salted_prefix_is_for_its_salt_alone(demo: Any) -> None:
                 for salt in (None, "a", "b")
             }
         assert made == {None: 0, "a": len(kept.token_ids), "b": 0}
+
+
+@pytest.mark.parametrize("shape", ["qwen3_next", "falcon_h1", "jamba"])  # the last one goes on token by token
+def test_recurrent_layers_go_on_from_their_states_at_the_end_of_a_prefix(shape: str) -> None:
+    model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
+    ids = [(number * 37) % 250 for number in range(100)]
+    prompts = [[*ids[:80], 9, 8], [*ids[:40], 7, 6], [*ids[:40], 5], ids[:40], [*ids[:60], 4], ids[1:70]]
+    before = gen.generate(model, prompts, **GREEDY)
+    beams: Any = gen.generate(model, prompts[0], **BEAMS)
+    with gen.prefix(model, ids[:80]) as long, gen.prefix(model, ids[:40]) as short:
+        assert long.bytes > short.bytes > 0 and long.token_ids == ids[:80]
+        made = gen.generate(model, prompts, **GREEDY)
+        on = [80, 40, 40, 0, 40, 0]  # not from 60, where no prefix ends, and not of a prompt that ends with one
+        if shape == "jamba":
+            on[4] = 0  # to read 21 tokens one by one takes longer than the whole prompt
+        assert [one.cached_tokens for one in made] == on
+        assert [one.token_ids for one in made] == [one.token_ids for one in before]
+        again: Any = gen.generate(model, prompts[0], **BEAMS)
+        assert again.cached_tokens == 80 and again.token_ids == beams.token_ids
+        with gen.Engine(model, rows=2) as engine:
+            found = [engine.submit(prompts[0], sampler=GREEDY["sampler"], max_new_tokens=6).completion() for _ in "ab"]
+        assert [(one.cached_tokens, one.token_ids) for one in found] == [(80, before[0].token_ids)] * 2
+        with torch.no_grad():
+            next(model.hf_model.parameters()).mul_(1)
+        assert gen.generate(model, prompts[0], **GREEDY).cached_tokens == 0
+    assert gen.generate(model, prompts[0], **GREEDY).cached_tokens == 0
 
 
 def test_models_that_read_prompts_as_a_whole_keep_nothing_and_give_the_same_texts() -> None:

@@ -195,7 +195,9 @@ class RowSet:
         pieces = [read[start:] for read, start in zip(tokens, starts, strict=True)]
         if len(set(starts)) == 1:
             return self.rows.fill(rows, pieces, starts[0], inputs)
-        assert isinstance(self.rows, ReadsPlaces)  # else nothing is shared
+        if not (isinstance(self.rows, ReadsPlaces) and self.rows.reads_places):  # recurrent ones, of unlike states
+            each = zip(range(self.count)[rows], pieces, starts, strict=True)
+            return torch.cat([self.rows.fill(slice(row, row + 1), [piece], at) for row, piece, at in each])
         lasts = [len(piece) - 1 for piece in pieces]
         places = sorted(set(lasts))
         logits = self.rows.read(rows, pieces, starts, places)

@@ -135,6 +135,28 @@ class SavesColumns(Protocol):
         """Put columns that `save` gave, or some of them, into a row, from the column `start` on. Host sync: none."""
 
 
+@runtime_checkable
+class SavesStates(SavesColumns, Protocol):
+    """Rows that may have recurrent states, which stand for all tokens of a row: a row goes on from them at one place.
+
+    Attributes:
+        recurrent: whether they have; then a row goes on only where its states were put into it with its columns.
+    """
+
+    @property
+    def recurrent(self) -> bool: ...
+    def save_states(self, row: int) -> Mapping[Hashable, Tensor]:
+        """Copies of a row's states, by name, on the devices where they belong. Host sync: none."""
+
+    def load_states(self, row: int, states: Mapping[Hashable, Tensor]) -> None:
+        """Put states that `save_states` gave into a row. Host sync: none."""
+
+    def going_on_costs(self) -> int:
+        """How many tokens of a prompt are read from its beginning in the time of one that is read after states: 1, or
+        many where such tokens are read one by one. Host sync: several, once for a model.
+        """
+
+
 class Model(Protocol):
     """A language model that knows where its parts are.
 

@@ -29,7 +29,7 @@ def keep(tree: PrefixTree, tokens: Tokens, salt: str | None = None, version: int
 def found(tree: PrefixTree, tokens: Tokens, salt: str | None = None, version: int = 1, pinned: bool = False) -> Tokens:
     """The tokens whose columns the tree gives."""
     count, kept = tree.find(tokens, version, salt, pinned=pinned)
-    ids = [token for run, most in kept for token in run.part(0, most)["ids"].flatten().tolist()]
+    ids = [token for run, most in kept.runs for token in run.part(0, most)["ids"].flatten().tolist()]
     assert len(ids) == count
     return ids
 
@@ -113,6 +113,33 @@ def test_what_was_not_used_for_the_longest_time_goes_first_leaves_before_what_th
     tree.close(other)
     keep(tree, [1, 2])
     assert not found(tree, [1, 2])
+
+
+def test_states_are_found_where_a_pinned_text_ends_and_nowhere_else() -> None:
+    tree = PrefixTree()
+
+    def pin(tokens: Tokens) -> object:
+        def save(start: int, end: int) -> Columns:
+            return Columns.of({"ids": torch.zeros(end - start, 1, dtype=torch.uint8)})
+
+        sizes, era = tree.add(
+            tokens, 1, None, save, pin=True, states=lambda: Columns.of({"sum": torch.tensor([sum(tokens)])})
+        )
+        assert sizes >= len(tokens) + 8
+        return era
+
+    def ends(tokens: Tokens) -> tuple[int, int | None]:
+        count, kept = tree.find(tokens, 1, None, pinned=True, states=True)
+        return count, None if kept.states is None else int(kept.states.ready()["sum"])
+
+    era = pin([1, 2, 3, 4])
+    assert ends([1, 2, 3, 4, 5]) == (4, 10) and ends([1, 2, 3]) == (0, None) == ends([1, 2, 3, 5])
+    pin([1, 2, 7])  # cuts the first one in two: nothing ends after 1, 2
+    assert ends([1, 2, 3, 4, 5]) == (4, 10) and ends([1, 2, 7, 8]) == (3, 10) and ends([1, 2, 3]) == (0, None)
+    pin([1, 2])
+    assert ends([1, 2, 3]) == (2, 3)
+    tree.unpin([1, 2, 3, 4], None, era)
+    assert ends([1, 2, 3, 4]) == (2, 3) and tree.spare(torch.device("cpu")) == 0
 
 
 def test_another_version_of_the_model_finds_nothing_not_even_what_is_pinned() -> None:

@@ -1,4 +1,4 @@
-"""Columns of the cache that were copied out of a row, to be copied into others later, on whatever streams these are."""
+"""What was copied out of a row of the cache, to be copied into others later, on whatever streams these are."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gen.models.base import SavesColumns
+from gen.models.base import SavesColumns, SavesStates
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What the cache has for a run of tokens. It never changes.
+    """What the cache has for a run of tokens, or recurrent states at its end. It never changes.
 
     Attributes:
-        tensors: as of `gen.models.base.SavesColumns.save`: (..., tokens, width).
+        tensors: as of `gen.models.base.SavesColumns.save`: (..., tokens, width); or as of `SavesStates.save_states`.
         made: on each GPU what to wait for before they are used.
     """
 
@@ -46,29 +46,44 @@ class Columns:
         """How many bytes they take."""
         return sum(self.sizes.values())
 
-    def part(self, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        """Views of some of them, for work on the current streams, which wait until they are there. Host sync: none."""
+    def ready(self) -> Mapping[Hashable, Tensor]:
+        """The tensors, for work on the current streams, which wait until they are there. Host sync: none."""
         for device, event in self.made.items():
             torch.cuda.current_stream(device).wait_event(event)
         for tensor in self.tensors.values():
             if tensor.device.type == "cuda":  # memory that is given back meanwhile is not used again before that work
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
-        return {name: tensor[..., start:end, :] for name, tensor in self.tensors.items()}
+        return self.tensors
+
+    def part(self, start: int, end: int) -> Mapping[Hashable, Tensor]:
+        """Views of some of the columns, as `ready`."""
+        return {name: tensor[..., start:end, :] for name, tensor in self.ready().items()}
 
     def cut(self, start: int, end: int) -> "Columns":
         """Copies of some of them, so that the memory of the others can be given back."""
         return Columns.of({name: tensor.clone() for name, tensor in self.part(start, end).items()})
 
 
-Kept = Sequence[tuple[Columns, int]]
-"""The beginning of a text: runs one after the other, each with how many of its first tokens count."""
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The beginning of a text.
+
+    Attributes:
+        runs: one after the other, each with how many of its first tokens count.
+        states: the recurrent states after all of them; None where there are none.
+    """
+
+    runs: Sequence[tuple[Columns, int]] = ()
+    states: Columns | None = None
 
 
 def load(rows: SavesColumns, row: int, kept: Kept, columns: int) -> None:
     """Let a row begin with the first columns of what was kept. Host sync: none."""
     start = 0
-    for run, count in kept:
+    for run, count in kept.runs:
         count = min(count, columns - start)
         if count > 0:
             rows.load(row, start, run.part(0, count))
         start += count
+    if kept.states is not None and isinstance(rows, SavesStates):
+        rows.load_states(row, kept.states.ready())

@@ -17,7 +17,7 @@ from gen.loop.prefixes.columns import Columns, Kept
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot
-from gen.models.base import ReadsPlaces, SavesColumns
+from gen.models.base import ReadsPlaces, SavesColumns, SavesStates
 
 _NEAR = 16  # tokens by which like lengths differ
 _LOOKED_AT = 64  # prompts that wait, to see whether they begin as the first one does
@@ -27,7 +27,8 @@ class Prefixes:
     """Finds what joining prompts share with the rows of a batch, and with what the model has kept.
 
     Args:
-        rows: the batch's; where they cannot go on from copies, nothing is shared.
+        rows: the batch's; where they cannot go on from copies, nothing is shared. Recurrent ones go on from what is
+            pinned alone.
         tree: what the model has kept; None for nothing.
         keeps: whether texts that are over are kept, and found again; else only what is pinned is found.
         exact: whether a prompt must give the same bits in any batch: side by side with others it would go on from a
@@ -39,8 +40,9 @@ class Prefixes:
     ) -> None:
         own = rows.rows
         self._can = not exact and isinstance(own, ReadsPlaces) and own.reads_places and own.refillable
-        self._tree = tree if self._can and isinstance(own, SavesColumns) else None
-        self.keeps = keeps and self._tree is not None
+        self._recurrent = own if not exact and isinstance(own, SavesStates) and own.recurrent else None
+        self._tree = tree if self._recurrent or (self._can and isinstance(own, SavesColumns)) else None
+        self.keeps = keeps and self._can and self._tree is not None
         self._rows = rows
         self._version: object = None
         self._age = 0  # how often the model has become another one
@@ -67,16 +69,20 @@ class Prefixes:
         if not self._takes(job) or job.request.prompt_logprobs is not None:  # whose tokens are all read
             return 0, None
         tokens, salt = job.tokens, job.request.cache_salt
-        for slot in live:
+        for slot in live if self._can else ():
             own = slot.job.request.prompt_ids
             if not self._gives(slot.job, salt) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
                 continue  # most differ there already
             if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
                 best, source = shared, slot.row
         if self._tree is not None and best < len(tokens) - 1:
-            kept, columns = self._tree.find(tokens, self._version, salt, pinned=not self.keeps)
-            if (shared := min(kept, len(tokens) - 1)) > best:
-                best, source = shared, columns
+            states = self._recurrent
+            shared, kept = self._tree.find(
+                tokens[:-1], self._version, salt, pinned=not self.keeps, states=states is not None
+            )
+            left = len(tokens) - shared
+            if shared > best and (states is None or left * states.going_on_costs() <= len(tokens)):
+                best, source = shared, kept
         return (best, source) if source is not None else (0, None)
 
     def keep(self, slot: Slot) -> None:
@@ -97,7 +103,7 @@ class Prefixes:
 
     def is_first_of_many(self, head: Job, waiting: Sequence[Job]) -> bool:
         """Whether a prompt is read before those that wait, since they then need not read what they share with it."""
-        if not self._takes(head):
+        if not (self._can and self._takes(head)):
             return False
         saved, own = 0, head.request.prompt_ids
         for job in islice(waiting, _LOOKED_AT):
@@ -112,7 +118,12 @@ class Prefixes:
 
     def _knows(self, job: Job) -> bool:
         """Whether all that was read for a job was read by the model as it is now; of images nothing is known."""
-        return self._can and self._version is not None and job.age == self._age and not job.request.inputs
+        return (
+            (self._can or self._tree is not None)
+            and self._version is not None
+            and job.age == self._age
+            and not job.request.inputs
+        )
 
     def _takes(self, job: Job) -> bool:
         return self._knows(job) and not job.alone and not job.ended

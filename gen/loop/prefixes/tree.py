@@ -2,6 +2,7 @@
 
 Example: after ABCD and ABEF have been kept there are three nodes, AB with the children CD and EF. A prompt ABEG has
 the columns of AB and of the first token of EF. If room is wanted, the leaf goes that was not used for the longest time.
+Recurrent states stand for all tokens before them: they are kept where a pinned text ends, and found there alone.
 """
 
 from collections import OrderedDict
@@ -40,13 +41,23 @@ class _Node:
     Attributes:
         siblings: the children of its parent, or the first nodes of a salt: by first token.
         pins: how many pinned texts go through it, or end at its end.
+        states: recurrent states after its last token, where a pinned text has ended there.
     """
 
     tokens: Sequence[int]
     columns: Columns
     siblings: dict[int, "_Node"]
     pins: int = 0
+    states: Columns | None = None
     children: dict[int, "_Node"] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Mapping[torch.device, int]:
+        """How many bytes it takes of each device."""
+        if self.states is None:
+            return self.columns.sizes
+        devices = self.columns.sizes.keys() | self.states.sizes.keys()
+        return {on: self.columns.sizes.get(on, 0) + self.states.sizes.get(on, 0) for on in devices}
 
 
 class PrefixTree:
@@ -89,18 +100,24 @@ class PrefixTree:
             self._bounds.pop(engine, None)
             self._shrink(self._most)
 
-    def find(self, tokens: Sequence[int], version: object, salt: Salt, *, pinned: bool) -> tuple[int, Kept]:
-        """With how many tokens of theirs a kept text begins, and its columns.
+    def find(
+        self, tokens: Sequence[int], version: object, salt: Salt, *, pinned: bool, states: bool = False
+    ) -> tuple[int, Kept]:
+        """With how many tokens of theirs a kept text begins, and what there is of it.
 
         Args:
             version: what the model is now.
             pinned: whether what is not pinned is passed over.
+            states: whether there must be recurrent states after them.
         """
         with self._lock:
             self._rest_on(version)
             count, path = self._walk(tokens, salt, pinned=pinned)
+            while states and path and (path[-1][1] < len(path[-1][0].tokens) or path[-1][0].states is None):
+                count -= path.pop()[1]
             self._touch([node for node, _ in path])
-            return count, [(node.columns, same) for node, same in path]
+            runs = [(node.columns, same) for node, same in path]
+            return count, Kept(runs, path[-1][0].states if states and path else None)
 
     def add(
         self,
@@ -111,6 +128,7 @@ class PrefixTree:
         *,
         least: int = 1,
         pin: bool = False,
+        states: Callable[[], Columns] | None = None,
     ) -> tuple[int, object]:
         """Keep a text.
 
@@ -119,6 +137,7 @@ class PrefixTree:
             save: copies the columns from one token on to another one; called for those that are not kept yet.
             least: with fewer new tokens nothing is done.
             pin: whether they stay until `unpin`.
+            states: copies the recurrent states after the last token, which are kept with it; None for none.
         Returns:
             How many bytes the text has, and what `unpin` takes.
         """
@@ -142,12 +161,14 @@ class PrefixTree:
                     self._set_free(nodes[-1])
             self._touch(nodes)
             if pin:
+                after = states() if states is not None and nodes[-1].states is None else nodes[-1].states
                 for node in nodes:
                     if not node.pins:
                         self._take(node)
                     node.pins += 1
+                nodes[-1].states = after
             self._shrink(self._most)
-            return sum(node.columns.nbytes for node in nodes), self._era
+            return sum(sum(node.sizes.values()) for node in nodes), self._era
 
     def unpin(self, tokens: Sequence[int], salt: Salt, era: object) -> None:
         """A text is not pinned any more; `era` as `add` gave it. Nothing is done where it has gone meanwhile."""
@@ -216,12 +237,12 @@ class PrefixTree:
 
     def _set_free(self, node: _Node) -> None:
         self._free[node] = None
-        for device, size in node.columns.sizes.items():
+        for device, size in node.sizes.items():
             self._sizes[device] = self._sizes.get(device, 0) + size
 
     def _take(self, node: _Node) -> None:
         del self._free[node]
-        for device, size in node.columns.sizes.items():
+        for device, size in node.sizes.items():
             self._sizes[device] -= size
 
     def _shrink(self, most: int) -> None:

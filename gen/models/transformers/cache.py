@@ -52,7 +52,7 @@ class PromptLayer(_RowLayer):
     """
 
     is_compileable = False
-    indexer_position_ids: Tensor | None = None  # of tokens before the prompt: none, since it is read in one piece
+    indexer_position_ids: Tensor | None = None  # of the tokens before the prompt's
 
     def __init__(
         self,
@@ -64,6 +64,9 @@ class PromptLayer(_RowLayer):
     ) -> None:
         super().__init__(state)
         self.rows, self.start, self.view, self.attention = rows, start, view, attention
+        if start and (indexed := state.columns.get("indexer_keys")) is not None:
+            columns = torch.arange(start, device=indexed.device)
+            self.indexer_position_ids = columns.expand(3, rows.stop - rows.start, -1)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -151,7 +154,7 @@ class RecurrentStepLayer(LinearAttentionLayer):  # type: ignore[misc]
     def __init__(self, state: LayerState, count: int) -> None:
         numbers = {number for _, number in state.summaries}
         super().__init__(number_of_states=max(1, len(numbers)))
-        _show(self, state, count)
+        _show(self, state, slice(count))
 
 
 class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc]
@@ -159,9 +162,17 @@ class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc
 
     is_compileable = False
 
-    def __init__(self, state: LayerState, rows: slice, number_of_states: int) -> None:
+    def __init__(
+        self,
+        state: LayerState,
+        rows: slice,
+        start: int,
+        view: int | None,
+        attention: PromptAttention | None,
+        number_of_states: int,
+    ) -> None:
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
-        PromptLayer.__init__(self, state, rows, 0)
+        PromptLayer.__init__(self, state, rows, start, view, attention)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
 
@@ -171,22 +182,22 @@ class HybridStepLayer(LinearAttentionLayer, StepLayer):  # type: ignore[misc]
     def __init__(self, state: LayerState, place: Place, count: int, attention: StepAttention | None) -> None:
         StepLayer.__init__(self, state, place, attention)
         LinearAttentionLayer.__init__(self, number_of_states=max(1, len({number for _, number in state.summaries})))
-        _show(self, state, count)
+        _show(self, state, slice(count))
 
 
-def _show(layer: LinearAttentionCacheLayerMixin, state: LayerState, count: int) -> None:
-    """Let a layer see the recurrent states of the first `count` rows."""
+def _show(layer: LinearAttentionCacheLayerMixin, state: LayerState, rows: slice) -> None:
+    """Let a layer see the recurrent states of some rows."""
     for (kind, number), kept in state.summaries.items():
-        window = kept[:count]
+        window = kept[rows]
         if kind == "conv":
             layer.conv_states[number] = window
+            layer.conv_kernel_size[number] = window.shape[-1]
             layer.is_conv_states_initialized[number] = True
         else:
             layer.recurrent_states[number] = window
             layer.is_recurrent_states_initialized[number] = True
         layer.has_previous_state[number] = True
         layer.device, layer.dtype = kept.device, kept.dtype
-    layer.conv_kernel_size.update(state.kernel_sizes)
 
 
 def check_layers(layers: Sequence[object], name: str) -> None:
@@ -216,12 +227,14 @@ def prompt_cache(
     made: list[Any] = []
     for layer, state in zip(layers, states, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
-            made.append(HybridPromptLayer(state, rows, layer.number_of_states))
+            made.append(HybridPromptLayer(state, rows, start, view, attention, layer.number_of_states))
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(type(layer)(number_of_states=layer.number_of_states))
         else:
             keeps = isinstance(layer, CacheLayerMixin)
             made.append(PromptLayer(state, rows, start, view, attention) if keeps else layer)
+        if start and isinstance(layer, LinearAttentionCacheLayerMixin):
+            _show(made[-1], state, rows)
     return Cache(layers=made)
 
 

@@ -30,7 +30,6 @@ class LayerState:
         self.apart: dict[str, dict[int, Tensor]] = {}
         self._rooms: dict[int, int] = {}
         self.summaries: dict[tuple[str, int], Tensor] = {}
-        self.kernel_sizes: dict[int, int | None] = {}
 
     def write_prompt(self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None) -> Tensor:
         """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' first columns.
@@ -69,14 +68,16 @@ class LayerState:
         """Put the recurrent states of a prompt's layer into rows."""
         for kind, states in (("conv", layer.conv_states), ("recurrent", layer.recurrent_states)):
             for number, state in states.items():
-                if state is None:
-                    continue
-                kept = self.summaries.get((kind, number))
-                if kept is None:
-                    kept = torch.zeros((self.count, *state.shape[1:]), dtype=state.dtype, device=state.device)
-                    self.summaries[kind, number] = kept
-                kept[rows] = state
-        self.kernel_sizes = dict(layer.conv_kernel_size)
+                if state is not None:
+                    self.write_summary(rows, kind, number, state)
+
+    def write_summary(self, rows: slice, kind: str, number: int, state: Tensor) -> None:
+        """Put a recurrent state (n, ...) into rows."""
+        kept = self.summaries.get((kind, number))
+        if kept is None:
+            kept = torch.zeros((self.count, *state.shape[1:]), dtype=state.dtype, device=state.device)
+            self.summaries[kind, number] = kept
+        kept[rows] = state
 
     def write_step(self, name: str, place: "Place", states: Tensor) -> Tensor:
         """Put a token's states (n, ..., 1, width) into each of the first rows; the columns that those look at."""

@@ -109,6 +109,13 @@ class TransformersModel:
             self._step_rows[key] = find_step_rows(self)
         return self._step_rows[key]
 
+    @cached_property
+    def reads_on(self) -> bool:
+        """Whether its forward of several tokens goes on from recurrent states; not in all architectures."""
+        from gen.models.transformers.probing import reads_on
+
+        return reads_on(self)
+
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()

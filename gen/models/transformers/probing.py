@@ -33,6 +33,7 @@ TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01, torch.float16: 0.05, torc
 LENGTHS = (7, 3)
 STEPS = 2
 TRIES = 3
+_ROUNDING = 0.2  # of the tolerance is more than rounding alone makes, and less than states that are not gone on from
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 logger = logging.getLogger("gen")
@@ -88,6 +89,30 @@ def probe_model(model: "TransformersModel") -> None:
         f"{' and '.join(str(len(prompt)) for prompt in prompts)} tokens, after {worst.step} new tokens, {how}. "
         "Use transformers' generate; probe=False takes it all the same."
     )
+
+
+def reads_on(model: "TransformersModel") -> bool:
+    """Whether the model's own forward of several tokens goes on from the recurrent states of those before them.
+
+    Host sync: several; asked once of a model.
+    """
+    from transformers import DynamicCache
+
+    device, most = model.placement.input_device, _ROUNDING * tolerance_of(model.hf_model)[0]
+    with undisturbed(model.hf_model, model.placement.devices), model.turn():
+        for attempt in range(TRIES):
+            first, second = _texts(model, attempt)[0]
+            logits = []
+            for pieces in ([first + second], [first, second]):
+                cache, read = DynamicCache(config=model.decoder_config), 0
+                for piece in pieces:
+                    positions = torch.arange(read, read + len(piece), device=device).unsqueeze(0)
+                    last = model.forward(torch.tensor([piece], device=device), positions, None, cache)
+                    read += len(piece)
+                logits.append(last)
+            if distance(logits[1], logits[0]) <= most:
+                return True
+    return False
 
 
 def tolerance_of(model: nn.Module) -> tuple[float, str]:

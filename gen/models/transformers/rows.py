@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # linear layers give a token the same bits in any batch where it has so many rows, or a whole number of times as many
 _WIDTH, _PLACES = 16, 4  # of prompts with their padding, and of the places after which logits are made
+_STEP_COSTS = 16  # tokens that are read in the time of a step, about
 _LOGITS = 2**25  # how many numbers the logits of prompts that are read together may have
 
 
@@ -78,10 +79,16 @@ class TransformersRows:
         """See `gen.models.base.Rows.fill`."""
         targets = range(self.count)[rows]
         inputs = inputs or [{}] * len(prompts)
-        logits = [
-            self._read(_slice(targets[run]), prompts[run], start, inputs[run.start])
-            for run in self._runs(prompts, inputs, targets)
-        ]
+        one_by_one = bool(start) and self.whole_prompts and not self._model.reads_on
+        logits = []
+        for run in self._runs(prompts, inputs, targets):
+            here, those = _slice(targets[run]), prompts[run]
+            if one_by_one:  # of one length each, as all runs of recurrent rows
+                for at, token_ids in enumerate(zip(*those, strict=True)):
+                    made = self._read(here, [*zip(token_ids)], start + at, {})
+            else:
+                made = self._read(here, those, start, inputs[run.start])
+            logits.append(made)
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     @property
@@ -178,6 +185,29 @@ class TransformersRows:
         for key, tensor in columns.items():
             number, name = cast(tuple[int, str], key)
             self._states[number].load(name, row, start, tensor)
+
+    @property
+    def recurrent(self) -> bool:
+        """See `gen.models.base.SavesStates`."""
+        return self.whole_prompts
+
+    def going_on_costs(self) -> int:
+        """See `gen.models.base.SavesStates.going_on_costs`."""
+        return 1 if self._model.reads_on else _STEP_COSTS
+
+    def save_states(self, row: int) -> dict[Hashable, Tensor]:
+        """See `gen.models.base.SavesStates.save_states`."""
+        return {
+            (number, key): states[row].clone()
+            for number, state in enumerate(self._states)
+            for key, states in state.summaries.items()
+        }
+
+    def load_states(self, row: int, states: Mapping[Hashable, Tensor]) -> None:
+        """See `gen.models.base.SavesStates.load_states`."""
+        for key, tensor in states.items():
+            number, (kind, of) = cast(tuple[int, tuple[str, int]], key)
+            self._states[number].write_summary(slice(row, row + 1), kind, of, tensor.unsqueeze(0))
 
     def grow(self, length: int) -> None:
         """See `gen.models.base.Rows.grow`."""
