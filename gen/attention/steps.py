@@ -52,7 +52,10 @@ def attend_rows(
     runs = plan.runs or _all_runs(count, keys.shape[2], mask.shape[3], apart)
     own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
     parts = [
-        (slice(first, end), *own.get(first, (keys[first:end], values[first:end])), view) for first, end, view in runs
+        (slice(first, end), *own[first], view)
+        if first in own and end == first + 1  # else it looks at nothing, beside others
+        else (slice(first, end), keys[first:end], values[first:end], view)
+        for first, end, view in runs
     ]
     if runs_triton(query) and _fits_triton(query, keys, values):
         from gen.attention import triton_steps  # needs triton

@@ -338,7 +338,8 @@ class Batch:
             job.alone = True
 
     def _step(self) -> bool:
-        """Launch a step of all rows that go on; whether it was recorded meanwhile, at least in part."""
+        """Launch a step of all rows that go on; whether it took longer, since they grew or it was recorded."""
+        before = self._rows.tokens
         count, view = self._slots.shape()
         self._rows.short = any(slot.job.short for slot in self._live)
         recorded = self._steps.run(count, view, self._slots.lengths(count))
@@ -351,7 +352,7 @@ class Batch:
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)
-        return recorded
+        return recorded or self._rows.tokens != before
 
     def _catch_up(self, lag: int) -> None:
         """Read what has come, but for the newest `lag` results."""

@@ -84,6 +84,15 @@ def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:
     assert not found(given, call=2**30).isfinite().all()  # together they read what the longest has
 
 
+def test_a_row_with_memory_of_its_own_that_looks_at_nothing_changes_nothing_beside_it() -> None:
+    given, plan = case(3), Plan()
+    nothing = torch.full_like(given.keys[:1], torch.nan)
+    plan.look([0, *given.lengths[1:]], 1)
+    assert plan.runs[0][:2] == (0, len(given.lengths))
+    made = attend_rows(given.query, given.keys, given.values, given.mask, plan, None, ((0, nothing, nothing),))
+    torch.testing.assert_close(made[1:].double(), expected(given)[1:], atol=2e-6, rtol=2e-5)
+
+
 def needs_kernels_that_agree(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> None:
     if not attention_agrees(heads, key_heads, width, dtype):
         pytest.skip("on this machine torch's attention gives a row other bits beside others")

@@ -32,6 +32,15 @@ class CannotReplay(Exception):
     """A step that does something else from call to call, or reads on the host: it runs as it is."""
 
 
+class Seen(NamedTuple):
+    """A torch call, with what it gave."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    made: Any
+
+
 class Call(NamedTuple):
     """A torch call that made or changed a tensor, or looked at one in another way.
 
@@ -49,29 +58,29 @@ class Call(NamedTuple):
     writes: bool
 
 
-def observe(step: Callable[[], T], *, fully: bool = True) -> tuple[T, list[Call]]:
+def observe(step: Callable[[], T], *, functions: bool = True, operations: bool = True) -> tuple[T, list[Seen]]:
     """Run a step, for real; what it returns and its torch calls.
 
     Args:
-        fully: whether operations are looked at, too, which torch functions may not show. It takes about a step's time.
+        functions: whether calls are kept; else none are given.
+        operations: whether those are looked at, too, which torch functions may not show. Each takes half a step's time.
     Raises:
         CannotReplay: as of `record`.
     """
     dispatched = _Dispatched()
-    functions = _Functions(dispatched)
+    seeing = _Functions(dispatched, keeps=functions)
 
     def hear(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
-        functions.paused = dispatched.paused = True
+        seeing.paused = dispatched.paused = True
         try:
             before(function, args, results)
         finally:
-            functions.paused = dispatched.paused = False
-        given = tensors_in(*args, *results)
-        functions.calls.append(Call(aside, (function, *args), {"results": results}, None, given, [], writes=True))
+            seeing.paused = dispatched.paused = False
+        seeing.calls.append(Seen(aside, (function, *args), {"results": results}, None))
 
-    with heard(hear) as before, dispatched if fully else nullcontext(), functions:
+    with heard(hear) as before, dispatched if operations else nullcontext(), seeing:
         result = step()
-    return result, functions.calls
+    return result, seeing.calls
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -131,11 +140,12 @@ def _crosses(name: str, args: Any, kwargs: Any) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Keeps every call of a torch function, in order."""
+    """Keeps every call of a torch function, in order, where that is asked for."""
 
-    def __init__(self, dispatched: _Dispatched) -> None:
+    def __init__(self, dispatched: _Dispatched, *, keeps: bool) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[Seen] = []
+        self._keeps = keeps
         self.paused = False
         self._dispatched = dispatched
 
@@ -153,11 +163,8 @@ class _Functions(TorchFunctionMode):
             self._dispatched.inside -= 1
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
-        if type(result) not in _QUESTIONS:
-            given, writes = tensors_in(*args, *kwargs.values()), _writes(name) or kwargs.get("out") is not None
-            parts = [result] if type(result) is Tensor else tensors_in(result)
-            if writes or (parts and not (len(parts) == 1 and any(parts[0] is one for one in given))):
-                self.calls.append(Call(func, args, kwargs, result, given, parts, writes))
+        if self._keeps and type(result) not in _QUESTIONS:
+            self.calls.append(Seen(func, args, kwargs, result))
         return result
 
 
@@ -167,11 +174,16 @@ def _asker() -> str:
     return module.partition(".")[0]
 
 
-def lasting(calls: Sequence[Call]) -> list[Call]:
-    """The calls, without those that only make views of tensors that are always there."""
+def lasting(seen: Sequence[Seen]) -> list[Call]:
+    """The calls that do something, without those that only make views of tensors that are always there."""
     made_here: set[int] = set()  # tensors that a call makes anew
     kept = []
-    for call in calls:
+    for func, args, kwargs, made in seen:
+        given, parts = tensors_in(*args, *kwargs.values()), [made] if type(made) is Tensor else tensors_in(made)
+        writes = func is aside or _writes(getattr(func, "__name__", "")) or kwargs.get("out") is not None
+        if not (writes or parts) or (not writes and len(parts) == 1 and any(parts[0] is one for one in given)):
+            continue
+        call = Call(func, args, kwargs, made, given, parts, writes)
         if not _views_constants(call, made_here):
             kept.append(call)
             made_here.update(map(id, call.parts))

@@ -16,7 +16,6 @@ from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gen.loop.replay.comparing import begin_alike, same_calls, same_values
 from gen.loop.replay.observing import Call, CannotReplay, lasting, observe, tensors_in
@@ -75,9 +74,9 @@ def record(
             does something else at its second run or in its recording. It may have run in part.
     Host sync: none; on a CPU values are compared.
     """
-    result, calls = observe(step)
-    calls = lasting(calls)
-    replay = _compile(result, calls)
+    result, seen = observe(step)
+    calls = lasting(seen)
+    replay = Replay[T](*_written(result, calls))
     if again is None or (known is not None and replay.is_like(known)):
         return replay
     other, others = observe(step)
@@ -101,20 +100,28 @@ def record_in_parts(
     Raises:
         CannotReplay: as of `record`. The part that raises it may have run the step, or some of it.
     """
-    result, calls = observe(step, fully=known is None)
-    calls = lasting(calls)
+    if known is None:
+        observe(step, functions=False)
+        yield None
+    result, seen = observe(step, operations=False)
     yield None
-    replay = _compile(result, calls)
-    if known is not None and replay.is_like(known):
+    calls = lasting(seen)
+    written = _written(result, calls)
+    if known is not None and (replay := Replay[T](*written)).is_like(known):
         replay()
         yield replay
         return
     step()
     yield None
-    other, others = observe(step, fully=known is not None)
+    replay = Replay[T](*written)
+    step()
+    yield None
+    other, others = observe(step, operations=known is not None)
+    yield None
     if not same_calls((result, calls), (other, lasting(others))):
         raise CannotReplay(_CHANGES)
-    del result, calls, other, others
+    del result, seen, calls, written, other, others
+    step()
     yield None
     before = [tensor.clone() for tensor in changes]
 
@@ -136,21 +143,23 @@ def _compare(
     replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor], again: Callable[[], None]
 ) -> None:
     """Run the recording, and, from the same state, the step: both must give the same."""
-    with _Unwritten():
-        made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
+    marked = Replay[Any](replay.source, [*map(_marking, replay.constants)], replay.calls)
+    made = [tensor.clone() for tensor in tensors_in(marked(), *changes)]
     again()
     if not all(map(same_values, made, tensors_in(step(), *changes))):
         raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
 
 
-class _Unwritten(TorchFunctionMode):
-    """Memory that nothing has been written to has no value by chance."""
+def _marking(constant: Any) -> Any:
+    """Of a function that makes memory without a value one that makes NaN of it; all else is itself."""
+    if getattr(constant, "__name__", "") not in _UNWRITTEN:
+        return constant
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in _UNWRITTEN and isinstance(made, Tensor):
-            made.fill_(math.nan if made.is_floating_point() else 85)
-        return made
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        made = constant(*args, **kwargs)
+        return made.fill_(math.nan if made.is_floating_point() else 85)
+
+    return marked
 
 
 _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in ("", "_like", "_strided", "_permuted")}
@@ -199,8 +208,8 @@ class _Writer:
         return f"c{number}"
 
 
-def _compile(result: T, kept: Sequence[Call]) -> Replay[T]:
-    """The calls as a function."""
+def _written(result: object, kept: Sequence[Call]) -> tuple[str, list[object], int]:
+    """The calls as a function: what `Replay` takes."""
     last_use = {id(tensor): number for number, call in enumerate(kept) for tensor in call.given}
     returned = set(map(id, tensors_in(result)))
     writer, lines = _Writer(), []
@@ -225,4 +234,4 @@ def _compile(result: T, kept: Sequence[Call]) -> Replay[T]:
             lines.append(f"del {', '.join(names)}")
     lines.append(f"return {writer.write(result)}")
     header = ", ".join(f"c{number}=c{number}" for number in range(len(writer.constants)))
-    return Replay(f"def replay({header}):\n    " + "\n    ".join(lines), writer.constants, len(kept))
+    return f"def replay({header}):\n    " + "\n    ".join(lines), writer.constants, len(kept)

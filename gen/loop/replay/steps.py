@@ -1,8 +1,8 @@
 """Runs the steps of a set of rows: as they are, or as they were recorded on a CPU or captured on CUDA.
 
-Example: a step of 8 rows that look at 64 columns runs as it is fifteen times; the sixteenth time it is recorded, and
-from then on one call does what hundreds did, until the rows grow or something else takes part in a step. Of steps that
-look at 96 columns then the eighth is recorded.
+Example: a step of 8 rows that look at 64 columns runs as it is twelve times; then it is recorded, part by part. From
+then on one call does what hundreds did, until the rows grow or something else takes part in a step. Of steps that look
+at 96 columns then the eighth is recorded.
 """
 
 import logging
@@ -25,7 +25,7 @@ RestsOn = tuple[object, Hashable]
 
 logger = logging.getLogger("gen")
 
-_WORTH = {"cpu": 16, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
+_WORTH = {"cpu": 13, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
 _WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in another one
 _HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
 _TOO_MANY_CHANGES = 3  # one after the other, of what recorded steps rest on
