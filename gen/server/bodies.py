@@ -6,13 +6,15 @@ name; others that are not known are left out and counted.
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from starlette.requests import Request
 
 from gen.errors import show
 from gen.server.errors import ApiError, refused
+
+if TYPE_CHECKING:
+    from starlette.requests import Request  # jobs read bodies without it
 
 
 class Body(BaseModel):
@@ -55,7 +57,7 @@ class Body(BaseModel):
             raise refused(f"{name}: {reason}{got}", name) from None
 
 
-async def read_json(request: Request, most: float) -> dict[str, Any]:
+async def read_json(request: "Request", most: float) -> dict[str, Any]:
     """The object that a request's body is.
 
     Args:

@@ -4,15 +4,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gen.models.base import Model
 from gen.server.errors import refused
 from gen.server.sampling import SamplingFields
-from gen.server.served import Asked, Served
+from gen.server.served import Asked
 from gen.server.tools import Tools
 from gen.tokenizers import Tokenizer
 
 
 def asked_of_chat(
-    served: Served,
+    model: Model,
     body: SamplingFields,
     messages: Sequence[Mapping[str, Any]],
     *,
@@ -32,7 +33,7 @@ def asked_of_chat(
     Raises:
         ApiError, ArgumentError: a field that cannot be used, or two at odds with each other.
     """
-    arguments = body.arguments(served.model) | {"top_logprobs": top_logprobs}
+    arguments = body.arguments(model) | {"top_logprobs": top_logprobs}
     given = dict(template)
     if tools is not None:
         given["tools"] = tools.told
@@ -46,7 +47,7 @@ def asked_of_chat(
     arguments["chat_template_kwargs"] = given or None
     return Asked(
         prompts=[messages],
-        sampler=body.sampler(served.model),
+        sampler=body.sampler(model),
         output_type=output_type,
         n=n,
         seed=body.seed_of_gen,

@@ -17,7 +17,8 @@ from gen.engine import Engine
 from gen.server.bodies import Body, read_json
 from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai_form, told
 from gen.server.metrics import Metrics
-from gen.server.protocols.chat import ChatBody, chat
+from gen.server.protocols.chat import chat
+from gen.server.protocols.chat_bodies import ChatBody
 from gen.server.protocols.completions import CompletionBody, complete
 from gen.server.protocols.embeddings import EmbeddingsBody, embeddings
 from gen.server.protocols.messages import MessagesBody, count_tokens, send_message

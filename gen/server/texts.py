@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from starlette.types import Receive
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.completions import Completion, StreamEvent
 from gen.errors import EngineFull, IncompleteError
 from gen.server.errors import ClientGone
 from gen.streaming import EngineStream
+
+if TYPE_CHECKING:
+    from starlette.types import Receive  # jobs have texts without it
 
 T = TypeVar("T")
 _PAUSE = 0.02  # seconds before a text asks again for room in the engine, where others of its request have it already
@@ -154,7 +155,7 @@ def _as_event(made: Completion) -> StreamEvent:
     )
 
 
-async def while_wanted(work: Coroutine[Any, Any, T], receive: Receive, timeout: float | None = None) -> T:
+async def while_wanted(work: Coroutine[Any, Any, T], receive: "Receive", timeout: float | None = None) -> T:
     """The work's result.
 
     Raises:
@@ -175,6 +176,6 @@ async def while_wanted(work: Coroutine[Any, Any, T], receive: Receive, timeout: 
         await asyncio.gather(task, leaving, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _left(receive: "Receive") -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

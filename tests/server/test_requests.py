@@ -9,7 +9,7 @@ import pytest
 import gen
 from gen.errors import EngineClosed
 from gen.server.errors import told
-from gen.server.protocols.chat import ChatBody
+from gen.server.protocols.chat_bodies import ChatBody
 from gen.server.protocols.completions import CompletionBody
 from tests.helpers.engines import GatedModel
 from tests.server.client import Client, Reply

@@ -11,7 +11,7 @@ from gen.errors import show
 from gen.server.errors import in_openai_form, refused, told
 from gen.server.likelihoods import in_text_form, likely_tokens
 from gen.server.output_types import type_of_format, type_of_structure
-from gen.server.protocols.chat import FINISHED, StreamOptions
+from gen.server.protocols.chat_bodies import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked, Served
 from gen.server.texts import Ended

@@ -87,7 +87,7 @@ def _read(served: Served, body: MessagesBody) -> Asked:
     if body.stop_sequences is not None:
         body.stop = body.stop_sequences
     return asked_of_chat(
-        served,
+        served.model,
         body,
         read_conversation(body.messages, body.system),
         tools=read_tools(

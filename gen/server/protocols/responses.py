@@ -100,7 +100,7 @@ async def respond(served: Served, body: ResponsesBody) -> Answer:
     if messages[-1]["role"] == "assistant":  # an answer is a new message
         template |= {"add_generation_prompt": True, "continue_final_message": False}
     asked = asked_of_chat(
-        served,
+        served.model,
         body,
         messages,
         tools=read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb),

@@ -1,0 +1,169 @@
+"""Chat completions but for HTTP: what a body asks for, and the answer as one object. Jobs have these in common with
+`gen serve`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+from gen.completions import Completion, StreamEvent
+from gen.models.base import Model
+from gen.server.chats import asked_of_chat, thinking
+from gen.server.conversations import read_messages, turn_of
+from gen.server.errors import refused
+from gen.server.likelihoods import in_chat_form, likely_tokens
+from gen.server.output_types import type_of_format, type_of_structure
+from gen.server.sampling import NOT_SUPPORTED, SamplingFields
+from gen.server.served import Asked
+from gen.server.texts import Ended
+from gen.server.tools import calls_of, read_tools
+from gen.server.usage import usage_of
+from gen.tokenizers import Tokenizer
+
+FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+class StreamOptions(BaseModel):
+    """What a stream has beside the texts."""
+
+    include_usage: bool = False
+
+
+class ChatBody(SamplingFields):
+    """The fields of a request."""
+
+    refused: ClassVar[Mapping[str, object]] = {
+        **NOT_SUPPORTED,
+        "audio": None,
+        "echo": False,
+        "function_call": "none",
+        "functions": None,
+        "modalities": ["text"],
+        "verbosity": "medium",
+        "web_search_options": None,
+    }
+
+    messages: list[Any]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    stream_options: StreamOptions | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    # known, and of no meaning to one model on one machine
+    metadata: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+
+
+def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]:
+    """What a body asks for, and the finish_reason of texts that end with calls of tools.
+
+    Args:
+        most_kb: how large schemas and tools may be.
+    Raises:
+        ApiError, ArgumentError: a field that cannot be used, or two at odds with each other.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refused("top_logprobs are told with logprobs=true; give both.", "top_logprobs")
+    messages = read_messages(body.messages)
+    tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
+    asked = asked_of_chat(
+        model,
+        body,
+        messages,
+        tools=tools,
+        output_type=_output_type(body, most_kb),
+        template=_template_arguments(model, body, messages),
+        cap=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        n=body.n,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+    )
+    return asked, "tool_calls" if tools and not tools.names_one else "stop"
+
+
+def whole_chat(
+    tokenizer: Tokenizer, body: ChatBody, ended: Sequence[Ended], prompt_tokens: int, called: str
+) -> dict[str, Any]:
+    """The answer, but for what stands at its head.
+
+    Args:
+        called: the finish_reason of texts that end with calls of tools.
+    """
+    return {
+        "object": "chat.completion",
+        "choices": [_choice(tokenizer, body, number, one, called) for number, one in enumerate(ended)],
+        "usage": usage_of([one.completion for one in ended], prompt_tokens, tokenizer),
+    }
+
+
+def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, called: str) -> dict[str, Any]:
+    said, calls = ended.said, calls_of(ended.said)
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": said.text or (None if calls else ""),
+        "refusal": None,
+    }
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return {
+        "index": number,
+        "message": message | thought(said.reasoning),
+        "logprobs": logprobs_of(tokenizer, body, said),
+        **finished(ended.completion, called if calls else "stop"),
+    }
+
+
+def finished(completion: Completion, called: str) -> dict[str, Any]:
+    """How a text has ended.
+
+    Args:
+        called: the finish_reason of one that has ended by itself.
+    """
+    reason = FINISHED[completion.finish_reason or "length"]
+    return {"finish_reason": called if reason == "stop" else reason, "stop_reason": completion.stop_reason}
+
+
+def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:
+    """Those of an event's tokens, where they are asked for."""
+    return in_chat_form(tokenizer, likely_tokens(new)) if body.logprobs else None
+
+
+def thought(reasoning: str) -> dict[str, Any]:
+    """What the model thought, under both names that servers have for it."""
+    return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
+
+
+def _template_arguments(model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    given = dict(body.chat_template_kwargs or {})
+    for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
+        if name in given:
+            raise refused(f"chat_template_kwargs cannot have {name}.", "chat_template_kwargs")
+    begin = body.add_generation_prompt if body.add_generation_prompt is not None else not body.continue_final_message
+    thoughts = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
+    return thoughts | given | turn_of(messages, begin, body.continue_final_message)
+
+
+def _output_type(body: ChatBody, most_kb: float) -> Any:
+    if body.response_format is not None and body.structured_outputs is not None:
+        raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
+    if body.structured_outputs is not None:
+        return type_of_structure(body.structured_outputs, most_kb)
+    return type_of_format(body.response_format, "response_format", most_kb)
