@@ -10,7 +10,7 @@ from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
 from gen.loop.history import History
-from gen.loop.prefixes.columns import Kept, load
+from gen.loop.prefixes.columns import Kept, load, share
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
 from gen.loop.replay.recording import Replay
@@ -160,7 +160,7 @@ class RowSet:
         self._begin_rows(rows, requests, tokens, weights or [0.0] * len(requests))
         if each > 1:
             for place, read in zip(range(self.count)[firsts], tokens, strict=True):
-                self.rows.copy(place, slice(place + 1, place + each), len(read))
+                share(self.rows, place, slice(place + 1, place + each), len(read))
             logits = logits.repeat_interleave(each, 0)
         made = [len(read) - len(request.prompt_ids) for request, read in zip(requests, tokens, strict=True)]
         self.short = any(request.short(count) for request, count in zip(requests, made, strict=True))
@@ -176,7 +176,7 @@ class RowSet:
 
     def share(self, source: int, row: int, columns: int) -> None:
         """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
-        self.rows.copy(source, slice(row, row + 1), columns)
+        share(self.rows, source, slice(row, row + 1), columns)
 
     def load(self, row: int, kept: Kept, columns: int) -> None:
         """As `share`, with columns that were kept."""

@@ -121,6 +121,14 @@ class ReadsPlaces(Protocol):
 
 
 @runtime_checkable
+class SharesColumns(Protocol):
+    """Rows that may look at the same memory."""
+
+    def share(self, source: int, targets: slice, columns: int) -> None:
+        """As `Rows.copy`, of columns that the source changes no more."""
+
+
+@runtime_checkable
 class SavesColumns(Protocol):
     """Rows whose columns can be copied out, and into other rows of the model, which then go on from them."""
 

@@ -24,6 +24,7 @@ from gen.errors import ArgumentError, ModelError
 from gen.loop.cuda_streams import Streams
 from gen.loop.memory import is_out_of_memory
 from gen.loop.prefixes.beginnings import LEAST, WORTH, common
+from gen.loop.prefixes.columns import share
 from gen.models.base import Lent, Model, ReadsPlaces, Rows
 from gen.requests.prompts import vocabulary
 from gen.samplers.backends.choosing import likeliest
@@ -222,7 +223,7 @@ class Scorer:
             for start in range(0, len(others), side_by_side):
                 part = others[start : start + side_by_side]
                 for target, (source, _, pair) in enumerate(part, len(batch)):
-                    rows.copy(source, slice(target, target + 1), len(pair.context))
+                    share(rows, source, slice(target, target + 1), len(pair.context))
                 found += self._read(rows, len(batch), [_rest(number, pair) for _, number, pair in part])
             return found
         finally:
@@ -234,7 +235,7 @@ class Scorer:
         shared = _shared(batch)
         if shared:
             rows.fill(slice(0, 1), [batch[0].context[:shared]])
-            rows.copy(0, slice(1, len(batch)), shared)
+            share(rows, 0, slice(1, len(batch)), shared)
         return self._read(rows, 0, [group.piece(shared) for group in batch])
 
     def _read(self, rows: Rows, first: int, pieces: Sequence[_Piece]) -> Iterator[_Found]:

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gen.models.base import SavesColumns, SavesStates
+from gen.models.base import Rows, SavesColumns, SavesStates, SharesColumns
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,11 @@ class Kept:
 
     runs: Sequence[tuple[Columns, int]] = ()
     states: Columns | None = None
+
+
+def share(rows: Rows, source: int, targets: slice, columns: int) -> None:
+    """Let rows begin with the first columns of another one, which does not change these any more. Host sync: none."""
+    (rows.share if isinstance(rows, SharesColumns) else rows.copy)(source, targets, columns)
 
 
 def load(rows: SavesColumns, row: int, kept: Kept, columns: int) -> None:

@@ -17,6 +17,7 @@ from gen.models.exllama import turns
 from gen.models.exllama.checkpoint import Checkpoint
 from gen.models.exllama.exllamav3_rows import PAGE, Exllamav3Rows
 from gen.models.idle_rows import Idle
+from gen.models.transformers.snapshot import Snapshot
 from gen.samplers import Sampler
 
 
@@ -105,17 +106,28 @@ class Exllamav3Model:
         """Pages that a call needs no more; takes no lock, since finalisers call it."""
         self._returned.extend(pages)
 
+    def check(self) -> Snapshot:
+        """See `gen.models.base.Checked.check`."""
+        return Snapshot([tensor for _, tensor, _ in self._own_weights()])
+
+    def version(self, checked: Snapshot) -> tuple[int, ...]:
+        """See `gen.models.base.Versioned.version`."""
+        return checked.versions()
+
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """All weights and the cache: a name, the tensor, and the device that its module was given."""
+        yield from self._own_weights()
+        for layer in self.cache.layers.values():
+            for tensor in layer.get_tensors():
+                yield f"the cache of {layer.attention.key}", tensor, torch.device(layer.attention.device)
+
+    def _own_weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         for module in self.exl3_model:
             if module.device is not None:
                 device = torch.device(module.device)
                 for name, value in vars(module).items():
                     for tensor in _tensors(value):
                         yield f"{module.key}.{name}", tensor, device
-        for layer in self.cache.layers.values():
-            for tensor in layer.get_tensors():
-                yield f"the cache of {layer.attention.key}", tensor, torch.device(layer.attention.device)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,12 +1,15 @@
-"""Rows of exllamav3: each has pages of the model's cache to itself, borrowed for a call and given back after it.
+"""Rows of exllamav3: each has pages of the model's cache, borrowed for a call and given back after it.
 
 Example, two rows of 300 tokens, in pages of 256; a row finds its tokens through its line of the table:
 
     row 0     pages 4, 5
     row 1     pages 0, 9
+
+Rows that begin alike may have their first pages in common: see `gen.models.exllama.page_table`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import finalize
 
@@ -15,6 +18,7 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.models.base import Inputs
+from gen.models.exllama.page_table import PageTable
 
 if TYPE_CHECKING:
     from gen.models.exllama.exllamav3_model import Exllamav3Model
@@ -29,11 +33,12 @@ class Exllamav3Rows:
     refillable = True
     replayable = False  # its kernels are no functions of torch
     whole_prompts = False
+    reads_places = True
 
     def __init__(self, model: "Exllamav3Model", count: int, length: int) -> None:
         self.count, self.length = count, length
         self._model = model
-        self._pages: list[list[int]] = [[] for _ in range(count)]
+        self._pages = PageTable(count)
         self._borrowed: list[int] = []
         self._tables: dict[torch.device, Tensor] = {}  # (rows, pages), int64, to copy by
         self._give_back = finalize(self, model.take_back, self._borrowed)
@@ -45,24 +50,26 @@ class Exllamav3Rows:
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
         """See `gen.models.base.Rows.fill`. Host sync: none."""
-        placement = self._model.placement
-        logits = []
-        for row, prompt in zip(range(self.count)[rows], prompts, strict=True):
-            table = self._table[row : row + 1].clone()  # in memory of its own, as the kernels want it
-            for first in range(0, len(prompt), _CHUNK):
-                part = torch.tensor([[*prompt[first : first + _CHUNK]]], dtype=torch.int64, device="cpu")
-                past = torch.full((1,), start + first, dtype=torch.int32, device=placement.logits_device)
-                last = self._forward(to_device(part, placement.input_device), table, past)
-            logits.append(last)
-        lengths = torch.tensor([start + len(prompt) for prompt in prompts], dtype=torch.int32, device="cpu")
-        self._lengths[rows] = to_device(lengths, placement.logits_device)
-        return torch.cat(logits)
+        each = zip(range(self.count)[rows], prompts, strict=True)
+        return torch.cat([self._read(row, prompt, start, [len(prompt) - 1]) for row, prompt in each])
+
+    def read(
+        self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
+    ) -> Tensor:
+        """See `gen.models.base.ReadsPlaces.read`."""
+        each = zip(range(self.count)[rows], pieces, starts, strict=True)
+        return torch.stack(
+            [
+                self._read(row, piece, start, [min(place, len(piece) - 1) for place in places])
+                for row, piece, start in each
+            ]
+        )
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
         count = len(token_ids)
         token_ids = token_ids.to(self._model.placement.input_device, non_blocking=True)
-        logits = self._forward(token_ids, self._table[:count], self._lengths[:count])
+        logits = self._forward(token_ids, self._table[:count], self._lengths[:count])[:, -1]
         self._lengths[:count].add_(1).clamp_(max=self._table.shape[1] * PAGE - 1)  # those of free rows go on too
         return logits
 
@@ -78,14 +85,33 @@ class Exllamav3Rows:
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`."""
-        used = -(-view // PAGE)
+        self._part(targets, 0)
+        self._copy_pages(source, targets, slice(-(-view // PAGE)))
+
+    def share(self, source: int, targets: slice, columns: int) -> None:
+        """See `gen.models.base.SharesColumns.share`: whole pages become common, and what is left is copied."""
+        whole = columns // PAGE
+        for target in range(self.count)[targets]:
+            self._pages.share(source, target, whole)
+            self._pages.part(target, whole)
+        self._set_table()
+        self._copy_pages(source, targets, slice(whole, -(-columns // PAGE)))
+
+    def save(self, row: int, start: int, end: int) -> dict[Hashable, Tensor]:
+        """See `gen.models.base.SavesColumns.save`."""
         with self._model.turn():
-            for tensor in self._cache():
-                table = self._tables[tensor.device][:, :used]
-                pages = tensor.index_select(0, table[source])
-                into = table[targets]
-                tensor.index_copy_(0, into.reshape(-1), pages.repeat(len(into), *[1] * (pages.dim() - 1)))
-        self._lengths[targets] = self._lengths[source]
+            return {
+                number: _by_token(tensor).index_select(0, self._lines(row, start, end, tensor.device))
+                for number, tensor in enumerate(self._cache())
+            }
+
+    def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
+        """See `gen.models.base.SavesColumns.load`."""
+        self._part(slice(row, row + 1), start)
+        with self._model.turn():
+            for number, tensor in enumerate(self._cache()):
+                lines = self._lines(row, start, start + len(columns[number]), tensor.device)
+                _by_token(tensor).index_copy_(0, lines, columns[number])
 
     def moving(self) -> tuple[Tensor, ...]:
         """See `gen.models.base.Rows.moving`."""
@@ -112,34 +138,86 @@ class Exllamav3Rows:
 
     def _borrow(self, length: int) -> None:
         """Let each row have pages for so many tokens."""
-        more = -(-length // PAGE) - len(self._pages[0])
+        more = -(-length // PAGE) - len(self._pages.rows[0])
         if more <= 0:
             return
         taken = self._model.borrow(more * self.count)
         self._borrowed += taken
-        for row, pages in enumerate(self._pages):
-            pages += taken[row * more : (row + 1) * more]
-        table = torch.tensor(self._pages, dtype=torch.int32, device="cpu")
+        self._pages.grow(taken)
+        self._set_table()
+
+    def _part(self, rows: slice, start: int) -> None:
+        """Let rows write from a token on, so that no other row sees it."""
+        parted = [self._pages.part(row, start // PAGE) for row in range(self.count)[rows]]
+        if any(parted):
+            self._set_table()
+        begun = [places[start // PAGE] for places in parted if start % PAGE and start // PAGE in places]
+        with self._model.turn() if begun else nullcontext():
+            for tensor in self._cache() if begun else ():
+                for before, page in begun:
+                    tensor[page].copy_(tensor[before])
+
+    def _set_table(self) -> None:
+        table = torch.tensor(self._pages.rows, dtype=torch.int32, device="cpu")
         placement = self._model.placement
         self._table = to_device(table, placement.logits_device)
         self._tables = {one: to_device(table.long(), one) for one in dict.fromkeys(placement.layer_devices)}
+
+    def _lines(self, row: int, start: int, end: int, device: torch.device) -> Tensor:
+        """Where a row's tokens are, counted over all pages; (end - start,), int64."""
+        places, pages = torch.arange(start, end, device="cpu"), torch.tensor(self._pages.rows[row], device="cpu")
+        return to_device(pages[places // PAGE] * PAGE + places % PAGE, device)
+
+    def _copy_pages(self, source: int, targets: slice, places: slice) -> None:
+        """Copy some of a row's pages, and how many tokens it has."""
+        with self._model.turn():
+            for tensor in self._cache():
+                table = self._tables[tensor.device][:, places]
+                pages = tensor.index_select(0, table[source])
+                into = table[targets]
+                tensor.index_copy_(0, into.reshape(-1), pages.repeat(len(into), *[1] * (pages.dim() - 1)))
+        self._lengths[targets] = self._lengths[source]
+
+    def _read(self, row: int, token_ids: Sequence[int], start: int, places: Sequence[int]) -> Tensor:
+        """Read tokens into a row that has `start` of them; the logits (len(places), vocab_size) after some."""
+        placement = self._model.placement
+        self._part(slice(row, row + 1), start)
+        table = self._table[row : row + 1].clone()  # in memory of its own, as the kernels want it
+        made = []
+        for first in range(0, len(token_ids), _CHUNK):
+            chunk = token_ids[first : first + _CHUNK]
+            wanted = [place - first for place in places if first <= place < first + len(chunk)]
+            last = len(chunk) - min(wanted, default=len(chunk) - 1)
+            part = torch.tensor([[*chunk]], dtype=torch.int64, device="cpu")
+            past = torch.full((1,), start + first, dtype=torch.int32, device=placement.logits_device)
+            logits = self._forward(to_device(part, placement.input_device), table, past, last)
+            if wanted:
+                at = torch.tensor(wanted, device="cpu") - (len(chunk) - last)
+                made.append(logits[0].index_select(0, to_device(at, logits.device)))
+        self._lengths[row].fill_(start + len(token_ids))
+        return torch.cat(made)
 
     def _cache(self) -> Iterator[Tensor]:
         """Keys and values of all layers, a page a line."""
         for layer in self._model.cache.layers.values():
             yield from layer.get_tensors()
 
-    def _forward(self, token_ids: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
-        """The logits (rows, vocab_size) after the last of token_ids (rows, n), which are written after `lengths`."""
+    def _forward(self, token_ids: Tensor, table: Tensor, lengths: Tensor, last: int = 1) -> Tensor:
+        """The logits (rows, last, vocab_size) after the last of token_ids (rows, n), written after `lengths`."""
         model = self._model
         params = {
             "attn_mode": "flash_attn",
             "cache": model.cache,
             "block_table": table,
             "cache_seqlens": lengths,
-            "last_tokens_only": 1,
+            "last_tokens_only": last,
         }
         with model.turn():
             logits: Tensor = model.exl3_model.forward(token_ids, params)
         logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
-        return logits[:, -1, : model.vocab_size]
+        return logits[:, -last:, : model.vocab_size]
+
+
+def _by_token(tensor: Tensor) -> Tensor:
+    """(pages * PAGE, width) of (pages, PAGE, ...): a view."""
+    return tensor.view(len(tensor) * PAGE, -1)

@@ -24,7 +24,8 @@ _SEQUENCES = frozenset((list, tuple, set, frozenset, deque, torch.Size))
 
 
 class Snapshot:
-    """What a module and all that it is made of had at one moment; equal to another one if nothing else is there now.
+    """What a module, or a list of tensors, and all that it is made of had at one moment; equal to another one if
+    nothing else is there now.
 
     It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); of other objects, functions among
     them, it takes down which they are. It holds what it has found, since ids are used again.
@@ -33,7 +34,7 @@ class Snapshot:
         modules: all that there are.
     """
 
-    def __init__(self, root: Module) -> None:
+    def __init__(self, root: Module | list[Tensor]) -> None:
         self.modules: list[Module] = []
         self._tensors: list[Tensor] = []
         self._found: list[object] = []
