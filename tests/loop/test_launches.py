@@ -59,21 +59,24 @@ class Counter:
     [
         (gen.samplers.greedy(), 6, 12),
         (gen.samplers.multinomial(temperature=0.8, top_k=50, top_p=0.9), 7, 40),
-        (gen.samplers.beam_search(4), 64, 20),  # 8 of them reorder the two layers' keys and values
+        (gen.samplers.beam_search(4), 24, 20),
+        (gen.samplers.beam_search(4, early_stopping=True), 25, 20),
+        (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 20),
     ],
-    ids=["greedy", "cuts", "beams"],
+    ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit"],
 )
+@pytest.mark.parametrize("layers", [1, 3])
 def test_a_step_launches_little_beside_the_model(
-    sampler: Any, own: int, sampling: int, monkeypatch: pytest.MonkeyPatch
+    layers: int, sampler: Any, own: int, sampling: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with virtual_gpus(1):
-        counts = _counts_of_a_step(sampler, monkeypatch)
+        counts = _counts_of_a_step(sampler, layers, monkeypatch)
     assert 0 < counts["step"] <= own
     assert 0 < counts["sampler"] <= sampling
     assert counts["send"] == 2  # to a slot on the device, and from there to the host
 
 
-def _counts_of_a_step(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def _counts_of_a_step(sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """The launches of the last step of a call."""
     counter, step = Counter(monkeypatch), RowSet.step
     monkeypatch.setattr(TransformersModel, "forward", counter.watch("model", TransformersModel.forward))
@@ -86,8 +89,8 @@ def _counts_of_a_step(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str
         return counter.watch("step", step(rows, count, view))
 
     monkeypatch.setattr(RowSet, "step", stepping)
-    model = gen.from_transformers(tiny_model().to("cuda"), byte_tokenizer(), probe=False)
-    gen.generate(model, ["ab", "c"], sampler=sampler, max_new_tokens=3, eos_token_id=[])
+    model = gen.from_transformers(tiny_model(num_hidden_layers=layers).to("cuda"), byte_tokenizer(), probe=False)
+    gen.generate(model, ["ab", "c"], sampler=sampler, max_new_tokens=3, eos_token_id=[1, 2, 3])
     return counter.counts
 
 

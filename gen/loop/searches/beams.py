@@ -2,11 +2,13 @@
 
 Example, two beams, one letter a token: "the" and "a" run; "the cat" and "the dog" are the best two of their
 continuations, so both rows go on from "the", and "the" followed by eos, if it is among the best, is finished with its
-score. What a hypothesis says is not kept: the host follows it back through the tokens and parents of every step.
+score. The device keeps scores alone: the host follows what it is told of every step, and knows from it what a
+hypothesis says.
 """
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from ctypes import c_float
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,54 +26,48 @@ from gen.stages.room import Room
 
 
 class _Candidates(NamedTuple):
-    """Continuations of each prompt's beams, best first, (prompts, count) each: see `BeamSearchSampler.candidates`.
-
-    Attributes:
-        ended: whether the token ends the text.
-    """
+    """Continuations of each prompt's beams, best first, (prompts, count) each: see `BeamSearchSampler.candidates`."""
 
     token_ids: Tensor
     parents: Tensor
     weights: Tensor
-    ended: Tensor
 
-    @property
-    def running(self) -> Tensor:
+    def running(self, ended: Tensor) -> Tensor:
         """The weights of those that have not ended; -inf for the others."""
-        return self.weights.masked_fill(self.ended, -math.inf)
+        return self.weights.masked_fill(ended, -math.inf)
 
 
 class Beams:
     """The search of a beam search sampler; all requests have equal ones. Each has as many rows as beams, side by side.
 
-    What is finished is frozen: further steps change nothing. The texts and scores are those of transformers.
+    What comes after the step at which a prompt is done means nothing. The texts and scores are those of transformers.
     """
 
     reorders, draws = True, False
 
     def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
         self._sampler, self._beams, self._device = sampler, sampler.beams, device
-        self._count = count
+        self._to_the_limit = sampler.early_stopping == "never" and sampler.length_penalty > 0
 
-        def row(dtype: torch.dtype, value: float) -> Tensor:
-            return torch.full((count,), value, dtype=dtype, device=device)
+        def row(dtype: torch.dtype, value: float, *more: int) -> Tensor:
+            return torch.full((count, *more), value, dtype=dtype, device=device)
 
         self.results = packed(
             (
-                torch.zeros((count, 1), dtype=torch.int64, device=device),
+                row(torch.int64, 0, 1),
                 row(torch.float32, -math.inf),
                 row(torch.int64, 0),
                 row(torch.bool, True),
                 row(torch.float64, -math.inf),  # a penalty may make scores small
-                row(torch.float32, -math.inf),
-                *(row(torch.int64, 0) for _ in range(3)),
+                row(torch.int64, 0),
+                row(torch.int64, 0, 2),
             )
         )
-        self._token_ids, self._weights, self._parents, self._done, self._scores, *ends = self.results
-        self._ends, self._last_tokens, self._last_parents, self._steps = ends
-        self._limits = torch.ones((count, 1), dtype=torch.int64, device=device)
-        self._eos = torch.full((count, 1), -1, dtype=torch.int64, device=device)
-        self._typed = torch.zeros((count, 1), dtype=torch.bool, device=device)
+        _, self._weights, _, _, self._scores, _, _ = self.results
+        self._last_steps, self._limit_factors = row(torch.int64, 0, 1), row(torch.float64, 1, 1)
+        self._eos, self._typed = row(torch.int64, -1, 1), row(torch.bool, False, 1)
+        self._first = torch.arange(0, count, self._beams, device=device).unsqueeze(1)
+        self._one = torch.ones((), dtype=torch.float64, device=device)
 
     def begin(self) -> None:
         """See `gen.loop.searches.search.Search.begin`."""
@@ -90,14 +86,17 @@ class Beams:
             wider = 1 << (widest - 1).bit_length()
             self._eos = torch.nn.functional.pad(self._eos, (0, wider - self._eos.shape[1]), value=-1)
         eos = [[*ids, *[-1] * (self._eos.shape[1] - len(ids))] for ids in (one.ends for one in requests)]
-        limits = [[request.limit] for request in requests]
-        typed = [[request.constraint is not None] for request in requests]
-        for table, lines in ((self._eos, eos), (self._limits, limits), (self._typed, typed)):
+        tables = (
+            (self._eos, eos),
+            (self._last_steps, [[request.limit - 1] for request in requests]),
+            (self._limit_factors, [[self._factor_of(request.limit)] for request in requests]),
+            (self._typed, [[request.constraint is not None] for request in requests]),
+        )
+        for table, lines in tables:
             given = to_device(torch.tensor(lines, dtype=table.dtype, device="cpu"), self._device)
             table[rows] = given.repeat_interleave(self._beams, 0)
-        self._done[rows] = False
-        for table in (self._weights, self._scores, self._ends):
-            table[rows] = -math.inf
+        for scores in (self._weights, self._scores):
+            scores[rows] = -math.inf
         # the beams of a prompt are equal at the start: one is continued
         self._weights[rows.start : rows.stop : self._beams] = 0.0
 
@@ -106,85 +105,96 @@ class Beams:
     ) -> Tensor:
         """See `gen.loop.searches.search.Search.choose`; where the search would go on with what does not fit, it goes on
         from the candidates that do.
+
+        On a GPU it launches 16 kernels beside the sampler's, whatever the model: what it writes it writes where it
+        belongs.
         """
-        beams = self._beams
-        step = generated[::beams]  # (prompts, 1): how many tokens there are already
-        first = torch.arange(0, len(logits), beams, device=logits.device).unsqueeze(1)
-        last = self._limits[here][::beams] <= step + 1
+        beams, prompts = self._beams, len(logits) // self._beams
+        step, first = generated[::beams], self._first[:prompts]  # (prompts, 1): how many tokens there are already
+        factor = self._factor(step)
         found = self._candidates(logits, here)
         if room is not None:
-            best, kept = found.running.topk(beams)
+            best, kept = found.running(self._ended(found, here, step)[..., :-1].any(-1)).topk(beams)
             fits = room.fits(found.token_ids.gather(1, kept), first + found.parents.gather(1, kept))
             took = (~fits & ~best.isneginf()).any(1, keepdim=True)
             again = self._candidates(room.logits, here)
             found = _Candidates(*(torch.where(took, new, old) for new, old in zip(again, found, strict=True)))
-            over = self._over_by_itself(here, step, found)
-            room.squeezed.view(-1, beams).copy_(took | last & ~over)
-            last = last & ~(over & self._typed[here][::beams])
-        ended = found.ended | last
-        self._finish(here, step, found, ended)
-        best, kept = found.weights.masked_fill(ended, -math.inf).topk(beams)
-        parents = found.parents.gather(1, kept)
-        self._close(here, step, best[:, :1])
-        self._token_ids[here] = found.token_ids.gather(1, kept).view(-1, 1)
-        self._weights[here] = best.view(-1)
-        self._parents[here] = parents.view(-1)
+        ends = self._ended(found, here, step)
+        if room is not None:
+            limit, over = ends[..., -1], self._over_by_itself(here, factor, found, ends[..., :-1].any(-1))
+            room.squeezed.view(-1, beams).copy_(took | limit[:, :1] & ~over)
+            limit.logical_and_(~(over & self._typed[here][::beams]))
+        ended = ends.any(-1)
+        token_ids, weights, parents, done, scores, kept, last = (
+            one[here].view(prompts, beams, -1).squeeze(2) for one in self.results
+        )
+        torch.stack((found.token_ids[:, :beams], found.parents[:, :beams]), 2, out=last)
+        finished = torch.cat((scores, self._new_scores(found, ended, factor)), 1)
+        torch.topk(finished, beams, out=(scores, kept))
+        going_on = torch.empty_like(parents)
+        torch.topk(found.running(ended), beams, out=(weights, going_on))
+        torch.gather(found.token_ids, 1, going_on, out=token_ids)
+        torch.gather(found.parents, 1, going_on, out=parents)
+        self._over(here, factor, scores[:, -1:].expand_as(done), weights[:, :1], done)
         return (first + parents).view(-1)
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.searches.search.Search.tensors`."""
-        return (*self.results, self._limits, self._eos)
+        return (*self.results, self._last_steps, self._limit_factors, self._eos, self._typed)
 
     def _candidates(self, logits: Tensor, here: slice) -> _Candidates:
         """The best continuations, so many that enough go on whichever of them end."""
-        eos = self._eos[here][:: self._beams]
-        count = (1 + eos.shape[1]) * self._beams
-        token_ids, parents, weights = self._sampler.candidates(logits, self._weights[here], count)
-        return _Candidates(token_ids, parents, weights, (token_ids.unsqueeze(-1) == eos.unsqueeze(1)).any(-1))
+        count = (1 + self._eos.shape[1]) * self._beams
+        return _Candidates(*self._sampler.candidates(logits, self._weights[here], count))
 
-    def _new_scores(self, here: slice, step: Tensor, found: _Candidates, ended: Tensor) -> Tensor:
-        """The scores of candidates that have ended; -inf for those that are there to go on with: (prompts, count)."""
-        may_end = ended & ~self._done[here][:: self._beams].unsqueeze(1)
-        may_end[:, self._beams :] = False
-        return torch.where(may_end, found.weights.double() / self._length_factor(step + 1), -math.inf)
+    def _ended(self, found: _Candidates, here: slice, step: Tensor) -> Tensor:
+        """Which eos each candidate is, and at last whether it comes to the limit: (prompts, count, eos + 1) bool."""
+        eos, last_steps = (table[here][:: self._beams].unsqueeze(1) for table in (self._eos, self._last_steps))
+        token_ids, shape = found.token_ids.unsqueeze(2), (*found.token_ids.shape, 1)
+        ends = torch.empty((*shape[:2], eos.shape[2] + 1), dtype=torch.bool, device=token_ids.device)
+        torch.eq(token_ids, eos, out=ends[..., :-1])
+        torch.le(last_steps.expand(shape), step.unsqueeze(2), out=ends[..., -1:])
+        return ends
 
-    def _finish(self, here: slice, step: Tensor, found: _Candidates, ended: Tensor) -> None:
-        """Merge the candidates that have ended, (prompts, count) bool, into what is finished, and keep the best."""
-        scores = self._new_scores(here, step, found, ended)
-        new = (scores, found.weights, found.token_ids, found.parents, step.expand_as(scores))
-        pools = (self._scores, self._ends, self._last_tokens, self._last_parents, self._steps)
-        old = [pool[here].view(-1, self._beams) for pool in pools]
-        both = [torch.cat(pair, 1) for pair in zip(old, new, strict=True)]
-        best, kept = both[0].topk(self._beams)
-        old[0].copy_(best)
-        for pool, values in zip(old[1:], both[1:], strict=True):
-            pool.copy_(values.gather(1, kept))
+    def _new_scores(self, found: _Candidates, ended: Tensor, factor: Tensor) -> Tensor:
+        """The scores of the best candidates where they have ended; -inf for those to go on with: (prompts, beams)."""
+        scores = found.weights[:, : self._beams] / factor
+        return torch.where(ended[:, : self._beams], scores, -math.inf)
 
-    def _close(self, here: slice, step: Tensor, best_running: Tensor) -> None:
-        """Mark the prompts that are done; the best beam that goes on has the weight best_running, (prompts, 1)."""
-        at_limit = self._limits[here][:: self._beams] <= step + 1
-        over = self._over(here, step, self._scores[here].view(-1, self._beams), best_running)
-        self._done[here].view(-1, self._beams).logical_or_(over | at_limit)
+    def _over(self, here: slice, factor: Tensor, worst: Tensor, best: Tensor, out: Tensor | None = None) -> Tensor:
+        """Whether no running beam can improve on what is finished: bool, of the shape of `worst`.
 
-    def _over(self, here: slice, step: Tensor, scores: Tensor, best_running: Tensor) -> Tensor:
-        """Whether no running beam can improve on what is finished, whose scores these are: (prompts, 1) bool."""
-        early = self._sampler.early_stopping
-        full = ~scores.isneginf().any(1, keepdim=True)
-        to_the_limit = early == "never" and self._sampler.length_penalty > 0
-        length = self._limits[here][:: self._beams] if to_the_limit else step + 1
-        hopeless = best_running.double() / self._length_factor(length) <= scores.amin(1, keepdim=True)
-        over = full & hopeless | best_running.isneginf()
-        return over | full if early is True else over
+        Args:
+            worst: the least of the finished scores, (prompts, ...); -inf where fewer than beams are finished.
+            best: the weight of the best beam that goes on, (prompts, 1); -inf where none does.
+            out: where to write it.
+        """
+        if self._sampler.early_stopping is True:
+            return torch.logical_or(worst > -math.inf, best.isneginf(), out=out)
+        length = self._limit_factors[here][:: self._beams] if self._to_the_limit else factor
+        return torch.le(best / length, worst, out=out)
 
-    def _over_by_itself(self, here: slice, step: Tensor, found: _Candidates) -> Tensor:
+    def _over_by_itself(self, here: slice, factor: Tensor, found: _Candidates, by_eos: Tensor) -> Tensor:
         """Whether the search would be done at this step with any limit: (prompts, 1) bool."""
-        new = self._new_scores(here, step, found, found.ended)
+        new = self._new_scores(found, by_eos, factor)
         scores = torch.cat((self._scores[here].view(-1, self._beams), new), 1).topk(self._beams).values
-        return self._over(here, step, scores, found.running.amax(1, keepdim=True))
+        return self._over(here, factor, scores[:, -1:], found.running(by_eos).amax(1, keepdim=True))
 
-    def _length_factor(self, length: Tensor) -> Tensor:
-        """length ** length_penalty, float64."""
-        return length.double().pow(self._sampler.length_penalty)
+    def _factor(self, step: Tensor) -> Tensor:
+        """By what the log-probabilities of texts that end now are divided, (prompts, 1), float64."""
+        length = step + self._one
+        return length if self._sampler.length_penalty == 1 else length.pow_(self._sampler.length_penalty)
+
+    def _factor_of(self, length: int) -> float:
+        return math.pow(length, self._sampler.length_penalty)
+
+
+class _Finished(NamedTuple):
+    """A hypothesis: its score, its last token and the beam that this one follows, and how many tokens are before it."""
+
+    score: float
+    end: Sequence[int]
+    step: int
 
 
 class BeamTexts:
@@ -207,7 +217,8 @@ class BeamTexts:
         )
         self._squeezed = False
         self._steps: list[tuple[Sequence[int], Sequence[int], Sequence[float]]] = []  # tokens, parents, weights of each
-        self._hypotheses: list[tuple[float, float, int, int, int]] | None = [] if beginning.ended else None
+        self._finished: list[_Finished] = []
+        self._hypotheses: list[_Finished] | None = [] if beginning.ended else None
 
     @property
     def ended(self) -> bool:
@@ -219,13 +230,19 @@ class BeamTexts:
         if self.ended:
             return
         rows = slice(row, row + self._beams)
-        token_ids, weights, parents, done, *pools = (result[rows] for result in results.search)
+        token_ids, weights, parents, done, scores, kept, ends = (result[rows] for result in results.search)
+        step = len(self._steps)
+        self._finished = [
+            self._finished[place] if place < self._beams else _Finished(score, ends[place - self._beams], step)
+            for score, place in zip(scores, kept, strict=True)
+            if score > -math.inf
+        ]
         self._steps.append(([token_id for [token_id] in token_ids], parents, weights))
         if results.squeezed is not None and results.squeezed[row]:
             self._squeezed = True
         if done[0]:
             self._squeezed = self._squeezed or (self._ends_by_limit and max(weights) > -math.inf)
-            self._hypotheses = [pool for pool in zip(*pools, strict=True) if pool[0] > -math.inf]
+            self._hypotheses = self._finished
             if not self._hypotheses:
                 self._error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
 
@@ -240,7 +257,7 @@ class BeamTexts:
         if self._error is not None:
             raise self._error
         assert self._hypotheses is not None  # the loop ends when it has; tells mypy
-        made = [self._trace(*hypothesis) for hypothesis in self._hypotheses]
+        made = [self._trace(hypothesis) for hypothesis in self._hypotheses]
         if not self._steps:
             made = [self._beginning.completion()] * self._beams
         if self._request.constraint is None:
@@ -250,9 +267,12 @@ class BeamTexts:
             best.setdefault(completion.text, completion)
         return [*best.values()]
 
-    def _trace(self, score: float, weight: float, last_token: int, parent: int, step: int) -> Completion:
+    def _trace(self, hypothesis: _Finished) -> Completion:
         """Follow a hypothesis back from its last token to the prompt."""
-        token_ids, weights, beam = [last_token], [weight], parent
+        score, (token_id, beam), step = hypothesis
+        length_penalty = getattr(self._request.sampler, "length_penalty", 1.0)
+        weight = c_float(score * math.pow(step + 1, length_penalty)).value  # the float32 that was divided
+        token_ids, weights = [token_id], [weight]
         for tokens_at, parents_at, weights_at in reversed(self._steps[:step]):
             token_ids.append(tokens_at[beam])
             weights.append(weights_at[beam])

@@ -1,7 +1,7 @@
 """What a layer keeps of all rows, and where a step writes: tensors alone, no class of transformers' cache."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from gen.attention.steps import Apart
 
 if TYPE_CHECKING:
     from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+_TOGETHER = 2**26  # bytes
 
 
 class LayerState:
@@ -94,12 +96,6 @@ class LayerState:
         keys, values = (self.apart.get(name, {}) for name in ("keys", "values"))
         return tuple((row, keys[row], values[row]) for row in keys if row < count)
 
-    def tensors(self, view: int) -> Iterator[Tensor]:
-        """All tensors, rows first; of those with columns the first `view` ones."""
-        for columns in self.columns.values():
-            yield columns[..., :view, :]
-        yield from self.summaries.values()
-
     def copy(self, source: int, targets: slice, view: int) -> None:
         """Make rows equal to another one, whose first `view` columns count; the others are as after `write_prompt`."""
         for summary in self.summaries.values():
@@ -148,6 +144,45 @@ class LayerState:
         """What there is of a row, (..., columns, width)."""
         own = self.apart.get(name, {}).get(row)
         return self.columns[name][row] if own is None else own[0]
+
+
+class Side(NamedTuple):
+    """A tensor that holds what one layer keeps of all rows, or several alike.
+
+    Attributes:
+        axis: the dimension of rows.
+        columns: whether it has an entry for each token of a row, in the last dimension but one.
+    """
+
+    tensor: Tensor
+    axis: int
+    columns: bool
+
+
+def side_by_side(states: Sequence[LayerState]) -> list[Side]:
+    """All that layers keep. On CUDA layers of one shape are moved into one tensor, of at most so many bytes that to
+    launch a kernel for each is nothing beside its work; a CPU is faster with each by itself."""
+    columns, summaries = [state.columns for state in states], [state.summaries for state in states]
+    return [*_side_by_side(columns, True), *_side_by_side(summaries, False)]
+
+
+def _side_by_side(states: Sequence[dict[Any, Tensor]], columns: bool) -> Iterator[Side]:
+    alike: dict[Hashable, list[tuple[dict[Any, Tensor], Hashable]]] = {}
+    for state in states:
+        for name, tensor in state.items():
+            alike.setdefault((tensor.shape, tensor.dtype, tensor.device), []).append((state, name))
+    for places in alike.values():
+        tensors = [state[name] for state, name in places]
+        together = max(1, _TOGETHER // max(1, tensors[0].nbytes)) if tensors[0].is_cuda else 1
+        for start in range(0, len(places), together):
+            some = tensors[start : start + together]
+            if len(some) == 1:
+                yield Side(some[0], 0, columns)
+                continue
+            whole = torch.stack(some)
+            for (state, name), layer in zip(places[start:], whole, strict=False):
+                state[name] = layer
+            yield Side(whole, 1, columns)
 
 
 def _resized(columns: Tensor, length: int) -> Tensor:

@@ -12,7 +12,7 @@ from gen.devices import to_device
 from gen.models.base import Inputs
 from gen.models.transformers.attention import PromptAttention, StepAttention
 from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
-from gen.models.transformers.layer_state import LayerState, Pieces, Place
+from gen.models.transformers.layer_state import LayerState, Pieces, Place, Side, side_by_side
 from gen.models.transformers.masks import Masks
 from gen.models.transformers.wrappers import innermost
 
@@ -65,6 +65,7 @@ class TransformersRows:
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
         self._caches: dict[tuple[int, int], Cache] = {}
+        self._sides: list[Side] = []  # all that layers keep, once rows go on from others
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
         self.replayable = not self._spread  # a graph is of one device
@@ -159,12 +160,14 @@ class TransformersRows:
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`."""
+        if not self._sides:
+            self._lay_side_by_side()
         count = len(ancestors)
         on = {ancestors.device: ancestors}  # one copy a device
-        for tensor in self._tensors(view):
+        for tensor, axis in self._tensors(view):
             if tensor.device not in on:
                 on[tensor.device] = ancestors.to(tensor.device, non_blocking=True)
-            tensor[:count].copy_(tensor.index_select(0, on[tensor.device]))
+            tensor.narrow(axis, 0, count).copy_(tensor.index_select(axis, on[tensor.device]))
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`."""
@@ -224,6 +227,8 @@ class TransformersRows:
         self._shared, self._rooms = length, dict(sorted(rooms.items()))
         for state in self._states:
             state.grow(length, self._rooms)
+        if self._sides:
+            self._lay_side_by_side()
         self.length = max(length, *rooms.values()) if rooms else length
         self._bound()
         for on, own in self._column.items():
@@ -251,12 +256,17 @@ class TransformersRows:
         yield self._counts
         yield from (own for own, _ in self._columns_elsewhere())
 
-    def _tensors(self, view: int) -> Iterator[Tensor]:
-        """All that belongs to rows, but what the loop counts."""
-        for state in self._states:
-            yield from state.tensors(view)
-        yield self._counts[:2].T
-        yield from (own for own, _ in self._columns_elsewhere())
+    def _tensors(self, view: int) -> Iterator[tuple[Tensor, int]]:
+        """All that belongs to rows, but what the loop counts, and in which dimension they are."""
+        for tensor, axis, columns in self._sides:
+            yield tensor[..., :view, :] if columns else tensor, axis
+        yield self._counts[:2], 1
+        yield from ((own, 0) for own, _ in self._columns_elsewhere())
+
+    def _lay_side_by_side(self) -> None:
+        """So that few launches do for all layers."""
+        self._sides = side_by_side(self._states)
+        self._caches.clear()  # they look at what was moved
 
     def _bound(self) -> None:
         """See how far each row counts: its last column, the last position, and as many tokens as there is room for."""

@@ -23,12 +23,15 @@ from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Inputs
+from gen.models.transformers import rows
 from gen.models.transformers.aligned_rows import AlignedRows
+from gen.models.transformers.layer_state import LayerState, Side, side_by_side
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
 from gen.requests.request import Request
 from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
+from gen.testing import virtual_gpus
 from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 
@@ -208,6 +211,33 @@ def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention:
     found = ran(model, few, [9, 4, 7], Options(rows=4), sampler=gen.samplers.beam_search(2))
     expected = [generated(hf_model, prompt, new, num_beams=2) for prompt, new in zip(few, [9, 4, 7], strict=True)]
     assert found == expected
+
+
+@pytest.mark.parametrize("shape", ["llama", "qwen3_5", "gemma3n_shared"])
+def test_beams_of_layers_that_lie_side_by_side_are_those_of_layers_by_themselves(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, while rows grow and are filled anew; the oracle is the CPU, where nothing is moved."""
+    laid: list[Side] = []
+
+    def seen(states: Sequence[LayerState]) -> list[Side]:
+        laid[:] = side_by_side(states)
+        return laid
+
+    monkeypatch.setattr(rows, "side_by_side", seen)
+    monkeypatch.setattr(runner, "_HEADROOM", 32)
+    expected = beams_that_grow(gen.from_transformers(model_of(shape, "sdpa"), byte_tokenizer()))
+    assert {side.axis for side in laid} == {0}
+    with virtual_gpus(1):
+        hf_model = tiny_model(shape, vocab_size=259, attn_implementation="sdpa").to("cuda")
+        found = beams_that_grow(gen.from_transformers(hf_model, byte_tokenizer(), probe=False))
+        assert 1 in {side.axis for side in laid if side.columns}
+        assert all(side.tensor.shape[1] == 4 for side in laid if side.axis)
+    assert found == expected
+
+
+def beams_that_grow(model: Any) -> list[list[int]]:
+    return ran(model, PROMPTS[:3], [9, 44, 7], Options(rows=4), sampler=gen.samplers.beam_search(2))
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
