@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.attention.plan import Plan, whole
+from gen.attention.plan import LONG, Plan, whole
 from gen.attention.prompts import BLOCK, attend_blocks, attend_groups, whole_blocks
 from gen.attention.steps import attend_rows
 from gen.models.transformers.exactness import attention_agrees
@@ -36,7 +36,7 @@ def case(seed: int, tokens: int = 1, dtype: torch.dtype = torch.float32) -> Case
         return int(torch.randint(low, high, (), generator=drawn))
 
     key_heads, groups, width = number(1, 4), number(1, 4), (16, 64, 80)[number(0, 3)]
-    lengths = [number(tokens, (40, 400, 1200)[number(0, 3)]) for _ in range(number(1, 9))]
+    lengths = [number(tokens, (40, 400, 2400)[number(0, 3)]) for _ in range(number(1, 9))]
     view = -(-max(lengths) // 128) * 128
     window = number(1, view) if number(0, 2) else view
     query = torch.randn((len(lengths), key_heads * groups, tokens, width), generator=drawn)
@@ -65,8 +65,8 @@ def found(given: Case, call: int = 0) -> Tensor:
     return attend_rows(given.query, given.keys, given.values, given.mask, plan, None)
 
 
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("tokens", [1, 2, 5])
 def test_a_step_finds_what_softmax_finds(seed: int, tokens: int) -> None:
     given = case(seed, tokens)
     torch.testing.assert_close(found(given).double(), expected(given), atol=2e-6, rtol=2e-5)
@@ -79,7 +79,7 @@ def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:
     for row, length in enumerate(given.lengths):
         given.keys[row, :, whole(length) :] = torch.nan
         given.values[row, :, whole(length) :] = torch.nan
-    assert min(given.lengths) < 200 < max(given.lengths)
+    assert min(given.lengths) < 200 < max(given.lengths) < LONG
     assert found(given).isfinite().all()
     assert not found(given, call=2**30).isfinite().all()  # together they read what the longest has
 

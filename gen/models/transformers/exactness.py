@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as attend
 
+from gen.attention.plan import LONG, Plan, whole
+from gen.attention.steps import attend_rows
 from gen.errors import ModelError
 from gen.models.transformers.wrappers import innermost
 
@@ -54,19 +56,23 @@ def unlike(model: "TransformersModel") -> str:
 
 def attention_agrees(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> bool:
     """Whether torch's attention gives rows and queries the same bits beside others, and over hidden columns."""
-    drawn = torch.Generator().manual_seed(0)
+    drawn, hidden = torch.Generator().manual_seed(0), torch.finfo(dtype).min
     query = torch.randn((3, heads, 64, width), generator=drawn).to(dtype)
-    keys, values = torch.randn((2, 3, key_heads, 1088, width), generator=drawn).to(dtype)
-    hidden = torch.finfo(dtype).min
-    mask = torch.where(torch.arange(1088) < torch.tensor([40, 1030, 60])[:, None], 0.0, hidden)[:, None, None].to(dtype)
-    packed = torch.unflatten(query[:, :, 0], 1, (key_heads, -1))
-    together = attend(packed, keys, values, attn_mask=mask)
-    for row, own in enumerate((64, 1056, 64)):
-        one = slice(row, row + 1)
-        alone = attend(packed[one], keys[one, :, :own], values[one, :, :own], attn_mask=mask[one, ..., :own])
-        if not torch.equal(alone, together[one]):
-            return False
-    seen, shared = mask.expand(-1, -1, 64, -1), heads != key_heads
+    keys, values = torch.randn((2, 3, key_heads, 2016, width), generator=drawn).to(dtype)
+    for lengths in ((LONG + 6, 2000, 1500), (40, LONG - 100, 60)):
+        shown = torch.arange(whole(max(lengths))) < torch.tensor(lengths)[:, None]
+        mask = torch.where(shown, 0.0, hidden)[:, None, None].to(dtype)
+
+        def found(rows: slice, view: int, mask: Tensor = mask) -> Tensor:
+            seen = keys[rows, :, :view], values[rows, :, :view], mask[rows, ..., :view]
+            return attend_rows(query[rows, :, :1], *seen, Plan(), None)
+
+        together = found(slice(0, 3), mask.shape[3])
+        for row, length in enumerate(lengths):
+            if not torch.equal(found(slice(row, row + 1), whole(length)), together[row : row + 1]):
+                return False
+    view, shared = mask.shape[3], heads != key_heads
+    keys, values, seen = keys[:, :, :view], values[:, :, :view], mask.expand(-1, -1, 64, -1)
     block = attend(query, keys, values, attn_mask=seen, enable_gqa=shared)
     few = attend(query[:1, :, 16:32], keys[:1], values[:1], attn_mask=seen[:1, :, 16:32], enable_gqa=shared)
     return torch.equal(few, block[:1, :, 16:32])
