@@ -85,7 +85,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: fl
     bfloat16 would be rounded between the products.
     """
     key_heads, asked, view = query.shape[1], query.shape[2], keys.shape[2]
-    few = 1 < key_heads * asked and asked <= _FEW  # one alone is multiplied in another order than one of each row
+    few = key_heads * asked > 1 and asked <= _FEW  # one alone is multiplied in another order than one of each row
     if query.device.type != "cpu" or query.dtype != torch.float32 or not few or view < LONG:
         return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
     scores = keys @ (query * (query.shape[3] ** -0.5 if scale is None else scale)).mT
