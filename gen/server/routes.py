@@ -3,7 +3,6 @@
 import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +26,7 @@ from gen.server.protocols.responses import ResponsesBody, respond
 from gen.server.protocols.tokens import DetokenizeBody, TokenizeBody, detokenize, tokenize
 from gen.server.served import Served
 from gen.server.settings import Settings
+from gen.server.tools import new_id
 from gen.server.writing import Answer, as_json
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -60,7 +60,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
             except Exception as error:
                 response = _refusal(told(error), form)
             metrics.requests.labels(name, response.status_code).inc()
-            response.headers["x-request-id"] = uuid4().hex
+            response.headers["x-request-id"] = new_id("req_")
             return response
 
         return answer

@@ -16,6 +16,7 @@ from gen.server.compiling import Compiling
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
+from gen.streaming import EngineStream
 from gen.tools.values import ToolCallsType
 
 
@@ -81,23 +82,22 @@ class Served:
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
             raise refused(f"a request may ask for {self.settings.max_prompts} texts, and this one asks for {count}.")
-        submits = []
-        for prompt in asked.prompts:
-            seed = draw_seed() if asked.seed is None else asked.seed
-            for sample in range(asked.n):
-                submits.append(partial(self._submit, asked, prompt, sample_seed(seed, sample)))
-        texts = Texts(submits, self.engine.rows, calls=isinstance(asked.output_type, ToolCallsType))
+        seeds = [draw_seed() if asked.seed is None else asked.seed for _ in asked.prompts]
+        calls = isinstance(asked.output_type, ToolCallsType)
+        texts = Texts(partial(self._submit, asked, seeds), count, self.engine.rows, calls=calls)
         await self.compiling.ready(asked.output_type)
         await texts.begin()
         return texts
 
-    def _submit(self, asked: Asked, prompt: Prompt, seed: int) -> Any:
-        return self.engine.submit(
-            prompt,
+    def _submit(self, asked: Asked, seeds: Sequence[int], numbers: Sequence[int]) -> list[EngineStream]:
+        """Let some of a request's texts join: those of each prompt stand side by side."""
+        of = [divmod(number, asked.n) for number in numbers]
+        return self.engine.submit_all(
+            [asked.prompts[prompt] for prompt, _ in of],
             asked.output_type,
             sampler=asked.sampler,
-            seed=seed,
-            max_new_tokens=self._limit(asked, prompt),
+            seed=[sample_seed(seeds[prompt], sample) for prompt, sample in of],
+            max_new_tokens=[self._limit(asked, asked.prompts[prompt]) for prompt, _ in of],
             shorten=True,
             local_files=False,
             **asked.arguments,

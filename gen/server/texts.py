@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PAUSE = 0.02  # seconds before a text asks again for room in the engine, where others of its request have it already
+_TOGETHER = 0.01  # seconds: what grows within this time after an event is told with the next one
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,22 @@ class Texts:
     """Texts on their way, in order; at most as many at once as the engine has rows.
 
     Args:
-        submits: what lets each of them join the engine.
+        submit: lets some of them, of these numbers, join the engine: all or none.
+        count: how many they are.
         rows: how many run at once.
         calls: whether they may call tools.
     """
 
-    def __init__(self, submits: Sequence[Callable[[], EngineStream]], rows: int, *, calls: bool) -> None:
-        self._submits, self._rows, self._calls = submits, rows, calls
-        self.streams: list[EngineStream | None] = [None] * len(submits)
+    def __init__(
+        self, submit: Callable[[Sequence[int]], Sequence[EngineStream]], count: int, rows: int, *, calls: bool
+    ) -> None:
+        self._submit, self._rows, self._calls = submit, rows, calls
+        self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
+        self._joining = asyncio.Lock()  # by the one that asks for room next
 
     async def begin(self) -> None:
-        """Let the first one join, and with it as many more as the engine has room for.
+        """Let them join: all that the engine has rows for at once if they fit, else the first one.
 
         Raises:
             EngineFull: not even one.
@@ -56,7 +61,6 @@ class Texts:
 
     def cancel(self) -> None:
         """Nobody wants them any more."""
-        self._submits = ()
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()
@@ -72,18 +76,17 @@ class Texts:
             for task in tasks:
                 task.cancel()
 
-    async def events(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+    def events(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
         """What is new of any of them, with its number: an event, and at the end the completion."""
-        if len(self.streams) == 1:
-            async for piece in self._follow(0):
-                yield 0, piece
-            return
+        return self._follow(0) if len(self.streams) == 1 else self._follow_all()
+
+    async def _follow_all(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
         queue: asyncio.Queue[tuple[int, StreamEvent | Completion | Exception]] = asyncio.Queue()
 
         async def follow(number: int) -> None:
             try:
-                async for piece in self._follow(number):
-                    queue.put_nowait((number, piece))
+                async for found in self._follow(number):
+                    queue.put_nowait(found)
             except Exception as error:
                 queue.put_nowait((number, error))
 
@@ -101,23 +104,25 @@ class Texts:
                 task.cancel()
 
     def _begin(self) -> None:
-        for number in range(min(self._rows, len(self._submits))):
-            try:
-                self.streams[number] = self._submits[number]()
-            except EngineFull:
-                if not number:
-                    raise
-                return
-            except BaseException:
-                self.cancel()
-                raise
+        try:
+            self._join(range(min(self._rows, len(self.streams))))
+        except EngineFull:
+            self._join([0])
+
+    def _join(self, numbers: Sequence[int]) -> None:
+        for number, stream in zip(numbers, self._submit(numbers), strict=True):
+            self.streams[number] = stream
 
     async def _stream(self, number: int) -> EngineStream:
-        while (stream := self.streams[number]) is None:
-            with suppress(EngineFull):
-                self.streams[number] = await asyncio.to_thread(self._submits[number])
-                continue
-            await asyncio.sleep(_PAUSE)
+        if self.streams[number] is None:
+            async with self._joining:
+                while self.streams[number] is None:
+                    try:
+                        await asyncio.to_thread(self._join, [number])
+                    except EngineFull:
+                        await asyncio.sleep(_PAUSE)
+        stream = self.streams[number]
+        assert stream is not None  # tells mypy
         return stream
 
     async def _whole(self, number: int) -> Ended:
@@ -133,16 +138,18 @@ class Texts:
                         return Ended(made, event)
             return Ended(made, _as_event(made))
 
-    async def _follow(self, number: int) -> AsyncIterator[StreamEvent | Completion]:
+    async def _follow(self, number: int) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
         async with self._slots:
-            stream = await self._stream(number)
+            stream, now = await self._stream(number), asyncio.get_running_loop().time
             with suppress(IncompleteError):
                 async for event in stream.events():
-                    yield event
+                    told = now()
+                    yield number, event
+                    await asyncio.sleep(told + _TOGETHER - now())
             try:
-                yield stream.completion()
+                yield number, stream.completion()
             except IncompleteError as error:
-                yield error.completion
+                yield number, error.completion
 
 
 def _as_event(made: Completion) -> StreamEvent:

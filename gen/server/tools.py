@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
-from uuid import uuid4
 
 from gen.completions import StreamEvent
 from gen.errors import ConstraintError, show
@@ -12,6 +12,8 @@ from gen.server.errors import refused
 from gen.server.output_types import check_size
 from gen.tools.calls import tool_calls
 from gen.tools.values import ToolCallsType
+
+_ids = Random()  # of identifiers, which are no secrets; asking the system for each one takes a call that gives way
 
 
 @dataclass(frozen=True)
@@ -123,4 +125,4 @@ def calls_of(new: StreamEvent, prefix: str = "call_") -> list[Call]:
 
 def new_id(prefix: str) -> str:
     """An identifier that no other one is like."""
-    return f"{prefix}{uuid4().hex[:24]}"
+    return f"{prefix}{_ids.getrandbits(96):024x}"

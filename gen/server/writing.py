@@ -14,6 +14,8 @@ from gen.server.errors import ClientGone
 from gen.server.metrics import Clock
 from gen.server.texts import Ended, Texts, while_wanted
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
 
 class Writer(Protocol):
     """How a protocol writes the texts of one request. Events come as they are sent, each with the empty line after."""
@@ -129,7 +131,7 @@ def as_json(value: object, status: int = 200) -> Response:
 
 def dumps(value: object) -> str:
     """JSON in one line, with characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _JSON.encode(value)
 
 
 def event(value: object, name: str = "") -> str:
