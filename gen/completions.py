@@ -35,6 +35,7 @@ class StreamEvent:
         tool_calls: what is new of the calls of tools, of `gen.tool_calls` alone.
         token_ids, logprobs, top_logprobs: see `Completion`; of the tokens that have come. Those that do not yet tell
             what the text is, such as a part of a character, come with a later event.
+        prompt_logprobs: see `Completion`; with the first event alone.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class StreamEvent:
     token_ids: list[int]
     logprobs: list[float]
     top_logprobs: list[TopLogprobs] | None = None
+    prompt_logprobs: list[TopLogprobs] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

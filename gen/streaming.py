@@ -33,6 +33,11 @@ class Stream(Iterator[str], ABC):
         """How many tokens its prompt has."""
         return len(self._job.request.prompt_ids)
 
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The token ids of its prompt."""
+        return list(self._job.request.prompt_ids)
+
     @abstractmethod
     def so_far(self) -> Completion:
         """What has become certain of the text by now, at once; at its end what `completion` gives.
@@ -94,7 +99,7 @@ class CallerStream(Stream):
     def __init__(self, turns: Generator[Completion | None], job: Job) -> None:
         super().__init__(job)
         self._turns = turns
-        self._events = Events(job.request)
+        self._events = Events(job.request, job.told_of_prompt)
         self._closed = False
 
     def __next__(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gen.engine import Engine
 
 
-def _option(group: str, help: str, value: str, *names: str, **settings: Any) -> Any:
+def _option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
 
 
@@ -61,6 +61,9 @@ def serve_command(
             "Limits", "Keep N bytes of what prompts begin with. If you give none: some of what is free.", "N", min=0
         ),
     ] = None,
+    exact: Annotated[
+        bool, _option("Model", "Give the same bits whatever runs beside a text; it takes longer.", None, "--exact")
+    ] = False,
     max_new_tokens: Annotated[
         int | None,
         _option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
@@ -68,6 +71,9 @@ def serve_command(
     max_prompts: Annotated[int, _option("Limits", "Refuse requests for more than N texts.", "N", min=1)] = 2048,
     max_body_mb: Annotated[float, _option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8,
     max_schema_kb: Annotated[float, _option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256,
+    max_image_mpx: Annotated[
+        float, _option("Limits", "Refuse images of more millions of pixels.", "MPX", min=0.001)
+    ] = 40,
     request_timeout: Annotated[
         float, _option("Limits", "Give a request up that takes longer.", "SECONDS", min=0.001)
     ] = 600,
@@ -117,6 +123,7 @@ def serve_command(
             max_batch_tokens=max_batch_tokens,
             admit_tokens=admit_tokens,
             prefix_bytes=prefix_bytes,
+            exact=exact,
         )
         names = name or [name_of(model)]
         app = gen.server.app(
@@ -131,6 +138,7 @@ def serve_command(
             stall_timeout=stall_timeout,
             max_body_mb=max_body_mb,
             max_schema_kb=max_schema_kb,
+            max_image_mpx=max_image_mpx,
             cors_origins=cors_origin or [],
         )
         app.state.served.compiling.begin()

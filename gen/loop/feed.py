@@ -66,7 +66,7 @@ class Feed:
 
     def _read_event(self, over: bool) -> StreamEvent | None:
         if self._events is None or self._events.request is not self.job.request:  # it waits for its output type
-            self._events = Events(self.job.request)
+            self._events = Events(self.job.request, self.job.told_of_prompt)
         return self._events.read(self._texts[0], last=over)
 
     def _read(self, read: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from gen.completions import Completion
+from gen.completions import Completion, TopLogprobs
 from gen.loop.prefixes.columns import Kept
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.taker import Taker
@@ -121,10 +121,15 @@ class Job:
         if self.error is not None:
             raise self.error
         found = [one for source in self.parts or self.takers for one in source.completions()]
-        if self.request.prompt_logprobs is not None and not self.parts:
-            told = [] if self.prompt is None else self.prompt.read()
+        if not self.parts and (told := self.told_of_prompt()) is not None:
             found = [replace(one, prompt_logprobs=told) for one in found]
         return [replace(one, cached_tokens=self.cached) for one in found] if self.cached else found
+
+    def told_of_prompt(self) -> list[TopLogprobs] | None:
+        """See `Completion.prompt_logprobs`; once there is a first token."""
+        if self.request.prompt_logprobs is None:
+            return None
+        return [] if self.prompt is None else self.prompt.read()
 
     def so_far(self, *, over: bool) -> Completion:
         """What has come of its only text; the value is None where it has an output type. A search tells at its end.

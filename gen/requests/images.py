@@ -106,12 +106,13 @@ def _is_image(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image"
 
 
-def read_image(image: object, name: str, local_files: bool = True) -> "Image":
+def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = _MOST_PIXELS) -> "Image":
     """One image as PIL has it, in RGB.
 
     Args:
         name: what errors call it.
         local_files: whether it may be a path or a file: URL.
+        most_pixels: how many one of a data: URL may have.
     Raises:
         ArgumentError: it is none of a PIL image, an array and a readable file.
         ModelError: Pillow is not installed.
@@ -136,9 +137,9 @@ def read_image(image: object, name: str, local_files: bool = True) -> "Image":
                 raise ArgumentError(f"{name}: paths and file: URLs are not read here; give it as a data: URL.")
             formats = None if data is None else _FORMATS
             with Image.open(_read_path(image, name) if data is None else BytesIO(data), formats=formats) as opened:
-                if data is not None and opened.width * opened.height > _MOST_PIXELS:
+                if data is not None and opened.width * opened.height > most_pixels:
                     raise ArgumentError(
-                        f"{name} has {opened.width} x {opened.height} pixels, and a data: URL may have {_MOST_PIXELS}; "
+                        f"{name} has {opened.width} x {opened.height} pixels, and a data: URL may have {most_pixels}; "
                         "give a smaller one."
                     )
                 opened.load()

@@ -23,6 +23,7 @@ def app(
     stall_timeout: float = 300,
     max_body_mb: float = 8,
     max_schema_kb: float = 256,
+    max_image_mpx: float = 40,
     cors_origins: Iterable[str] = (),
 ) -> "Starlette":
     """An ASGI application that answers with an engine's texts; `gen serve` runs one.
@@ -43,6 +44,7 @@ def app(
         stall_timeout: seconds without a step, while there is work, after which `/health` answers 503.
         max_body_mb: how large the body of a request may be, in MiB.
         max_schema_kb: how large its schemas, patterns and tools may be, in KiB.
+        max_image_mpx: how many millions of pixels an image may have.
         cors_origins: pages of which origins may call the server from a browser; none at first.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -69,6 +71,7 @@ def app(
         stall_timeout=stall_timeout,
         max_body_mb=max_body_mb,
         max_schema_kb=max_schema_kb,
+        max_image_mpx=max_image_mpx,
         cors_origins=tuple(cors_origins),
     )
     return routed(engine, settings)

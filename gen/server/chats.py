@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gen.models.base import Model
@@ -27,7 +28,7 @@ def asked_of_chat(
     """What a conversation asks of the engine.
 
     Args:
-        output_type: what the answer is held to, where no tool is called; None for a text.
+        output_type: what the answer is held to where no tool is called; None for a text.
         template: further arguments of the chat template.
         cap: how many tokens the answer may have.
     Raises:
@@ -40,10 +41,7 @@ def asked_of_chat(
         if output_type is None or tools.choice not in ("auto", "none"):
             output_type = tools.type
         elif tools.choice == "auto":
-            raise refused(
-                "a text is a call of a tool or meets a format; set tool_choice to none or required, or leave one out.",
-                "tool_choice",
-            )
+            output_type = replace(tools.type, answer=output_type)
     arguments["chat_template_kwargs"] = given or None
     return Asked(
         prompts=[messages],

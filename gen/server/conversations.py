@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gen.errors import show
+from gen.requests.images import read_image
 from gen.server.errors import refused
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -54,6 +55,25 @@ def _part(part: Any, name: str, field: str) -> dict[str, Any]:
             )
         return {"type": "image_url", "image_url": {"url": url}}
     raise refused(f"{name}: parts of the type {show(kind)} are not supported.", field)
+
+
+def with_pictures(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> list[dict[str, Any]]:
+    """Messages whose images are read; they have few enough pixels.
+
+    Raises:
+        ArgumentError: one cannot be read, or has more.
+    """
+
+    def picture(part: Any) -> Any:
+        if part["type"] != "image_url":
+            return part
+        url = part["image_url"]["url"]
+        return {"type": "image", "image": read_image(url, "the image", local_files=False, most_pixels=most_pixels)}
+
+    return [
+        {**one, "content": [*map(picture, one["content"])]} if isinstance(one["content"], list) else {**one}
+        for one in messages
+    ]
 
 
 def turn_of(messages: Sequence[Mapping[str, Any]], begin: bool, go_on: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Log-probabilities as OpenAI's protocols write them: the model's own, before temperature, penalties and cuts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gen.completions import StreamEvent, TopLogprobs
@@ -9,12 +10,18 @@ from gen.tokenizers import Tokenizer
 
 _LEAST = -9999.0  # stands for minus infinity, which JSON has not
 
-Likely = tuple[int, TopLogprobs]  # a token, and how likely it was
+Likely = tuple[int, TopLogprobs | None]  # a token, and how likely it was; None of a prompt's first one
 
 
 def likely_tokens(new: StreamEvent) -> list[Likely]:
     """The tokens of an event, each with its log-probabilities."""
     return list(zip(new.token_ids, new.top_logprobs or [], strict=False))
+
+
+def likely_prompt(prompt_ids: Sequence[int], told: Sequence[TopLogprobs], top: int) -> list[Likely]:
+    """The tokens of a prompt, each with its log-probabilities and so many rivals'; the first one has none."""
+    cut = [replace(one, token_ids=one.token_ids[:top], logprobs=one.logprobs[:top]) for one in told]
+    return list(zip(prompt_ids, [None, *cut], strict=True))
 
 
 def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, Any]:
@@ -27,6 +34,7 @@ def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, An
             ],
         }
         for token_id, told in tokens
+        if told is not None
     ]
     return {"content": content, "refusal": None}
 
@@ -35,29 +43,57 @@ def in_text_form(tokenizer: Tokenizer, tokens: Iterable[Likely], offset: int) ->
     """As completions have them.
 
     Args:
-        offset: how many characters stand before the first token.
+        offset: how many characters stand before the first token; fewer than none where some tokens are no part of the
+            text, as one that begins it.
     """
-    names, own, top, offsets = [], [], [], []
+    told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for token_id, found in tokens:
+        name, own, top = text_of(tokenizer, token_id), None, None
+        if found is not None:
+            own = max(found.logprob, _LEAST)
+            pairs = zip(found.token_ids, found.logprobs, strict=True)
+            top = {name: own} | {text_of(tokenizer, other): max(logprob, _LEAST) for other, logprob in pairs}
+        for values, value in zip(told.values(), (name, own, top, max(0, offset)), strict=True):
+            values.append(value)
+        offset += len(name)
+    return told
+
+
+def in_prompt_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> list[dict[str, Any] | None]:
+    """As vLLM's prompt_logprobs: for each token its likelihood and its rivals', by token id.
+
+    The rank of a token that is none of its rivals is not known.
+    """
+    found: list[dict[str, Any] | None] = []
     for token_id, told in tokens:
-        names.append(_text(tokenizer, token_id))
-        own.append(max(told.logprob, _LEAST))
-        pairs = zip(told.token_ids, told.logprobs, strict=True)
-        likely = {_text(tokenizer, other): max(logprob, _LEAST) for other, logprob in pairs}
-        top.append({names[-1]: own[-1]} | likely)
-        offsets.append(offset)
-        offset += len(names[-1])
-    return {"tokens": names, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets}
+        if told is None:
+            found.append(None)
+            continue
+        ranks = {other: rank for rank, other in enumerate(told.token_ids, 1)}
+        likely = {token_id: told.logprob} | dict(zip(told.token_ids, told.logprobs, strict=True))
+        found.append(
+            {
+                str(one): {
+                    "logprob": max(logprob, _LEAST),
+                    "rank": ranks.get(one),
+                    "decoded_token": text_of(tokenizer, one),
+                }
+                for one, logprob in likely.items()
+            }
+        )
+    return found
 
 
 def _token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
     return {
-        "token": _text(tokenizer, token_id),
+        "token": text_of(tokenizer, token_id),
         "logprob": max(logprob, _LEAST),
         "bytes": [*_bytes(tokenizer, token_id)],
     }
 
 
-def _text(tokenizer: Tokenizer, token_id: int) -> str:
+def text_of(tokenizer: Tokenizer, token_id: int) -> str:
+    """What a token spells by itself."""
     return _bytes(tokenizer, token_id).decode(errors="replace")
 
 

@@ -16,8 +16,7 @@ from gen.engine import Engine
 from gen.server.bodies import Body, read_json
 from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai_form, told
 from gen.server.metrics import Metrics
-from gen.server.protocols.chat import chat
-from gen.server.protocols.chat_bodies import ChatBody
+from gen.server.protocols.chat import ServedChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
 from gen.server.protocols.embeddings import EmbeddingsBody, embeddings
 from gen.server.protocols.messages import MessagesBody, count_tokens, send_message
@@ -33,7 +32,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 ErrorForm = Callable[[ApiError], dict[str, Any]]
 
 POSTS: list[tuple[str, str, type[Body], Callable[..., Awaitable[Answer | Response]], ErrorForm]] = [
-    ("/v1/chat/completions", "chat", ChatBody, chat, in_openai_form),
+    ("/v1/chat/completions", "chat", ServedChatBody, chat, in_openai_form),
     ("/v1/completions", "completions", CompletionBody, complete, in_openai_form),
     ("/v1/responses", "responses", ResponsesBody, respond, in_openai_form),
     ("/v1/messages", "messages", MessagesBody, send_message, in_anthropic_form),

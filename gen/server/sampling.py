@@ -122,6 +122,8 @@ class SamplingFields(Body):
 
     def _bias(self) -> dict[int, float] | None:
         try:
-            return None if self.logit_bias is None else {int(name): bias for name, bias in self.logit_bias.items()}
+            return (
+                None if self.logit_bias is None else {int(name): bias for name, bias in self.logit_bias.items() if bias}
+            )
         except ValueError:
             raise refused("logit_bias: the keys must be token ids.", "logit_bias") from None

@@ -3,16 +3,17 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gen.engine import Engine
-from gen.models.base import Model
-from gen.requests.prompts import Prompt, read_prompt
+from gen.models.base import ImageReader, Model
+from gen.requests.prompts import Prompt, messages_of, read_prompt
 from gen.samplers import Sampler, sample_seed
 from gen.samplers.backends.random import draw_seed
 from gen.server.compiling import Compiling
+from gen.server.conversations import with_pictures
 from gen.server.errors import ApiError, refused
 from gen.server.settings import Settings
 from gen.server.texts import Texts
@@ -27,6 +28,7 @@ class Asked:
     Attributes:
         n: how many texts of each prompt.
         cap: how many tokens a text may have; None where the client does not say.
+        prompt_logprobs: how many rivals are told with each token of the prompt; None for nothing.
         arguments: further ones of `Engine.submit`.
     """
 
@@ -36,6 +38,7 @@ class Asked:
     n: int = 1
     seed: int | None = None
     cap: int | None = None
+    prompt_logprobs: int | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -82,9 +85,13 @@ class Served:
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
             raise refused(f"a request may ask for {self.settings.max_prompts} texts, and this one asks for {count}.")
+        if isinstance(self.model, ImageReader) and any(map(messages_of, asked.prompts)):
+            asked = replace(asked, prompts=await asyncio.to_thread(self._with_pictures, asked.prompts))
         seeds = [draw_seed() if asked.seed is None else asked.seed for _ in asked.prompts]
         calls = isinstance(asked.output_type, ToolCallsType)
-        texts = Texts(partial(self._submit, asked, seeds), count, self.engine.rows, calls=calls)
+        only_prompts = asked.cap == 0 and asked.prompt_logprobs is not None
+        submit = partial(self._submit, asked, seeds)
+        texts = Texts(submit, count, self.engine.rows, calls=calls, only_prompts=only_prompts)
         await self.compiling.ready(asked.output_type)
         await texts.begin()
         return texts
@@ -98,17 +105,23 @@ class Served:
             sampler=asked.sampler,
             seed=[sample_seed(seeds[prompt], sample) for prompt, sample in of],
             max_new_tokens=[self._limit(asked, asked.prompts[prompt]) for prompt, _ in of],
+            prompt_logprobs=asked.prompt_logprobs,
             shorten=True,
             local_files=False,
             **asked.arguments,
         )
+
+    def _with_pictures(self, prompts: Sequence[Any]) -> list[Any]:
+        most = int(self.settings.max_image_mpx * 1e6)
+        return [with_pictures(messages_of(one), most) or one for one in prompts]
 
     def _limit(self, asked: Asked, prompt: Prompt) -> int:
         """How many tokens a text may have: what client, server and engine allow; the context ends it too."""
         limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
         if (most := self.engine.max_batch_tokens) is not None:
             limits.append(max(1, most - len(self._prompt_ids(asked, prompt))))
-        return min(limit for limit in limits if limit is not None)
+        limit = min(limit for limit in limits if limit is not None)
+        return limit if asked.prompt_logprobs is None else max(1, limit)  # they come with the first token
 
     def prompt_ids(self, asked: Asked) -> list[int]:
         """The token ids of a request's only prompt."""

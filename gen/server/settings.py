@@ -25,6 +25,7 @@ class Settings:
     stall_timeout: float
     max_body_mb: float
     max_schema_kb: float
+    max_image_mpx: float
     cors_origins: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -37,7 +38,7 @@ class Settings:
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)
-        for name in ("request_timeout", "stall_timeout", "max_body_mb", "max_schema_kb"):
+        for name in ("request_timeout", "stall_timeout", "max_body_mb", "max_schema_kb", "max_image_mpx"):
             check_number(name, getattr(self, name), above=0)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.completions import Completion, StreamEvent
@@ -40,12 +40,19 @@ class Texts:
         count: how many they are.
         rows: how many run at once.
         calls: whether they may call tools.
+        only_prompts: whether nothing but what is told of their prompts is wanted.
     """
 
     def __init__(
-        self, submit: Callable[[Sequence[int]], Sequence[EngineStream]], count: int, rows: int, *, calls: bool
+        self,
+        submit: Callable[[Sequence[int]], Sequence[EngineStream]],
+        count: int,
+        rows: int,
+        *,
+        calls: bool,
+        only_prompts: bool = False,
     ) -> None:
-        self._submit, self._rows, self._calls = submit, rows, calls
+        self._submit, self._rows, self._calls, self._only_prompts = submit, rows, calls, only_prompts
         self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
         self._joining = asyncio.Lock()  # by the one that asks for room next
@@ -64,6 +71,12 @@ class Texts:
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()
+
+    def prompt_ids(self, number: int) -> Sequence[int]:
+        """The token ids of a text's prompt; the text has joined."""
+        stream = self.streams[number]
+        assert stream is not None  # tells mypy
+        return stream.prompt_token_ids
 
     async def all(self) -> list[Ended]:
         """Each of them, once all have ended."""
@@ -132,13 +145,20 @@ class Texts:
                 made = await stream.acompletion()
             except IncompleteError as error:
                 made = error.completion
+            if self._only_prompts:
+                made = replace(made, text="", token_ids=[], logprobs=[], top_logprobs=[], finish_reason="length")
             if self._calls:
                 with suppress(IncompleteError):
                     async for event in stream.events():  # one: those that nobody has read are merged
                         return Ended(made, event)
-            return Ended(made, _as_event(made))
+            return Ended(made, as_event(made))
 
     async def _follow(self, number: int) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
+        if self._only_prompts:
+            ended = await self._whole(number)
+            yield number, ended.said
+            yield number, ended.completion
+            return
         async with self._slots:
             stream, now = await self._stream(number), asyncio.get_running_loop().time
             with suppress(IncompleteError):
@@ -152,13 +172,15 @@ class Texts:
                 yield number, error.completion
 
 
-def _as_event(made: Completion) -> StreamEvent:
+def as_event(made: Completion) -> StreamEvent:
+    """All of a text that calls no tools."""
     return StreamEvent(
         text=made.text,
         reasoning=made.reasoning or "",
         token_ids=made.token_ids,
         logprobs=made.logprobs,
         top_logprobs=made.top_logprobs,
+        prompt_logprobs=made.prompt_logprobs,
     )
 
 

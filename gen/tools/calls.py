@@ -12,7 +12,11 @@ FORMATS = ("hermes", "llama3", "mistral", "gpt-oss")
 
 
 def tool_calls(
-    tools: Sequence[ToolLike], choice: str = "auto", parallel: bool = True, format: str | None = None
+    tools: Sequence[ToolLike],
+    choice: str = "auto",
+    parallel: bool = True,
+    format: str | None = None,
+    answer: Any = None,
 ) -> ToolCallsType:
     """Calls of tools, as the model's family writes them; the value is a `ToolCalls`.
 
@@ -26,9 +30,11 @@ def tool_calls(
         parallel: whether there may be several calls. Llama 3 and gpt-oss write one.
         format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None is found from the chat template, and is
             "hermes" where that has no tools.
+        answer: the output type of an answer, for "auto": the text is calls alone, or a text of this type, whose value
+            is `ToolCalls.answer`. None for any text.
     Raises:
         ConstraintError: there is no tool, two have one name, one is none of the above, a parameter of a function has no
-            hint, or the choice is no tool.
+            hint, the choice is no tool, or there is an answer with another choice than "auto".
         ArgumentError: parallel is neither True nor False.
     """
     check_flag("parallel", parallel)
@@ -40,7 +46,12 @@ def tool_calls(
         raise ConstraintError(
             f'choice must be "auto", "required", "none" or the name of a tool ({", ".join(names)}), got {show(choice)}'
         )
-    return ToolCallsType(tuple(read), choice, parallel, format)
+    if answer is not None and choice != "auto":
+        raise ConstraintError(
+            f'an answer is for choice="auto", got {show(choice)}; leave it out, or give its type alone where no tool '
+            "may be called."
+        )
+    return ToolCallsType(tuple(read), choice, parallel, format, answer)
 
 
 def tools_for_template(tools: object) -> list[Mapping[str, Any]]:

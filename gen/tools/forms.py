@@ -31,6 +31,7 @@ class _Asked:
         template: the chat template, "" where there is none.
         specials: the texts of the tokenizer's special tokens.
         left_out: what a text may not have in it beside what begins a call.
+        answer: the type of an answer, which there may be in the place of calls; None for a text, as `optional` says.
     """
 
     tools: tuple[Tool, ...]
@@ -39,6 +40,7 @@ class _Asked:
     template: str
     specials: Collection[str]
     left_out: tuple[str, ...]
+    answer: Any = None
 
     def calls(self, written: Callable[[Tool], Any]) -> Any:
         """One call of any tool; `written` gives the output type of a tool's call."""
@@ -68,19 +70,21 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
     main = form.write(
         _Asked(
             tools=tools or named,
-            optional=asked.choice in ("auto", "none"),
+            optional=asked.choice in ("auto", "none") and asked.answer is None,
             most=None if asked.parallel and not named else 1,
             template=template,
             specials=specials,
             left_out=() if tags is None else (tags.opens, tags.closes),
+            answer=asked.answer,
         )
     )
     if name == "gpt-oss":
-        plain = Made(text(), lambda said: _value(said, []))
+        plain = Made(text(), lambda said: _value(said, [])) if asked.answer is None else _answer(asked.answer)
         told = Told(_tree(main), _tree(either(main, plain) if asked.choice in ("auto", "none") else main))
     else:
-        told = _after_thought(main, tags)
-    return replace(told, heads=form.heads if tools or named else None)
+        told = _after_thought(main if asked.answer is None else either(main, _answer(asked.answer)), tags)
+    heads = form.heads if asked.answer is None else replace(form.heads, after_text=False)
+    return replace(told, heads=heads if tools or named else None)
 
 
 def form_of(template: str) -> str:
@@ -125,6 +129,11 @@ def _tree(output_type: Any) -> Tree:
 
 def _value(said: str, calls: list[ToolCall]) -> ToolCalls:
     return ToolCalls(text=said.strip(), calls=calls)
+
+
+def _answer(output_type: Any) -> Any:
+    """A text of a type in the place of calls."""
+    return Made(output_type, lambda value: ToolCalls(text="", calls=[], answer=value))
 
 
 def _json_call(arguments: str, tool: Tool, after: Any = "}") -> Any:
@@ -209,7 +218,10 @@ def _gpt_oss(asked: _Asked) -> Any:
         sequence(repeat(about, most=1) if asked.optional else "", asked.calls(_channel_call)),
         lambda parts: _value(parts[0][0][1] if parts[0] else "", [parts[1]]),
     )
-    return after_thought(either(plain, call) if asked.optional else call)
+    if asked.answer is not None:
+        answer = sequence("<|channel|>final<|message|>", _answer(asked.answer))
+        plain = Made(answer, lambda parts: parts[1])
+    return after_thought(either(plain, call) if asked.optional or asked.answer is not None else call)
 
 
 def _channel_call(tool: Tool) -> Any:

@@ -57,10 +57,12 @@ class ToolCalls:
     Attributes:
         text: without white space around it; "" where there is none.
         calls: in the order of the text.
+        answer: the value of the answer, where one was asked for and no tool is called; then there is no text.
     """
 
     text: str
     calls: Sequence[ToolCall]
+    answer: Any = None
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,4 @@ class ToolCallsType:
     choice: str
     parallel: bool
     format: str | None
+    answer: Any = None

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import struct
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_an_image_in_a_data_url_is_read_and_nothing_else_is() -> None:
         assert client.post("/v1/messages", fields).json["content"][0]["text"] == wanted
         for other in ("https://host/cat.png", "file:///etc/passwd", "/etc/passwd", "data:image/png;base64,AAAA"):
             assert ask(other).status == 400
+        client = Client(gen.server.app(engine, max_image_mpx=0.0001))
+        assert b"and a data: URL may have 100" in ask(url).body
 
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
@@ -57,6 +60,10 @@ def test_vectors_are_those_of_embed(engine: gen.Engine) -> None:
     for one, row in zip(packed["data"], wanted, strict=True):
         assert list(struct.unpack(f"<{len(row)}f", base64.b64decode(one["embedding"]))) == pytest.approx(row, abs=1e-6)
     assert client.post("/v1/embeddings", {"model": "demo", "input": "a"}).status == 404
-    assert client.post("/v1/embeddings", {**fields, "dimensions": 5}).json["error"]["param"] == "dimensions"
+    short = client.post("/v1/embeddings", {**fields, "dimensions": 5}).json["data"]
+    for one, row in zip(short, wanted, strict=True):  # the first numbers, of length 1 again
+        length = math.sqrt(sum(number * number for number in row[:5]))
+        assert one["embedding"] == pytest.approx([number / length for number in row[:5]], abs=1e-6)
+    assert client.post("/v1/embeddings", {**fields, "dimensions": 500}).json["error"]["param"] == "dimensions"
     assert client.post("/v1/embeddings", {**fields, "input": []}).status == 400
     assert Client(gen.server.app(engine)).post("/v1/embeddings", fields).status == 404

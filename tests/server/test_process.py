@@ -84,6 +84,38 @@ def test_it_answers_503_while_it_loads_and_what_runs_at_a_signal_ends(number: si
 
 
 @pytest.mark.usefixtures("signals")
+def test_a_second_ctrl_c_cuts_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, listening, engines = GatedModel("hello there"), listen("127.0.0.1", 0), list[gen.Engine]()
+    close = gen.Engine.close
+
+    def let_go(engine: gen.Engine) -> None:
+        model.open()  # closing waits for the step that is under way
+        close(engine)
+
+    monkeypatch.setattr(gen.Engine, "close", let_go)
+
+    def load() -> tuple[Any, gen.Engine]:
+        engines.append(gen.Engine(model, rows=2))
+        return gen.server.app(engines[0]), engines[0]
+
+    def ask() -> None:
+        status = 503
+        while status == 503:
+            with asked(listening.getsockname()[1], {"prompt": "ab", "stream": True, "temperature": 0}) as answer:
+                status = answer.status
+                if status == 200:
+                    assert model.begun.acquire(timeout=60)
+                    signal.raise_signal(signal.SIGINT)
+                    signal.raise_signal(signal.SIGINT)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert Process(load, shutdown_timeout=60).run(listening) == 130
+    asking.join()
+    assert engines[0].stats().tokens < len("hello there")
+
+
+@pytest.mark.usefixtures("signals")
 def test_a_model_that_does_not_load_ends_it() -> None:
     def load() -> Any:
         raise gen.ModelError("no such model")

@@ -216,9 +216,13 @@ def test_values_have_the_form_that_is_asked_for(number: int, demo: Any, client: 
     asked = {name: value for name, value in fields.items() if name != "tools"} | {"seed": 3, **more[number]}
     for reply in client.posts([(path, asked), (path, {**asked, "stream": True})]):
         assert json.loads(says(reply)["text"]) == wanted
-    tools = [TOOL] if number != 2 else [{"name": "f", "input_schema": BOOL}]
-    both = client.post(path, {**asked, "tools": tools})
-    assert both.status == 400 and b"tool_choice" in both.body
+    kind = gen.tool_calls([TOOL, TIME], answer=gen.json_schema(BOOL))
+    for seed in range(3):
+        limits: dict[str, Any] = {"seed": seed, "max_new_tokens": 60, "shorten": True}
+        made: Any = gen.generate(demo, HELLO, kind, chat_template_kwargs={"tools": [TOOL, TIME]}, **limits)
+        both = says(client.post(path, {**asked, "tools": fields["tools"], "seed": seed, LIMITS[number]: 60}))
+        assert both["calls"] == [(call.name, call.arguments) for call in made.calls]
+        assert made.calls or json.loads(both["text"]) == made.answer
 
 
 def test_a_conversation_with_tools_is_the_same_in_each_protocol(demo: Any, client: Client) -> None:

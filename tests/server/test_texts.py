@@ -8,6 +8,9 @@ import pytest
 
 import gen
 from gen.samplers import multinomial
+from gen.server.filling_in import fill_in
+from gen.tokenizers import Tokenizer
+from tests.helpers import ScriptedModel, byte_tokenizer
 from tests.server.client import Client, Reply
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -16,7 +19,7 @@ COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}
 
 # What a client sends, and the arguments of gen.generate that it stands for.
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"max_tokens": 12}, {"max_new_tokens": 12}),
+    ({"best_of": 0, "max_tokens": 12}, {"max_new_tokens": 12}),
     ({"temperature": 0, "max_tokens": 9}, {"sampler": multinomial(temperature=0), "max_new_tokens": 9}),
     (
         {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "max_tokens": 12},
@@ -31,7 +34,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
-        {"logit_bias": {"50": 5, "60": -100}, "max_tokens": 8},
+        {"logit_bias": {"50": 5, "60": -100, "foo": 0}, "max_tokens": 8},
         {"sampler": multinomial(logit_bias={50: 5, 60: -100}), "max_new_tokens": 8},
     ),
     (
@@ -129,6 +132,56 @@ def test_logprobs_are_those_of_the_model_itself(demo: Any, client: Client) -> No
     assert "".join(logprobs["tokens"]) == told["choices"][0]["text"]
     assert logprobs["text_offset"] == [len("".join(logprobs["tokens"][:place])) for place in range(4)]
     assert all(math.exp(one) <= 1 for one in logprobs["token_logprobs"])
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_what_a_prompt_is_worth_is_told_as_openai_and_as_vllm_tell_it(tokens: int, demo: Any, client: Client) -> None:
+    token_ids = demo.tokenizer.encode("One morning")
+    arguments: Any = {"seed": 1, "details": True, "top_logprobs": 1, "prompt_logprobs": 2}
+    made: Any = gen.generate(demo, token_ids, max_new_tokens=max(1, tokens), **arguments)
+    likely, new = made.prompt_logprobs, made.token_ids[:tokens]
+    fields = {"prompt": token_ids, "seed": 1, "max_tokens": tokens, "logprobs": 1}
+    asked: list[Any] = [{"echo": True}, {"echo": True, "stream": True}, {"prompt_logprobs": 2}]
+    whole, streamed, plain = client.posts([(TEXT, fields | more) for more in asked])
+    [told] = whole.json["choices"]
+    assert told["text"] == demo.tokenizer.decode(token_ids) + (made.text if tokens else "")
+    logprobs, pieces = told["logprobs"], [event["choices"][0]["logprobs"] for event in streamed.events[:-1]]
+    added = {name: [one for piece in pieces if piece for one in piece[name]] for name in logprobs}
+    assert (added["tokens"], added["text_offset"]) == (logprobs["tokens"], logprobs["text_offset"])
+    assert added["token_logprobs"][1:] == pytest.approx(logprobs["token_logprobs"][1:], abs=1e-4)
+    assert text_of(streamed) == told["text"] and whole.json["usage"]["completion_tokens"] == tokens
+    assert len(logprobs["tokens"]) == len(token_ids) + len(new)
+    first, *own = logprobs["token_logprobs"]
+    known = [one.logprob for one in [*likely, *(made.top_logprobs or [])[:tokens]]]
+    assert (first, logprobs["top_logprobs"][0]) == (None, None) and own == pytest.approx(known, abs=1e-4)
+    offsets = logprobs["text_offset"]
+    assert (offsets == sorted(offsets)) and offsets[-1] + len(logprobs["tokens"][-1]) == len(told["text"])
+    assert told["finish_reason"] == made.finish_reason
+
+    nothing, *others = plain.json["choices"][0]["prompt_logprobs"]
+    assert nothing is None and len(others) == len(likely)
+    for one, wanted, token_id in zip(others, likely, token_ids[1:], strict=True):
+        assert one[str(token_id)]["logprob"] == pytest.approx(wanted.logprob, abs=1e-4)
+        assert {*one} == {str(other) for other in (token_id, *wanted.token_ids)}
+        assert one[str(wanted.token_ids[0])]["rank"] == 1
+    chat = client.post(CHAT, {"messages": HELLO, "max_tokens": tokens, "prompt_logprobs": 0}).json
+    assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"] and len(chat["choices"]) == 1
+    refused = client.post(CHAT, {"messages": HELLO, "prompt_logprobs": 0, "stream": True})
+    assert refused.json["error"]["param"] == "prompt_logprobs"
+
+
+def test_what_is_between_two_texts_is_asked_for_with_the_models_own_tokens(client: Client) -> None:
+    marks = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+    model: Any = ScriptedModel("x")
+    model.tokenizer = Tokenizer(byte_tokenizer(specials=marks))
+    asked = fill_in(model.tokenizer, "def f(", "return x")
+    assert asked == "<fim_prefix>def f(<fim_suffix>return x<fim_middle>"
+    ids = {text: token_id for token_id, text in model.tokenizer.special_tokens.items()}
+    wanted = [ids[marks[0]], *b"def f(", ids[marks[1]], *b"return x", ids[marks[2]]]
+    assert model.tokenizer.encode_plain(asked) == wanted
+    refused = client.post(TEXT, {"prompt": "a", "suffix": "b"})
+    assert (refused.status, refused.json["error"]["param"]) == (400, "suffix")
+    assert client.post(TEXT, {"prompt": "a", "suffix": "", "max_tokens": 1}).status == 200
 
 
 def test_what_ended_a_text_is_told(client: Client) -> None:

@@ -229,6 +229,29 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
         assert len(found) > 1
 
 
+def test_an_answer_may_have_a_type(family: tuple[str, Any]) -> None:
+    name, model = family
+    schema = {"type": "object", "properties": {"name": {"enum": ["Ada", "<tool_call>"]}}, "required": ["name"]}
+    kind = gen.compile(model, gen.tool_calls([NOW, MOVE], answer=gen.json_schema(schema)))
+    assert kind.engine == "device" and kind.least_tokens is not None
+    likely: Any = {ord("{"): 3.0, ord("<"): 3.0, ord("["): 3.0} | dict.fromkeys(range(259, model.vocab_size), 5.0)
+    found = set()
+    for seed in range(16):
+        sampler = multinomial(logit_bias=likely | dict.fromkeys(range(128, 259), -9.0), temperature=3)
+        made = answer(model, kind, max(kind.least_tokens, 90), sampler=sampler, seed=seed)
+        value: gen.ToolCalls = made.value
+        said, calls = told_in_pieces(kind, made, random.Random(seed))
+        assert value.text == "" and bool(value.calls) == (value.answer is None)
+        if value.calls:
+            assert (said, calls) == ("", as_json([*value.calls])) == read_plainly(name, all_of(model, made))
+        else:
+            assert (json.loads(said), calls) == (value.answer, [])
+        found.add(bool(calls))
+    assert found == {False, True}
+    with pytest.raises(gen.ConstraintError, match='an answer is for choice="auto"'):
+        gen.tool_calls([NOW], choice="required", answer=int)
+
+
 def test_one_call_at_most_where_they_are_not_parallel() -> None:
     model = model_of("hermes")
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'

@@ -1,15 +1,21 @@
 """What is new of a text, as events: what is said, what was thought, and which tools are called."""
 
-from gen.completions import Completion, StreamEvent
+from collections.abc import Callable
+
+from gen.completions import Completion, StreamEvent, TopLogprobs
 from gen.loop.results.texts import Text
 from gen.requests.request import Request
 
 
 class Events:
-    """Makes events of one text; nothing is read twice."""
+    """Makes events of one text; nothing is read twice.
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    Args:
+        of_prompt: what is told of its prompt's tokens, once there is a first new one.
+    """
+
+    def __init__(self, request: Request, of_prompt: Callable[[], list[TopLogprobs] | None]) -> None:
+        self.request, self._of_prompt = request, of_prompt
         told = None if request.constraint is None else request.constraint.told
         self._calls = None
         if told is not None:
@@ -29,9 +35,10 @@ class Events:
         if not (said or thought or calls or last):
             return None
         token_ids, logprobs, top_logprobs = text.tokens_from(self._tokens)
-        self._tokens += len(token_ids)
         if not (said or thought or calls or token_ids):
             return None
+        self._tokens += len(token_ids)
+        of_prompt, self._of_prompt = self._of_prompt(), _nothing
         return StreamEvent(
             text=said,
             reasoning=thought,
@@ -39,6 +46,7 @@ class Events:
             token_ids=token_ids,
             logprobs=logprobs,
             top_logprobs=top_logprobs,
+            prompt_logprobs=of_prompt,
         )
 
     def whole(self, made: Completion) -> StreamEvent:
@@ -51,4 +59,9 @@ class Events:
             token_ids=made.token_ids,
             logprobs=made.logprobs,
             top_logprobs=made.top_logprobs,
+            prompt_logprobs=made.prompt_logprobs,
         )
+
+
+def _nothing() -> None:
+    """All that there is to tell of a prompt was told."""

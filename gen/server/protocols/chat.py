@@ -2,21 +2,35 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 import gen
 from gen.completions import Completion, StreamEvent
-from gen.server.errors import in_openai_form, told
+from gen.server.errors import in_openai_form, refused, told
+from gen.server.likelihoods import in_prompt_form, likely_prompt
 from gen.server.protocols.chat_bodies import ChatBody, finished, logprobs_of, read_chat, thought, whole_chat
 from gen.server.served import Served
-from gen.server.texts import Ended
+from gen.server.texts import Ended, Texts
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
 from gen.server.writing import Answer, event
 from gen.tools.values import ToolCallDelta
 
 
-async def chat(served: Served, body: ChatBody) -> Answer:
+class ServedChatBody(ChatBody):
+    """The fields of a request, with those that jobs do not have."""
+
+    refused: ClassVar[Mapping[str, object]] = {
+        name: value for name, value in ChatBody.refused.items() if name != "prompt_logprobs"
+    }
+
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+async def chat(served: Served, body: ServedChatBody) -> Answer:
     """Answer a conversation.
 
     Raises:
@@ -24,8 +38,10 @@ async def chat(served: Served, body: ChatBody) -> Answer:
     """
     name = served.name_of(body.model)
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
-    writer = ChatWriter(served, body, name, called=called)
-    texts = await served.begin(asked)
+    if body.prompt_logprobs is not None and body.stream:
+        raise refused("prompt_logprobs are told with whole answers; leave stream out.", "prompt_logprobs")
+    texts = await served.begin(replace(asked, prompt_logprobs=body.prompt_logprobs))
+    writer = ChatWriter(served, body, name, texts, called=called)
     return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
 
 
@@ -36,8 +52,8 @@ class ChatWriter:
         called: the finish_reason of texts that end with calls of tools.
     """
 
-    def __init__(self, served: Served, body: ChatBody, name: str, *, called: str) -> None:
-        self._tokenizer, self._body, self._called = served.model.tokenizer, body, called
+    def __init__(self, served: Served, body: ServedChatBody, name: str, texts: Texts, *, called: str) -> None:
+        self._tokenizer, self._body, self._texts, self._called = served.model.tokenizer, body, texts, called
         self._calls: set[int] = set()  # the numbers of texts that call tools
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._head = {
@@ -49,7 +65,11 @@ class ChatWriter:
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         """See `Writer`."""
-        return self._head | whole_chat(self._tokenizer, self._body, ended, prompt_tokens, self._called)
+        answer = self._head | whole_chat(self._tokenizer, self._body, ended, prompt_tokens, self._called)
+        if (top := self._body.prompt_logprobs) is not None:
+            before = likely_prompt(self._texts.prompt_ids(0), ended[0].said.prompt_logprobs or [], top)
+            answer["prompt_logprobs"] = in_prompt_form(self._tokenizer, before)
+        return answer
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
         """See `Writer`."""

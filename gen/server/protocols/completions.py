@@ -9,12 +9,13 @@ from pydantic import Field
 from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.errors import in_openai_form, refused, told
-from gen.server.likelihoods import in_text_form, likely_tokens
+from gen.server.filling_in import fill_in
+from gen.server.likelihoods import in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
 from gen.server.output_types import type_of_format, type_of_structure
 from gen.server.protocols.chat_bodies import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
 from gen.server.served import Asked, Served
-from gen.server.texts import Ended
+from gen.server.texts import Ended, Texts, as_event
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
 from gen.server.writing import Answer, event
@@ -24,16 +25,17 @@ class CompletionBody(SamplingFields):
     """The fields of a request."""
 
     refused: ClassVar[Mapping[str, object]] = {
-        **{name: value for name, value in NOT_SUPPORTED.items() if name != "best_of"},
-        "suffix": None,
+        name: value for name, value in NOT_SUPPORTED.items() if name not in ("best_of", "prompt_logprobs")
     }
 
     prompt: str | list[Any] = ""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     n: Annotated[int, Field(ge=1)] = 1
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    best_of: Annotated[int, Field(ge=0)] | None = None
     echo: bool = False
+    suffix: str | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
@@ -48,13 +50,15 @@ async def complete(served: Served, body: CompletionBody) -> Answer:
     """
     name = served.name_of(body.model)
     prompts = read_prompts(body.prompt)
-    if body.best_of not in (None, body.n):
+    if body.suffix:
+        prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
+    if body.best_of not in (None, 0, body.n):
         raise refused("best_of must be n, or be left out: no texts are thrown away here.", "best_of")
-    if body.echo and body.logprobs is not None:
-        raise refused("echo with logprobs is not supported: the log-probabilities of prompts are not told.", "echo")
     if body.response_format is not None and body.structured_outputs is not None:
         raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
-    most_kb = served.settings.max_schema_kb
+    if body.prompt_logprobs is not None and body.stream:
+        raise refused("prompt_logprobs are told with whole answers; leave stream out.", "prompt_logprobs")
+    most_kb, of_prompt = served.settings.max_schema_kb, (body.prompt_logprobs, body.logprobs if body.echo else None)
     asked = Asked(
         prompts=prompts,
         sampler=body.sampler(served.model),
@@ -63,12 +67,11 @@ async def complete(served: Served, body: CompletionBody) -> Answer:
         n=body.n,
         seed=body.seed_of_gen,
         cap=body.max_tokens,
+        prompt_logprobs=max((one for one in of_prompt if one is not None), default=None),
         arguments={**body.arguments(served.model), "top_logprobs": body.logprobs},
     )
-    decode = served.model.tokenizer.decode
-    echoed = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
-    writer = CompletionWriter(served, body, name, [text for text in echoed for _ in range(body.n)])
     texts = await served.begin(asked)
+    writer = CompletionWriter(served, body, name, prompts, texts)
     return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
 
 
@@ -89,15 +92,16 @@ def read_prompts(given: str | list[Any], field: str = "prompt") -> list[Any]:
 
 
 class CompletionWriter:
-    """Writes completions, and chunks of them.
+    """Writes completions, and chunks of them."""
 
-    Args:
-        echoed: what each text begins with.
-    """
-
-    def __init__(self, served: Served, body: CompletionBody, name: str, echoed: Sequence[str]) -> None:
-        self._tokenizer, self._body, self._echoed = served.model.tokenizer, body, echoed
-        self._offsets = [len(text) for text in echoed]  # where the next token of each text begins
+    def __init__(self, served: Served, body: CompletionBody, name: str, prompts: Sequence[Any], texts: Texts) -> None:
+        self._tokenizer, self._body, self._texts = served.model.tokenizer, body, texts
+        decode = self._tokenizer.decode
+        said = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
+        self._echoed = [text for text in said for _ in range(body.n)]  # what each text begins with
+        self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
+        late = body.echo and body.logprobs is not None  # what is echoed is told when its likelihoods are known
+        self._late = set(range(len(self._echoed))) if late else set[int]()
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._head = {
             "id": new_id("cmpl-"),
@@ -111,6 +115,7 @@ class CompletionWriter:
         choices = [
             self._choice(number, self._echoed[number] + one.said.text, self._logprobs(number, one.said))
             | self._finished(one.completion)
+            | self._of_prompt(number, one.said)
             for number, one in enumerate(ended)
         ]
         usage = usage_of([one.completion for one in ended], prompt_tokens, self._tokenizer)
@@ -119,15 +124,18 @@ class CompletionWriter:
     def begin(self, prompt_tokens: int) -> Iterable[str]:
         """See `Writer`."""
         for number, text in enumerate(self._echoed):
-            if text:
+            if text and number not in self._late:
                 yield self._event([self._choice(number, text)])
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
         """See `Writer`."""
-        yield self._event([self._choice(number, new.text, self._logprobs(number, new))])
+        echoed = self._echoed[number] if number in self._late else ""
+        yield self._event([self._choice(number, echoed + new.text, self._logprobs(number, new))])
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         """See `Writer`."""
+        if number in self._late:  # it has no tokens
+            yield from self.grow(number, as_event(completion))
         yield self._event([self._choice(number, "") | self._finished(completion)])
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
@@ -152,9 +160,22 @@ class CompletionWriter:
     def _logprobs(self, number: int, new: StreamEvent) -> dict[str, Any] | None:
         if self._body.logprobs is None:
             return None
-        told = in_text_form(self._tokenizer, likely_tokens(new), self._offsets[number])
-        self._offsets[number] += sum(map(len, told["tokens"]))
+        tokens, offset = likely_tokens(new), self._offsets[number]
+        if number in self._late:
+            self._late.remove(number)
+            before = likely_prompt(self._texts.prompt_ids(number), new.prompt_logprobs or [], self._body.logprobs)
+            tokens, offset = before + tokens, offset - sum(len(text_of(self._tokenizer, one)) for one, _ in before)
+        told = in_text_form(self._tokenizer, tokens, offset)
+        self._offsets[number] = offset + sum(map(len, told["tokens"]))
         return told
+
+    def _of_prompt(self, number: int, new: StreamEvent) -> dict[str, Any]:
+        """What vLLM tells of a prompt, if it was asked for."""
+        top = self._body.prompt_logprobs
+        if top is None or new.prompt_logprobs is None:
+            return {}
+        before = likely_prompt(self._texts.prompt_ids(number), new.prompt_logprobs, top)
+        return {"prompt_logprobs": in_prompt_form(self._tokenizer, before)}
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> str:
         chunk = {**self._head, "choices": choices}

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.responses import Response
+from torch.nn.functional import normalize
 
 from gen.embedding import embed
 from gen.server.bodies import Body
@@ -42,8 +43,11 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
         raise refused(f"input may have {served.settings.max_prompts} texts, and has {len(texts)}.", "input")
     async with served.embedding:
         vectors = (await asyncio.to_thread(embed, embedder, texts)).float().cpu()
-    if body.dimensions not in (None, vectors.shape[1]):
-        raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
+    if (wanted := body.dimensions) is not None:
+        if wanted > vectors.shape[1]:
+            raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
+        if wanted < vectors.shape[1]:
+            vectors = normalize(vectors[:, :wanted])
     tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
     data = [
         {
