@@ -43,8 +43,12 @@ class Case:
         return Case([self.prompts[number]], self.output_type, settings, Options())
 
 
-def random_case(seed: int, vocabulary: int, *, tokens: int = 120) -> Case:
-    """A case of prompts over the ids 10 to vocabulary - 1, whose shared beginnings have up to about `tokens` tokens."""
+def random_case(seed: int, vocabulary: int, *, tokens: int = 120, longest: int = 0) -> Case:
+    """A case of prompts over the ids 10 to vocabulary - 1, whose shared beginnings have up to about `tokens` tokens.
+
+    Args:
+        longest: a quarter of the prompts go on for as many tokens, or down to half of them; 0 for none.
+    """
     random = Random(seed)
 
     def some(least: int, most: int) -> list[int]:
@@ -60,6 +64,8 @@ def random_case(seed: int, vocabulary: int, *, tokens: int = 120) -> Case:
         return begin + some(1, 29) if random.random() < 0.8 else begin
 
     prompts = [prompt() for _ in range(random.randint(3, 13))]
+    if longest:
+        prompts = [prompt + some(longest // 2, longest) if random.random() < 0.25 else prompt for prompt in prompts]
     limits = [random.randint(1, 19) for _ in prompts]
     kinds: list[tuple[Any, Any, dict[str, Any]]] = [
         (gen.samplers.greedy(), None, {}),
@@ -99,10 +105,12 @@ def differences(model: Any, case: Case) -> Iterator[str]:
                 yield f"prompt {number}, {other.cached_tokens} tokens not read: {one.token_ids}, {other.token_ids}"
 
 
-def kept_differences(model: Any, seed: int, vocabulary: int, *, tokens: int = 120) -> Iterator[str | gen.Completion]:
+def kept_differences(
+    model: Any, seed: int, vocabulary: int, *, tokens: int = 120, longest: int = 0
+) -> Iterator[str | gen.Completion]:
     """A random case whose prompts come to an engine one after the other, twice, some with salts, while beginnings of
     theirs are pinned and released, and little is kept: each text, or where it parts from that of a call of its own."""
-    random, case = Random(seed), random_case(seed, vocabulary, tokens=tokens)
+    random, case = Random(seed), random_case(seed, vocabulary, tokens=tokens, longest=longest)
     sampler = case.settings["sampler"]
     if getattr(sampler, "beams", 1) > 1 or sampler.samples > 1:  # an engine runs neither
         case.settings["sampler"] = gen.samplers.multinomial(temperature=0.9)

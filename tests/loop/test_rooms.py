@@ -1,12 +1,15 @@
 """Texts of unlike lengths in one batch: who has memory of their own, and that texts are those of each alone."""
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import gen
+from benchmarks.prefix_cases import differences, kept_differences, random_case
 from gen.loop.options import Options
+from gen.loop.prefixes import beginnings
 from gen.loop.row_set import RowSet
 from gen.loop.runner import Runner
 from gen.loop.slots import share_out
@@ -52,7 +55,7 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
 ) -> None:
     model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
     drawn = random.Random(1)
-    prompts = [[drawn.randrange(90) for _ in range(drawn.choice([5, 30, 700, 60]))] for _ in range(14)]
+    prompts = [[drawn.randrange(90) for _ in range(drawn.choice([5, 30, 1100, 60]))] for _ in range(14)]
     limits = [drawn.choice([3, 30, 90]) for _ in prompts]
     arguments: dict[str, Any] = {"sampler": greedy(), "eos_token_id": [], "seed": 0}
     alone = [
@@ -81,6 +84,28 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
     if exact:
         assert [one.logprobs for one in found] == [one.logprobs for one in alone]
     assert any(own < uniform / 2 for own, uniform in tokens)
+
+
+def test_random_calls_and_engines_with_a_few_long_prompts_give_the_texts_of_calls_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Samples, beams, constraints and penalties, with shared beginnings, little room, and rows that are taken again."""
+    monkeypatch.setattr(beginnings, "LEAST", 6)
+    monkeypatch.setattr(beginnings, "WORTH", 12)
+    model = gen.from_transformers(tiny_model(max_position_embeddings=4096), byte_tokenizer())
+    lay_out, parted = RowSet.lay_out, 0
+
+    def counted(rows: RowSet, shared: int, rooms: Mapping[int, int]) -> None:
+        nonlocal parted
+        parted += bool(rooms)
+        lay_out(rows, shared, rooms)
+
+    monkeypatch.setattr(RowSet, "lay_out", counted)
+    for seed in range(6):
+        assert not list(differences(model, random_case(seed, 250, tokens=30, longest=500)))
+        made = list(kept_differences(model, seed, 250, tokens=30, longest=500))
+        assert not [one for one in made if isinstance(one, str)]
+    assert parted > 6
 
 
 def test_a_row_that_is_read_in_parts_is_looked_at_no_further_than_it_has_columns() -> None:
