@@ -43,8 +43,8 @@ def costs(model: Any, rounds: int, texts: tuple[int, ...] = TEXTS, tokens: tuple
             with gen.Engine(model, rows=ROWS) as engine:
                 cases = {
                     "generate": _alone(model, count, most),
-                    "whole": _through(engine, count, most, streamed=False),
-                    "piece by piece": _through(engine, count, most, streamed=True),
+                    "whole": _through(model, engine, count, most, streamed=False),
+                    "piece by piece": _through(model, engine, count, most, streamed=True),
                 }
                 for _ in range(2):  # what is recorded, is recorded
                     for case in cases.values():
@@ -69,7 +69,7 @@ def _alone(model: Any, count: int, tokens: int) -> Program:
     return lambda: gen.generate(model, prompts, max_new_tokens=tokens, seed=seeds, eos_token_id=[])
 
 
-def _through(engine: gen.Engine, count: int, tokens: int, *, streamed: bool) -> Program:
+def _through(model: Any, engine: gen.Engine, count: int, tokens: int, *, streamed: bool) -> Program:
     prompts = some_prompts(count)
 
     def run() -> None:
@@ -82,6 +82,9 @@ def _through(engine: gen.Engine, count: int, tokens: int, *, streamed: bool) -> 
                 for _ in stream:
                     pass
             assert len(stream.completion().token_ids) == tokens
+        while (rows := model.idle.take()) is None:  # the engine gives them back, or `generate` would record its own
+            time.sleep(1e-4)
+        model.idle.put(rows)
 
     return run
 

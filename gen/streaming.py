@@ -152,7 +152,8 @@ class CallerStream(Stream):
 class EngineStream(Stream, AsyncIterator[str]):
     """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
 
-    Pieces that have not been taken are merged into one, and so are events: nobody waits for a slow reader. A reader
+    Pieces that have not been taken are merged into one, and so are events: nobody waits for a slow reader. In a thread
+    a reader waits 2 ms at least for the next piece, unless it is there, so that it does not hold up a fast model. One
     that gives up waiting, as in `asyncio.wait_for(anext(stream), 1)`, takes nothing, and the text goes on.
 
     Args:
@@ -219,8 +220,11 @@ class EngineStream(Stream, AsyncIterator[str]):
         self._feed.cancel()
 
     def _next(self, take: Callable[[], T | Literal[""] | None]) -> T:
-        while (found := self._take(take)) is None:
-            self._feed.wait()
+        found = None
+        while found is None:
+            if not self._closed:
+                self._feed.wait()
+            found = self._take(take)
         if not found:
             raise StopIteration
         return found

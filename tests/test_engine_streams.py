@@ -11,7 +11,7 @@ import pytest
 import gen
 from gen import calls
 from gen.constraints import compiling
-from gen.loop import engine_thread
+from gen.loop import engine_thread, feed
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
 from gen.tokenizers import Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
@@ -324,3 +324,28 @@ def test_who_leaves_while_its_type_is_compiled_makes_room_at_once(monkeypatch: p
         assert (streams[0].so_far().finish_reason, list(streams[0])) == ("cancelled", [])
         go_on.set()
         assert streams[1].completion().value == "ab"
+
+
+def test_who_reads_in_a_thread_waits_a_moment_after_each_piece_and_is_not_woken_for_each_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, slept = GatedModel("hello"), list[float]()
+    monkeypatch.setattr(feed, "monotonic", lambda: 100.0)
+    with gen.Engine(model) as engine:
+        stream = engine.submit("x")
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            model.gate.release(2)
+            while len(stream.so_far().token_ids) < 3:
+                threading.Event().wait(0.001)
+
+        monkeypatch.setattr(feed, "sleep", sleep)
+        assert next(stream) == "h"  # at once
+        assert slept == []
+        assert next(stream) == "el"
+        assert slept == pytest.approx([feed.BETWEEN])
+        model.open()
+        stream.completion()
+        assert next(stream) == "lo"  # which is there
+        assert slept == pytest.approx([feed.BETWEEN])

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Lock
+from time import monotonic, sleep
 from typing import Literal, TypeVar
 
 from gen.completions import Completion, StreamEvent
@@ -15,6 +16,8 @@ from gen.errors import own
 from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
+
+BETWEEN = 0.002  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
 
 T = TypeVar("T")
 Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
@@ -37,6 +40,7 @@ class Feed:
         self.over = False
         self.failure: BaseException | None = None
         self._reading = Lock()  # of readers alone
+        self._taken = 0.0  # when, of the newest piece
         self._events: Events | None = None
         self._for_more: deque[Sleeper] = deque()
         self._for_end: deque[Sleeper] = deque()
@@ -73,7 +77,10 @@ class Feed:
         """What is read, by one reader at a time; the request ends with what fails, such as its tokenizer."""
         with self._reading:
             try:
-                return read()
+                found = read()
+                if found:
+                    self._taken = monotonic()
+                return found
             except Exception as error:
                 self.failure = error
                 self.cancel()
@@ -94,6 +101,8 @@ class Feed:
 
     def wait(self, *, end: bool = False) -> None:
         """Wait for more, or for the end."""
+        if not end and not self._ready(end) and (rest := self._taken + BETWEEN - monotonic()) > 0:
+            sleep(rest)
         while not self._ready(end):
             waiting = Lock()
             waiting.acquire()
