@@ -49,8 +49,12 @@ class History:
         self._lengths[rows] = lengths.repeat_interleave(each, 0)
 
     def seen(self, here: slice, view: int) -> tuple[Tensor, Tensor]:
-        """The tokens (n, columns) of the rows `here`, -1 where there is none, and how many they are, (n, 1)."""
-        assert self._token_ids is not None  # tells mypy
+        """The tokens (n, columns) of the rows `here`, -1 where there is none, and how many they are, (n, 1).
+
+        Where no stage wants them there are no columns, and any number.
+        """
+        if not self.wanted or self._token_ids is None:
+            return self._lengths[here, :0], self._lengths[here]
         token_ids = self._token_ids[here, :view]
         return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a row that is free may have been longer
 

@@ -116,6 +116,11 @@ class RowSet:
             if stage.key() is not None:
                 stage.prepare(here)
 
+    @property
+    def _active(self) -> list[Stage]:
+        """The stages that do something now."""
+        return [stage for stage in self.stages if stage.key() is not None]
+
     def step_kind(self) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         stages = tuple(stage.key() for stage in self.stages)
@@ -172,7 +177,7 @@ class RowSet:
         self._tops.keep(requests)
         for stage in self._run_functions:
             stage.keep(rows, requests)
-        self._history.wanted = self._history.wanted and any(stage.key() is not None for stage in self.stages)
+        self._history.wanted = self._history.wanted and any(stage.looks_back for stage in self._active)
 
     def share(self, source: int, row: int, columns: int) -> None:
         """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
@@ -318,7 +323,7 @@ class RowSet:
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Let kernels be compiled now, not between a prompt and its first token."""
-        staged = self._history.wanted or any(one.sampler.penalties or one.logits_processors for one in requests)
+        staged = bool(self._active) or any(one.sampler.penalties or one.logits_processors for one in requests)
         kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
         kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
         shapes = [
@@ -340,7 +345,7 @@ class RowSet:
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
-        self._history.admit(rows, tokens, wanted=any(stage.key() is not None for stage in self.stages))
+        self._history.admit(rows, tokens, wanted=any(stage.looks_back for stage in self._active))
 
     def _choose(self, logits: Tensor, here: slice, view: int, reorder: Reorder | None = None) -> None:
         """From logits to the next token, its count and the ring: the walk of every step.
@@ -348,16 +353,14 @@ class RowSet:
         Args:
             reorder: lets the model's rows go on from others; None where they all are equal.
         """
-        generated, history = self._generated[here], self._history
+        generated, history, active = self._generated[here], self._history, self._active
         logits = logits[:, : self._vocabulary]
         # stages and a user's own sampler, whose steps nobody records, may change the logits in place
-        changed = history.wanted or self.search.key() is None
+        changed = bool(active) or self.search.key() is None
         seen = self._tops.look(logits, changed=changed) if self._tops.width else None
-        if history.wanted:
+        if active:
             token_ids, lengths = history.seen(here, view)
-            for stage in self.stages:
-                if stage.key() is None:
-                    continue
+            for stage in active:
                 given = logits, here, token_ids, lengths, generated
                 anew = next((one for one in self._run_functions if one is stage and one.anew), None)
                 if anew is None:

@@ -35,6 +35,7 @@ class DeviceConstraints:
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
     replayable = True
+    looks_back = False
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -48,7 +49,7 @@ class DeviceConstraints:
             return torch.zeros((count, width), dtype=dtype, device=device)
 
         self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
-        self._limits, self._ends = row(1, torch.int64), row(1, torch.int64)
+        self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # tokens before the last one that may come
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
     def begin(self) -> None:
@@ -71,7 +72,7 @@ class DeviceConstraints:
             self._used = True
             self._state.zero_()
             self._may_end.fill_(True)
-            self._limits.fill_(_FAR)  # rows that are held to nothing are never short of room
+            self._lasts.fill_(_FAR)  # rows that are held to nothing are never short of room
         self._widen(max(len(request.ends) for request in requests))
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
@@ -86,7 +87,7 @@ class DeviceConstraints:
         may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
         tables = (
             (self._state, [[state] for state in states]),
-            (self._limits, [[request.limit] for request in requests]),
+            (self._lasts, [[request.limit - 1] for request in requests]),
             (self._may_end, may_end),
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
             (self._columns, np.stack([_columns(automaton) for automaton in asked])),
@@ -106,7 +107,7 @@ class DeviceConstraints:
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
         assert self._arena is not None  # tells mypy
-        self._goes_on[here] = self._limits[here] - generated > 1
+        torch.lt(generated, self._lasts[here], out=self._goes_on[here])
         record = self._records(here)
         may_end = self._may_end[here] & (record[:, NEEDED : NEEDED + 1] == 0)
         own = torch.where(may_end, logits.gather(1, self._ends[here]), -math.inf)
@@ -114,15 +115,15 @@ class DeviceConstraints:
 
     def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
-        left = self._limits[here] - generated
+        after = self._lasts[here] - generated  # how many may come after the next one
         record = self._records(here)
-        kind = (left <= record[:, WORST : WORST + 1]).long() + (left <= record[:, NEEDED : NEEDED + 1])
+        kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
         logits = self._allowed(masked, record.gather(1, kind), here, masked.gather(1, self._ends[here]))
 
         def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
             assert self._arena is not None  # tells mypy
             needed = self._arena.table.index_select(0, self._after(here, token_ids, rows) + NEEDED)
-            return needed < (left if rows is None else left.index_select(0, rows)).squeeze(1)
+            return needed <= (after if rows is None else after.index_select(0, rows)).squeeze(1)
 
         return Room(logits, squeezed, fits)
 
@@ -137,7 +138,7 @@ class DeviceConstraints:
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.stages.stage.Stage.tensors`."""
-        return (self._state, self._columns, self._limits, self._ends, self._may_end, self._goes_on)
+        return (self._state, self._columns, self._lasts, self._ends, self._may_end, self._goes_on)
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower.memory`."""
@@ -156,7 +157,7 @@ class DeviceConstraints:
         assert self._arena is not None  # tells mypy
         ends = self._ends[here]
         masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias)
-        only = torch.where(ends == ends[:, :1], 0.0, -math.inf)
+        only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
 
     def _after(self, here: slice, token_ids: Tensor, rows: Tensor | None) -> Tensor:

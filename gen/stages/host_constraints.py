@@ -58,6 +58,7 @@ class HostConstraints:
     """See `gen.stages.stage.Follower`; masks are those of llguidance, with each row's own ends of a text."""
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
+    looks_back = False
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device

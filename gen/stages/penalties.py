@@ -29,6 +29,7 @@ class PenaltyStage:
     """
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
+    looks_back = True
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device

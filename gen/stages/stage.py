@@ -11,13 +11,17 @@ from gen.stages.room import Room
 
 
 class Stage(Protocol):
-    """Changes the logits between the model and the search, looking at the tokens so far. State is changed in place.
+    """Changes the logits between the model and the search. State is changed in place.
 
     Attributes:
         failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
+        looks_back: whether it looks at the tokens so far: `history` and `lengths` say nothing where no stage does.
     """
 
     failing: Sequence[LogitsProcessor]
+
+    @property
+    def looks_back(self) -> bool: ...
 
     def begin(self) -> None:
         """All rows are free: what earlier requests asked for no longer counts."""

@@ -31,6 +31,7 @@ class UserProcessors:
     """
 
     replayable = True  # but for the functions, which run anew
+    looks_back = True
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device

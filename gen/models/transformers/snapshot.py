@@ -6,6 +6,7 @@ of before and after differ there, and are equal everywhere else.
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -21,6 +22,7 @@ _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 _LEAVES = frozenset((*_NUMBERS, type, FunctionType, BuiltinFunctionType, MethodType, torch.dtype, torch.device))
 _MAPPINGS = frozenset((dict, OrderedDict))
 _SEQUENCES = frozenset((list, tuple, set, frozenset, deque, torch.Size))
+_LEAF, _OTHER, _FOLLOWED, _LIKE = range(4)  # see `_way`
 
 
 class Snapshot:
@@ -92,30 +94,38 @@ class Snapshot:
             pairs = [(name, value) for name, value in zip(names, values, strict=False) if name not in _EVERY]
             names, values, own = [name for name, _ in pairs], [value for _, value in pairs], 0
         self.modules.append(module)
-        self._found.append(type(module))
-        self._found += names[own:]
-        self._look_at(values[own:])
+        found, things = self._found, values[own:]
+        found.append(type(module))
+        found += names[own:]
         for part in _PARTS:
             if parts := state[part]:
-                self._found += parts
-                self._look_at([*parts.values()])
+                found += parts
+                things += parts.values()
+        self._look_at(things)
 
     def _look_at(self, things: Sequence[Any]) -> None:
         """Take down which things these are; what is in them is looked at later, once."""
         found, seen, left = self._found, self._seen, self._left
         for thing in things:
-            kind = type(thing)
-            if kind in _LEAVES or id(thing) in seen:
+            kind: Any = type(thing)  # mypy takes no class for hashable
+            way = _way(kind)
+            if way <= _OTHER or id(thing) in seen:
                 found.append(thing)
                 continue
-            if kind in _MAPPINGS or kind in _SEQUENCES or hasattr(kind, "to_dict"):
-                found.append(kind)  # equal ones are as good
-            else:
-                found.append(thing)
-                if not isinstance(thing, Module | Tensor):
-                    continue
+            found.append(kind if way == _LIKE else thing)
             seen.add(id(thing))
             left.append(thing)
+
+
+@lru_cache(maxsize=1024)
+def _way(kind: type) -> int:
+    """What is done with things of a kind: they are taken down; looked into, too; or looked into alone, since equal ones
+    are as good."""
+    if kind in _LEAVES:
+        return _LEAF
+    if kind in _MAPPINGS or kind in _SEQUENCES or hasattr(kind, "to_dict"):
+        return _LIKE
+    return _FOLLOWED if issubclass(kind, (Module, Tensor)) else _OTHER
 
 
 def _same(one: object, two: object) -> bool:
