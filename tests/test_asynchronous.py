@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import gen
+from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
@@ -140,6 +141,25 @@ def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> N
     asyncio.run(run())
     assert len(model.read) <= 33  # 32 rows, and the other one
     assert model.read[-1] == "other"
+    model.idle.clear()
+
+
+def test_an_error_while_agenerate_waits_cancels_all_of_its_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cancelled, cancel = GatedModel("hello"), list[Feed](), Feed.cancel
+
+    async def arrival(feed: Feed, *, end: bool = False) -> None:
+        raise ZeroDivisionError
+
+    def noted(feed: Feed) -> None:
+        cancelled.append(feed)
+        cancel(feed)
+
+    monkeypatch.setattr(Feed, "arrival", arrival)
+    monkeypatch.setattr(Feed, "cancel", noted)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(gen.agenerate(model, ["a", "b"]))
+    assert len(cancelled) == 2 and all(feed.job.cancelled for feed in cancelled)
+    model.open()
     model.idle.clear()
 
 
