@@ -17,7 +17,7 @@ from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
 
-BETWEEN = 0.002  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
+BETWEEN = 0.004  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
 
 T = TypeVar("T")
 Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
