@@ -46,13 +46,16 @@ class Call:
     returned: int
     details: bool
 
+    def completions(self, job: Job) -> list[Completion]:
+        """A prompt's completions, without the values of its output type."""
+        found = job.completions()
+        return found[: self.returned] if isinstance(job.request.sampler, BeamSearchSampler) else found
+
     def result(self, job: Job) -> Any:
         """A prompt's value or completion, or all of them where its sampler makes several."""
-        several = len(job.request.seeds) > 1
-        found = job.completions()
-        if isinstance(job.request.sampler, BeamSearchSampler):
-            found, several = found[: self.returned], self.returned > 1
-        made = [valued(job.request, one) for one in found]
+        beams = isinstance(job.request.sampler, BeamSearchSampler)
+        several = self.returned > 1 if beams else len(job.request.seeds) > 1
+        made = [valued(job.request, one) for one in self.completions(job)]
         results: list[Any] = [one if self.details else one.value for one in made]
         return results if several else results[0]
 

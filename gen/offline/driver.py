@@ -116,6 +116,8 @@ class Driver:
         """
         inputs = open_inputs(self.names, copies)
         found = scan(inputs, self.settings["prompt_template"])
+        if found.bodies and self.settings["format"] == "parquet":
+            raise ArgumentError("lines of OpenAI's batch format have answers as JSON lines; leave out format=parquet.")
         drawn = secrets.randbits(53) if self.settings["seed"] is None else self.settings["seed"]
         settings, threads = {**self.settings, "seed": drawn}, self.engine.threads()
         facts = self.engine.check(settings, threads, None if found.longest is None else asdict(found.longest))

@@ -130,11 +130,13 @@ class Scan:
         places: of each input where its rows begin.
         columns: see `Manifest.columns`.
         longest: the row with the longest prompt; None where none can be run.
+        bodies: whether some are lines of OpenAI's batch format.
     """
 
     places: Sequence["array[int]"]
     columns: Mapping[str, str]
     longest: Row | None
+    bodies: bool
 
 
 def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
@@ -146,7 +148,7 @@ def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
     """
     places, hashes = [], array("q")
     columns: dict[str, str | None] = {}
-    longest, size = None, -1
+    longest, size, bodies = None, -1, False
     for one in inputs:
         records, here = records_of(dict(one)), array("q")
         for number, (place, record) in enumerate(records.read(), 1):
@@ -155,13 +157,19 @@ def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
             hashes.append(_hash(row.id))
             for name, value in row.carried.items():
                 columns[name] = _wider(columns.get(name), value)
-            if not row.error and (length := len(row.prompt if isinstance(row.prompt, str) else str(row.prompt))) > size:
+            bodies |= row.body is not None
+            if not row.error and (length := row.length) > size:
                 longest, size = row, length
         if not here:
             raise ArgumentError(f"the input {one['name']} has no rows.")
         places.append(here)
     _check_ids(inputs, template, hashes)
-    return Scan(places=places, columns={name: kind or "string" for name, kind in columns.items()}, longest=longest)
+    return Scan(
+        places=places,
+        columns={name: kind or "string" for name, kind in columns.items()},
+        longest=longest,
+        bodies=bodies,
+    )
 
 
 def shards_of(places: Sequence[Sequence[int]], shard_rows: int) -> list[list[int]]:

@@ -79,7 +79,7 @@ def lines(results: Iterable[Result]) -> str:
 
 def error_result(manifest: Manifest, row: Row, message: str, text: str | None = None) -> Result:
     """The result of a row that has failed."""
-    if row.request:
+    if row.body is not None:
         return {
             "id": request_id(row),
             "custom_id": row.id,
@@ -102,7 +102,7 @@ def request_id(row: Row) -> str:
 
 def failed(result: Result) -> bool:
     """Whether a result is that of a row that has failed."""
-    return result.get("error") is not None
+    return result.get("error") is not None or (result.get("response") or {}).get("status_code", 200) != 200
 
 
 def tokens_of(result: Result) -> int:

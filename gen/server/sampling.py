@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from gen.models.base import Model, RecommendsSampler
-from gen.samplers import GreedySampler, MultinomialSampler, Sampler
+from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.penalties import Penalties
 from gen.server.bodies import Body
 from gen.server.errors import refused
@@ -72,9 +72,11 @@ class SamplingFields(Body):
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
     stream: bool = False
 
-    def sampler(self, model: Model) -> Sampler:
+    def sampler(self, model: Model, usual: Sampler | None = None) -> Sampler:
         """What the checkpoint recommends, changed by what is given.
 
+        Args:
+            usual: what is changed instead of that.
         Raises:
             ApiError: a field that cannot be used.
             ArgumentError: the same, found by the sampler.
@@ -94,7 +96,10 @@ class SamplingFields(Body):
         given = {name: value for name, value in given.items() if value is not None}
         if self.top_k is not None:
             given["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 are how others write none
-        base: Any = model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
+        recommended = model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
+        base: Any = usual or recommended
+        if given and isinstance(base, BeamSearchSampler):
+            raise refused(f"{', '.join(given)}: not for beam search, which is what is set here.", next(iter(given)))
         if isinstance(base, GreedySampler) and any(one in given for one in ("temperature", "top_p", "min_p", "top_k")):
             kept = {name: getattr(base, name) for name in Penalties.__dataclass_fields__}
             base = MultinomialSampler(**kept)

@@ -12,7 +12,9 @@ from pydantic import BaseModel
 import gen
 from gen.offline.inputs.rows import Row, read_row, row_seed
 from gen.offline.status import merge
+from gen.server import app
 from tests.offline.helpers import read_parts, write_rows
+from tests.server.client import Client
 
 pytestmark = pytest.mark.usefixtures("workers_here")
 
@@ -87,91 +89,99 @@ def line(key: str, **body: Any) -> dict[str, Any]:
     return {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": BODY | body}
 
 
-def test_lines_of_the_batch_format_get_answers_as_openai_writes_them(tmp_path: Path) -> None:
-    schema = {"enum": ["red", "green"]}
-    asked = {"type": "json_schema", "json_schema": {"name": "age", "schema": schema, "strict": True}}
-    lines = [
-        line("plain", max_completion_tokens=9, user="somebody", stream=False, tools=None),
-        line("own", max_tokens=5, temperature=0.3, top_p=0.9, logit_bias={"7": -100}, stop=["."], n=2),
-        line("typed", response_format=asked, seed=None),
-        line("told", max_tokens=3, logprobs=True, top_logprobs=2),
-    ]
-    source = write_rows(tmp_path / "a.jsonl", lines)
-    report = gen.run_batch(source, tmp_path / "out", model="demo", seed=1, max_new_tokens=20)
-    answers = {answer["custom_id"]: answer for answer in read_parts(report.parts)}
-    assert [*answers] == ["plain", "own", "typed", "told"]
-    assert all(answer["error"] is None for answer in answers.values())
-    bodies = {key: answer["response"]["body"] for key, answer in answers.items()}
-    assert report.tokens == sum(body["usage"]["completion_tokens"] for body in bodies.values())
-    model, messages = gen.load("demo"), BODY["messages"]
+WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"days": {"enum": [1, 2]}}}}
+COLOR = {"type": "json_schema", "json_schema": {"name": "color", "schema": {"enum": ["red", "green"]}, "strict": True}}
+LINES = [
+    line("plain", max_completion_tokens=9, user="somebody", stream=False, tools=None),
+    line("own", max_tokens=5, temperature=0.3, top_p=0.9, logit_bias={"7": -100}, stop=["."], n=2),
+    line("typed", response_format=COLOR, max_tokens=20),
+    line("cut", response_format={"type": "json_object"}, max_tokens=7),
+    line("told", max_tokens=3, logprobs=True, top_logprobs=2),
+    line(
+        "called", tools=[{"type": "function", "function": WEATHER}], tool_choice="required", parallel_tool_calls=False
+    ),
+    line("several", temperature=0, n=2, max_tokens=4, seed=-3, min_tokens=2, newer="field"),
+]
+WRONG: list[tuple[Any, str]] = [
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"functions": [WEATHER]}, "functions is not supported by this server"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"response_format": {"type": "grammar"}}, "response_format: the types are text, json_object and json_schema"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"logit_bias": {"x": 1}}, "logit_bias: the keys must be token ids"),
+    ({"n": 0}, "n: "),
+    ({"max_tokens": -1}, "max_tokens: "),
+    ({"top_logprobs": 3}, "told with logprobs=true"),
+    ({"seed": "x"}, "seed: "),
+    ({"messages": "text"}, "messages: "),
+]
 
-    def told(**arguments: Any) -> Any:
-        return gen.generate(model, messages, details=True, **{"seed": 5, "max_new_tokens": 20} | arguments)
 
-    plain = told(max_new_tokens=9)
-    assert bodies["plain"]["choices"] == [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": plain.text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": "length" if plain.finish_reason == "length" else "stop",
-        }
-    ]
-    read = len(model.tokenizer.encode_plain(model.tokenizer.chat_text(messages)))
-    made = len(plain.token_ids)
-    assert bodies["plain"]["usage"] == {
-        "prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made,
-    }  # fmt: skip
-    assert bodies["plain"]["model"] == "demo"
-    warm = gen.samplers.multinomial(2, temperature=0.3, top_p=0.9, logit_bias={7: -100})
-    texts = [one.text for one in told(max_new_tokens=5, sampler=warm, stop=["."])]
-    assert [choice["message"]["content"] for choice in bodies["own"]["choices"]] == texts
-    typed = told(output_type=gen.json_schema(schema), seed=row_seed(1, Row(id="typed")))
-    assert typed.value in schema["enum"]
-    assert bodies["typed"]["choices"][0]["message"]["content"] == typed.text
-    content = bodies["told"]["choices"][0]["logprobs"]["content"]
-    top = told(max_new_tokens=3, top_logprobs=2).top_logprobs
-    assert [token["logprob"] for token in content] == pytest.approx([one.logprob for one in top], abs=1e-4)
-    assert [len(token["top_logprobs"]) for token in content] == [2] * len(top)
-    assert (
-        b"".join(bytes(token["bytes"]) for token in content).decode()
-        == bodies["told"]["choices"][0]["message"]["content"]
+def test_lines_of_the_batch_format_get_the_answers_of_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = [line(f"wrong {number}", **change) for number, (change, _) in enumerate(WRONG)]
+    source = write_rows(tmp_path / "a.jsonl", [*LINES, *wrong])
+    report = gen.run_batch(source, tmp_path / "out", model="demo", seed=1, progress=False)
+    assert (report.rows, report.failed) == (len(LINES) + len(WRONG), len(WRONG))
+    assert capsys.readouterr().err.count("bodies have a field 'newer', which nobody knows; it is left out") == 1
+    answers = read_parts(report.parts)
+    assert [answer["custom_id"] for answer in answers] == [one["custom_id"] for one in [*LINES, *wrong]]
+    assert all(answer["error"] is None for answer in answers)
+    with gen.Engine(gen.load("demo", device="cpu"), rows=4) as engine:
+        client = Client(app(engine, names=["demo", "gpt-x"]))
+        replies = client.posts([("/v1/chat/completions", one["body"]) for one in [*LINES, *wrong]])
+    for answer, reply in zip(answers, replies, strict=True):
+        response = answer["response"]
+        assert response["status_code"] == reply.status
+        assert without_names(response["body"]) == without_names(reply.json)
+    for answer, (_, message) in zip(answers[len(LINES) :], WRONG, strict=True):
+        assert message in answer["response"]["body"]["error"]["message"]
+    bodies = {answer["custom_id"]: answer["response"]["body"] for answer in answers}
+    assert bodies["cut"]["choices"][0]["finish_reason"] == "length"
+    called = bodies["called"]["choices"][0]
+    assert (called["finish_reason"], called["message"]["tool_calls"][0]["function"]["name"]) == (
+        "tool_calls",
+        "weather",
     )
+    assert report.tokens == sum(body["usage"]["completion_tokens"] for body in bodies.values() if "usage" in body)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tools": [{"type": "function"}]}, "gen does not support 'tools' of a body"),
-        ({"stream": True}, "does not support 'stream'"),
-        ({"reasoning_effort": "high"}, "does not support 'reasoning_effort'"),
-        (
-            {"response_format": {"type": "json_object"}},
-            'supports response_format of the types "text" and "json_schema"',
-        ),
-        ({"temperature": "hot"}, "temperature"),
-        ({"logit_bias": {"x": 1}}, "logit_bias must have token ids for keys"),
-        ({"n": 0}, "samples must be"),
-        ({"max_tokens": -1}, "max_new_tokens must be"),
-        ({"top_logprobs": 3}, 'told with "logprobs": true'),
-        ({"seed": "x"}, "seed must be"),
-        ({"messages": "text"}, "messages must be a list"),
-    ],
-)
-def test_a_body_that_gen_cannot_answer_is_refused_by_name(change: Any, message: str, tmp_path: Path) -> None:
-    row = read_row(line("x", **change), "d")
-    if row.error:
-        assert message in row.error
-        return
-    source = write_rows(tmp_path / "a.jsonl", [line("x", max_tokens=1) | {"custom_id": "y"}, line("x", **change)])
-    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)
-    answer = read_parts(report.parts)[1]
-    assert report.failed == 1
-    assert answer["response"] is None
-    assert message in answer["error"]["message"]
+def without_names(body: Any) -> Any:
+    """An answer without what is another one each time, or in a job."""
+    if "error" in body:
+        return body
+    for call in body["choices"][0]["message"].get("tool_calls", ()):
+        assert call.pop("id").startswith("call_")
+    body["usage"].pop("prompt_tokens_details", None)
+    return {name: value for name, value in body.items() if name not in ("id", "created", "model")}
+
+
+def test_a_body_takes_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", [line("a", seed=None), line("b", max_tokens=9, temperature=0.1)])
+    sampler = gen.samplers.multinomial(2, top_k=3)
+    type_: Any = {"output_type": gen.regex("[a-z]{4}"), "sampler": sampler, "stop": ["q"]}
+    report = gen.run_batch(source, tmp_path / "out", model="demo", seed=1, max_new_tokens=20, **type_)
+    bodies = [answer["response"]["body"] for answer in read_parts(report.parts)]
+    found = [[one["message"]["content"] for one in body["choices"]] for body in bodies]
+    model, messages = gen.load("demo"), BODY["messages"]
+    assert found[0] == gen.generate(
+        model, messages, type_["output_type"], sampler=sampler, stop=["q"], seed=row_seed(1, Row(id="a"))
+    )
+    assert [len(texts) for texts in found] == [2, 2]
+    report = gen.run_batch(source, tmp_path / "beams", model="demo", sampler=gen.samplers.beam_search(2))
+    plain, changed = (answer["response"]["body"] for answer in read_parts(report.parts))
+    assert len(plain["choices"]) == 1
+    assert "temperature: not for beam search" in changed["error"]["message"]
+
+
+def test_answers_are_json_lines_alone(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", [line("a")])
+    with pytest.raises(gen.ArgumentError, match="leave out format=parquet"):
+        gen.run_batch(source, tmp_path / "out", model="demo", format="parquet")
 
 
 def test_other_urls_are_refused() -> None:
     row = read_row({"custom_id": "x", "url": "/v1/embeddings", "body": {}}, "d")
-    assert (row.id, row.request) == ("x", True)
+    assert (row.id, row.body) == ("x", {})
     assert "gen answers POST /v1/chat/completions alone" in row.error

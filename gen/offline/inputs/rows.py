@@ -23,41 +23,45 @@ class Row:
         id: its own, or the input's name and its number, from 1.
         prompt: a text, messages or token ids, as it came: `gen.generate` checks it.
         asked: the settings that it has of its own, as the manifest has those of all rows.
+        body: that of a line of OpenAI's batch format, in the place of a prompt; None of other rows.
         carried: its other columns.
         error: why it is no row that can be run; "" where it is one.
-        request: whether it is a line of OpenAI's batch format.
     """
 
     id: str
     prompt: Any = None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    request: bool = False
+
+    @property
+    def length(self) -> int:
+        """About how long its prompt is, in characters or tokens."""
+        prompt = self.prompt if self.body is None else self.body.get("messages")
+        return len(prompt if isinstance(prompt, str) else str(prompt))
 
 
 def read_row(record: Record, default_id: str, template: str | None = None) -> Row:
     """A record as a row; what is wrong with it is its error."""
     if isinstance(record, str):
         return Row(id=default_id, error=record)
-    request = is_request(record)
-    key = record.get("custom_id" if request else "id")
+    body: Mapping[str, Any] | None = {} if is_request(record) else None
+    key = record.get("id" if body is None else "custom_id")
     if key in (None, ""):
         key = default_id
     if not isinstance(key, str | int) or isinstance(key, bool):
-        return Row(id=default_id, error=f"an id must be a text or a whole number, got {show(key)}", request=request)
+        return Row(id=default_id, error=f"an id must be a text or a whole number, got {show(key)}", body=body)
     key = str(key)
     try:
-        if request:
-            prompt, asked = read_request(record)
-            asked |= {name: _whole(name, asked[name]) for name in ("seed", "max_new_tokens") if name in asked}
-            return Row(id=key, prompt=prompt, asked=asked, request=True)
+        if body is not None:
+            return Row(id=key, body=read_request(record))
         carried = {name: value for name, value in record.items() if name not in _OWN}
         asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
         return Row(id=key, prompt=_prompt(record, template), asked=asked, carried=carried)
     except ArgumentError as error:
-        carried = {} if request else {name: value for name, value in record.items() if name not in _OWN}
-        return Row(id=key, error=str(error), carried=carried, request=request)
+        carried = {} if body is not None else {name: value for name, value in record.items() if name not in _OWN}
+        return Row(id=key, error=str(error), carried=carried, body=body)
 
 
 def row_seed(seed: int, row: Row) -> int:

@@ -1,17 +1,14 @@
-"""What is written of a row's completions: gen's own form, and that of OpenAI's chat/completions."""
+"""What is written of a row's completions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gen.errors import ConstraintError
 from gen.offline.inputs.rows import Row
-from gen.offline.manifest import Manifest
-from gen.offline.parts import Result, carried, request_id
+from gen.offline.parts import Result, carried
 
 if TYPE_CHECKING:
     from gen.completions import Completion
-    from gen.models.base import Model
 
 
 def result_of(row: Row, completions: Sequence["Completion"], *, several: bool, typed: bool) -> Result:
@@ -42,51 +39,3 @@ def _told(completion: "Completion", typed: bool) -> Result:
     if completion.top_logprobs is not None:
         told["top_logprobs"] = [asdict(one) for one in completion.top_logprobs]
     return told
-
-
-def answer_of(
-    manifest: Manifest, row: Row, completions: Sequence["Completion"], prompt_tokens: int, model: "Model"
-) -> Result:
-    """A row's result as a line of OpenAI's batch format."""
-    made = sum(len(one.token_ids) for one in completions)
-    choices = [_choice(index, completion, model) for index, completion in enumerate(completions)]
-    body = {
-        "id": f"chatcmpl-{row.id}",
-        "object": "chat.completion",
-        "created": manifest.created,
-        "model": manifest.settings["model"],
-        "choices": choices,
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": made,
-            "total_tokens": prompt_tokens + made,
-        },
-    }
-    response = {"status_code": 200, "request_id": request_id(row), "body": body}
-    return {"id": request_id(row), "custom_id": row.id, "response": response, "error": None}
-
-
-def _choice(index: int, completion: "Completion", model: "Model") -> Result:
-    logprobs = None
-    if completion.top_logprobs is not None:
-        pairs = zip(completion.token_ids, completion.top_logprobs, strict=True)
-        logprobs = {"content": [_token(model, token_id, top) for token_id, top in pairs], "refusal": None}
-    return {
-        "index": index,
-        "message": {"role": "assistant", "content": completion.text, "refusal": None},
-        "logprobs": logprobs,
-        "finish_reason": "length" if completion.finish_reason == "length" else "stop",
-    }
-
-
-def _token(model: "Model", token_id: int, top: Any) -> Result:
-    others = [_named(model, *one) for one in zip(top.token_ids, top.logprobs, strict=True)]
-    return {**_named(model, token_id, top.logprob), "top_logprobs": others}
-
-
-def _named(model: "Model", token_id: int, logprob: float) -> Result:
-    try:
-        data = [*model.tokenizer.token_bytes(token_id)]
-    except ConstraintError:  # of a tokenizer that does not tell
-        data = None
-    return {"token": model.tokenizer.decode([token_id]), "logprob": max(logprob, -9999.0), "bytes": data}

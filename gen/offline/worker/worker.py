@@ -5,7 +5,6 @@ the same whoever makes it, in bfloat16 too on the same kind of device.
 """
 
 import json
-import re
 import socket
 import time
 from collections.abc import Sequence
@@ -13,23 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gen.errors import ArgumentError, GenError, IncompleteError, show
-from gen.offline.described import made_sampler, made_type
-from gen.offline.inputs.rows import Row, row_seed
+from gen.errors import ArgumentError, GenError
+from gen.offline.described import made_type
+from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
-from gen.offline.parts import Result, error_result, failed, tokens_of, write_part, write_piece
+from gen.offline.parts import Result, failed, tokens_of, write_part, write_piece
 from gen.offline.worker.fingerprint import fingerprint
-from gen.offline.worker.results import answer_of, result_of
+from gen.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from gen.calls import Call
-    from gen.constraints.constraint import Constraint
     from gen.loop.jobs import Job
     from gen.requests.request import Request
-    from gen.samplers import Sampler
 
 _UNSPENT = 0.5  # of a GPU's memory is left where a worker chooses the number of rows
-_MOST_READ = 64  # samplers and output types that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +61,7 @@ class Worker:
 
         import gen
         from gen.devices import resolve_device
+        from gen.offline.worker.reading import Reader
 
         self._settings = settings
         target = resolve_device(device)
@@ -73,7 +69,7 @@ class Worker:
             torch.set_num_threads(threads)
         self._model = gen.load(settings["model"], device=target, dtype=settings["dtype"])
         self._fingerprint = fingerprint(settings["model"])
-        self._read: dict[str, tuple[Sampler | None, Constraint | None]] = {}
+        self._reader = Reader(self._model, settings)
         self._manifest: tuple[Manifest, str] | None = None
 
     def check(self, longest: Row | None, devices: list[str | None]) -> Result:
@@ -90,8 +86,9 @@ class Worker:
 
         for device in devices:
             resolve_device(device)
-        call, _ = self._call(Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x"))
-        self._run([replace(call.requests[0], constraint=None, limit=1)], rows=None)  # a token of what all rows share
+        row = Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x")
+        [request] = self._reader.read(row).call.requests
+        self._run([replace(request, constraint=None, limit=1)], rows=None)  # a token of what all rows share
         return {
             **self._facts(),
             "rows": self._rows_that_fit(longest),
@@ -133,37 +130,28 @@ class Worker:
     def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
         """What becomes of rows, in their order."""
         from gen.loop.memory import TooManyRows
+        from gen.offline.worker.reading import ReadRow, failure_of
 
-        calls: dict[int, tuple[Call, bool]] = {}
+        read: dict[int, ReadRow] = {}
         results: dict[int, Result] = {}
         for index, row in enumerate(rows):
             try:
                 if row.error:
                     raise ArgumentError(row.error)
-                calls[index] = self._call(row)
-            except ArgumentError as error:
-                results[index] = error_result(manifest, row, _own_words(error))
-        jobs = self._run([call.requests[0] for call, _ in calls.values()], rows=manifest.rows)
-        for (index, (call, several)), job in zip(calls.items(), jobs, strict=True):
-            row = rows[index]
+                read[index] = self._reader.read(row)
+            except (ArgumentError, ApiError) as error:
+                results[index] = failure_of(manifest, row, error)
+        jobs = self._run([one.call.requests[0] for one in read.values()], rows=manifest.rows)
+        for (index, one), job in zip(read.items(), jobs, strict=True):
             try:
-                found = call.result(job)
+                results[index] = one.result(manifest, self._model, job)
             except TooManyRows as error:
                 raise GenError(
                     f"--rows {manifest.rows} are too many for the memory of {self._model.placement}: {error} Begin the "
                     f"job anew in another folder, with --rows {error.rows}."
                 ) from error
-            except IncompleteError as error:
-                results[index] = error_result(manifest, row, _own_words(error), error.completion.text)
-                continue
             except GenError as error:
-                results[index] = error_result(manifest, row, _own_words(error))
-                continue
-            completions, request = found if isinstance(found, list) else [found], call.requests[0]
-            if row.request:
-                results[index] = answer_of(manifest, row, completions, len(request.prompt_ids), self._model)
-            else:
-                results[index] = result_of(row, completions, several=several, typed=request.constraint is not None)
+                results[index] = failure_of(manifest, rows[index], error)
         return [results[index] for index in range(len(rows))]
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
@@ -178,56 +166,6 @@ class Worker:
         run_all(self._model, jobs, Options(step_rows=step_rows, rows=rows, fixed=rows is not None))
         return jobs
 
-    def _call(self, row: Row) -> tuple["Call", bool]:
-        """A row as a call of `gen.generate`, and whether that returns a list of texts.
-
-        Raises:
-            ArgumentError: its settings cannot be used.
-        """
-        from gen.calls import find_step_rows, read_call
-        from gen.requests.settings import Settings
-
-        settings = {**self._settings, **row.asked}
-        sampler, constraint = self._read_once(settings)
-        read = Settings(
-            sampler=sampler,
-            max_new_tokens=settings["max_new_tokens"],
-            stop=settings["stop"],
-            include_stop=settings["include_stop"],
-            seed=row_seed(self._settings["seed"], row),
-            eos_token_id=settings["eos_token_id"],
-            chat=settings["chat"],
-            chat_template_kwargs=settings["chat_template_kwargs"],
-            skip_special_tokens=settings["skip_special_tokens"],
-            top_logprobs=settings["top_logprobs"],
-            shorten=settings["shorten"],
-            truncate=settings["truncate"],
-        )
-        returned = settings["num_return_sequences"]
-        call = read_call(self._model, row.prompt, constraint, read, details=True, num_return_sequences=returned)
-        if call.batch:
-            raise ArgumentError(f"a row has one prompt, got {show(row.prompt)}")
-        find_step_rows(self._model, settings["exact"], call.requests)
-        return call, returned > 1 or (sampler is not None and sampler.samples > 1 and returned == 1)
-
-    def _read_once(self, settings: Any) -> tuple["Sampler | None", "Constraint | None"]:
-        """The sampler and the compiled output type of some rows."""
-        import gen
-
-        described, asked = settings["sampler"], settings["output_type"]
-        if {"sampling", "samples"} & settings.keys():  # of a body
-            own = described[1] if described is not None and described[0] == "multinomial" else {}
-            more = {"samples": settings["samples"]} if "samples" in settings else {}
-            described = ["multinomial", {**own, **settings.get("sampling", {}), **more}]
-        key = json.dumps([described, asked], sort_keys=True)
-        if key not in self._read:
-            output_type = made_type(asked)
-            constraint = None if output_type is None else gen.compile(self._model, output_type)
-            if len(self._read) >= _MOST_READ:
-                self._read.clear()
-            self._read[key] = made_sampler(described), constraint
-        return self._read[key]
-
     def _rows_that_fit(self, longest: Row | None) -> int:
         """How many rows like the longest run at once with half of the memory to spare, at most the usual number."""
         from gen.loop.memory import tokens_that_fit
@@ -236,8 +174,8 @@ class Worker:
         usual, placement = usual_rows(self._model), self._model.placement
         known = getattr(getattr(self._model, "idle", None), "token_bytes", None)
         try:
-            request = None if longest is None else self._call(longest)[0].requests[0]
-        except ArgumentError:  # which will be its error
+            request = None if longest is None else self._reader.read(longest).call.requests[0]
+        except (ArgumentError, ApiError):  # which will be its error
             request = None
         room = None if known is None else tokens_that_fit(placement, known)
         if request is None or room is None:
@@ -295,8 +233,3 @@ def schema_of_type(output_type: Any) -> Any:
         case JsonSchema():
             return json.loads(output_type.schema)
     return schema_of(output_type)[0]
-
-
-def _own_words(error: Exception) -> str:
-    """What an error says of a row, which is the only prompt of its call."""
-    return re.sub(r"^prompt 0(: | )", lambda found: "" if found[1] == ": " else "the prompt ", str(error))

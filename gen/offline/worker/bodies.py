@@ -1,0 +1,108 @@
+"""Lines of OpenAI's batch format: read as `gen serve` reads its requests, and answered as it answers them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import gen
+from gen.calls import Call
+from gen.loop.jobs import Job
+from gen.loop.results.events import Events
+from gen.models.base import Model
+from gen.offline.engines.progress import say
+from gen.offline.inputs.rows import Row
+from gen.offline.manifest import Manifest
+from gen.offline.parts import Result, request_id
+from gen.requests.settings import Settings
+from gen.samplers import MultinomialSampler, Sampler
+from gen.server.errors import in_openai_form, refused, told
+from gen.server.protocols.chat_bodies import ChatBody, read_chat, whole_chat
+from gen.server.texts import Ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadBody:
+    """A body, read.
+
+    Attributes:
+        fields: what it says.
+        messages: its conversation.
+        output_type: None where it asks for none.
+        settings: those of its own, as `Settings` has them.
+        copies: how often each text is told: more than once where n texts of a sampler that draws nothing are alike.
+        called: the finish_reason of texts that end with calls of tools.
+    """
+
+    fields: ChatBody
+    messages: Any
+    output_type: Any
+    settings: Mapping[str, Any]
+    copies: int
+    called: str
+
+
+def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, known: set[str]) -> ReadBody:
+    """What a line asks for.
+
+    Args:
+        usual: the job's sampler.
+        known: the fields that need not be told as unknown; told ones are added.
+    Raises:
+        ApiError, ArgumentError: it cannot be answered.
+    """
+    fields = ChatBody.read(body)
+    if fields.stream:
+        raise refused("stream: the answers of a job are whole; leave it out.", "stream")
+    for name in {*fields.ignored} - known:
+        known.add(name)
+        say(f"bodies have a field {name!r}, which nobody knows; it is left out.")
+    asked, called = read_chat(model, fields, math.inf)
+    sampler = fields.sampler(model, usual)
+    n = fields.n if "n" in fields.model_fields_set else sampler.samples
+    if drawn := isinstance(sampler, MultinomialSampler):
+        sampler = replace(sampler, samples=n)
+    given = asked.arguments | {"max_new_tokens": asked.cap, "seed": asked.seed}
+    own = {name: value for name, value in given.items() if value != getattr(Settings, name, value)}
+    return ReadBody(
+        fields=fields,
+        messages=asked.prompts[0],
+        output_type=asked.output_type,
+        settings=own | {"sampler": sampler, "shorten": True, "local_files": False},
+        copies=1 if drawn else n,
+        called=called,
+    )
+
+
+def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job, model: Model) -> Result:
+    """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes.
+
+    Raises:
+        GenError: as of `Job.completions`.
+    """
+    request = job.request
+    ended = [Ended(made, Events(request).whole(made)) for made in call.completions(job)] * body.copies
+    whole = whole_chat(model.tokenizer, body.fields, ended, len(request.prompt_ids), body.called)
+    del whole["usage"]["prompt_tokens_details"]  # what was read for a row depends on those beside it
+    calls = [call for choice in whole["choices"] for call in choice["message"].get("tool_calls", ())]
+    for number, one in enumerate(calls):
+        one["id"] = "call_" + blake2b(f"{row.id}\0{number}".encode(errors="surrogatepass"), digest_size=12).hexdigest()
+    head = {
+        "id": f"chatcmpl-{row.id}",
+        "created": manifest.created,
+        "model": manifest.settings["model"],
+        "system_fingerprint": f"gen-{gen.__version__}",
+    }
+    return _line(row, 200, head | whole)
+
+
+def refusal_of(row: Row, error: Exception) -> Result:
+    """The line of a row that gets no answer."""
+    refusal = told(error)
+    return _line(row, refusal.status, in_openai_form(refusal))
+
+
+def _line(row: Row, status: int, body: Mapping[str, Any]) -> Result:
+    response = {"status_code": status, "request_id": request_id(row), "body": body}
+    return {"id": request_id(row), "custom_id": row.id, "response": response, "error": None}

@@ -1,0 +1,115 @@
+"""Rows as calls of `gen.generate`: each has the job's settings, changed by its own."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import gen
+from gen.calls import Call, find_step_rows, read_call
+from gen.constraints.constraint import Constraint
+from gen.errors import ArgumentError, IncompleteError, show
+from gen.loop.jobs import Job
+from gen.models.base import Model
+from gen.offline.described import made_sampler, made_type
+from gen.offline.inputs.rows import Row, row_seed
+from gen.offline.manifest import Manifest
+from gen.offline.parts import Result, error_result
+from gen.offline.worker.results import result_of
+from gen.requests.settings import Settings
+from gen.samplers import Sampler
+
+if TYPE_CHECKING:
+    from gen.offline.worker.bodies import ReadBody  # which takes 0.3 s to import
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRow:
+    """A row as a call.
+
+    Attributes:
+        several: whether it asks for a list of texts.
+        body: of a line of OpenAI's batch format what it asks for; None of others.
+    """
+
+    row: Row
+    call: Call
+    several: bool
+    body: "ReadBody | None"
+
+    def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
+        """What becomes of it.
+
+        Raises:
+            GenError: as of `gen.generate`.
+        """
+        if self.body is not None:
+            from gen.offline.worker.bodies import answer_of
+
+            return answer_of(manifest, self.row, self.body, self.call, job, model)
+        found = self.call.result(job)
+        completions, typed = found if isinstance(found, list) else [found], job.request.constraint is not None
+        return result_of(self.row, completions, several=self.several, typed=typed)
+
+
+class Reader:
+    """Reads rows.
+
+    Args:
+        settings: those of the manifest.
+    """
+
+    def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
+        self._model, self._settings = model, settings
+        self._known: set[str] = set()  # fields of bodies that were told as unknown
+
+    def read(self, row: Row) -> ReadRow:
+        """A row as a call.
+
+        Raises:
+            ApiError, ArgumentError: its settings, or those of all rows, cannot be used.
+        """
+        prompt, constraint, body = row.prompt, self._constraint, None
+        given = {**self._settings, "sampler": self._sampler, **row.asked, "seed": row_seed(self._settings["seed"], row)}
+        if row.body is not None:
+            from gen.offline.worker.bodies import read_body
+
+            body = read_body(self._model, row.body, self._sampler, self._known)
+            prompt, given = body.messages, {**given, **body.settings}
+            if body.output_type is not None:
+                constraint = gen.compile(self._model, body.output_type)
+        settings = Settings(**{name: value for name, value in given.items() if name in Settings.__annotations__})
+        returned = self._settings["num_return_sequences"]
+        call = read_call(self._model, prompt, constraint, settings, details=True, num_return_sequences=returned)
+        if call.batch:
+            raise ArgumentError(f"a row has one prompt, got {show(prompt)}")
+        find_step_rows(self._model, self._settings["exact"], call.requests)
+        samples = 1 if self._sampler is None else self._sampler.samples
+        return ReadRow(row=row, call=call, several=returned > 1 or samples > 1, body=body)
+
+    @cached_property
+    def _sampler(self) -> Sampler | None:
+        """That of all rows; None is the checkpoint's recommendation."""
+        return made_sampler(self._settings["sampler"])
+
+    @cached_property
+    def _constraint(self) -> Constraint | None:
+        """That of all rows whose bodies ask for none."""
+        output_type = made_type(self._settings["output_type"])
+        return None if output_type is None else gen.compile(self._model, output_type)
+
+
+def failure_of(manifest: Manifest, row: Row, error: Exception) -> Result:
+    """The result of a row that has failed."""
+    if row.body is not None:
+        from gen.offline.worker.bodies import refusal_of
+
+        return refusal_of(row, error)
+    text = error.completion.text if isinstance(error, IncompleteError) else None
+    return error_result(manifest, row, _own_words(error), text)
+
+
+def _own_words(error: Exception) -> str:
+    """What an error says of a row, which is the only prompt of its call."""
+    return re.sub(r"^prompt 0(: | )", lambda found: "" if found[1] == ": " else "the prompt ", str(error))
