@@ -70,6 +70,7 @@ def test_every_sampler_and_type_of_the_options_reaches_the_worker(capsys: Captur
     cases: list[list[Any]] = [
         ["--greedy", "--repetition-penalty", 1.1, "--regex", "[a-z]{3}"],
         ["--beams", 3, "--samples", 2, "--length-penalty", 0.5],
+        ["--beams", 3, "--regex", "[a-z]{3}"],
         ["--samples", 2, "--top-k", 5, "--schema", "s.json"],
         ["--choice", "yes", "--choice", "no", "--bad-word", "x"],
     ]

@@ -60,9 +60,10 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         say(f"bodies have a field {name!r}, which nobody knows; it is left out.")
     asked, called = read_chat(model, fields, math.inf)
     sampler = fields.sampler(model, usual)
-    n = fields.n if "n" in fields.model_fields_set else sampler.samples
-    if drawn := isinstance(sampler, MultinomialSampler):
-        sampler = replace(sampler, samples=n)
+    copies = fields.n
+    if isinstance(sampler, MultinomialSampler):
+        samples, copies = fields.n if "n" in fields.model_fields_set else sampler.samples, 1
+        sampler = replace(sampler, samples=samples)
     given = asked.arguments | {"max_new_tokens": asked.cap, "seed": asked.seed}
     own = {name: value for name, value in given.items() if value != getattr(Settings, name, value)}
     return ReadBody(
@@ -70,7 +71,7 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
         messages=asked.prompts[0],
         output_type=asked.output_type,
         settings=own | {"sampler": sampler, "shorten": True, "local_files": False},
-        copies=1 if drawn else n,
+        copies=copies,
         called=called,
     )
 

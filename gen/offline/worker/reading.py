@@ -29,13 +29,11 @@ class ReadRow:
     """A row as a call.
 
     Attributes:
-        several: whether it asks for a list of texts.
         body: of a line of OpenAI's batch format what it asks for; None of others.
     """
 
     row: Row
     call: Call
-    several: bool
     body: "ReadBody | None"
 
     def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
@@ -49,8 +47,8 @@ class ReadRow:
 
             return answer_of(manifest, self.row, self.body, self.call, job, model)
         found = self.call.result(job)
-        completions, typed = found if isinstance(found, list) else [found], job.request.constraint is not None
-        return result_of(self.row, completions, several=self.several, typed=typed)
+        several, typed = isinstance(found, list), job.request.constraint is not None
+        return result_of(self.row, found if several else [found], several=several, typed=typed)
 
 
 class Reader:
@@ -85,8 +83,7 @@ class Reader:
         if call.batch:
             raise ArgumentError(f"a row has one prompt, got {show(prompt)}")
         find_step_rows(self._model, self._settings["exact"], call.requests)
-        samples = 1 if self._sampler is None else self._sampler.samples
-        return ReadRow(row=row, call=call, several=returned > 1 or samples > 1, body=body)
+        return ReadRow(row=row, call=call, body=body)
 
     @cached_property
     def _sampler(self) -> Sampler | None:
