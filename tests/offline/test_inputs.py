@@ -128,5 +128,5 @@ def test_the_longest_row_and_the_kinds_of_columns_are_known_after_one_reading(tm
 
 
 def test_shards_are_rows_side_by_side_of_one_input() -> None:
-    found = Scan(places=[[0, 10, 20], [0]], columns={}, longest=None)  # type: ignore[list-item]  # lists for arrays
+    found = Scan(places=[[0, 10, 20], [0]], columns={}, longest=None, bodies=False)  # type: ignore[list-item]
     assert shards_of(found.places, 2) == [[0, 0, 0, 2], [0, 2, 20, 1], [1, 0, 0, 1]]

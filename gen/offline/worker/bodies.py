@@ -83,7 +83,9 @@ def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job
         GenError: as of `Job.completions`.
     """
     request = job.request
-    ended = [Ended(made, Events(request).whole(made)) for made in call.completions(job)] * body.copies
+    ended = [
+        Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in call.completions(job)
+    ] * body.copies
     whole = whole_chat(model.tokenizer, body.fields, ended, len(request.prompt_ids), body.called)
     del whole["usage"]["prompt_tokens_details"]  # what was read for a row depends on those beside it
     calls = [call for choice in whole["choices"] for call in choice["message"].get("tool_calls", ())]

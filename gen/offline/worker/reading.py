@@ -88,7 +88,8 @@ class Reader:
     @cached_property
     def _sampler(self) -> Sampler | None:
         """That of all rows; None is the checkpoint's recommendation."""
-        return made_sampler(self._settings["sampler"])
+        made: Sampler | None = made_sampler(self._settings["sampler"])
+        return made
 
     @cached_property
     def _constraint(self) -> Constraint | None:
