@@ -1,5 +1,6 @@
 """`gen serve`: a model behind OpenAI's and Anthropic's protocols."""
 
+import gc
 import os
 import sys
 from ipaddress import ip_address
@@ -142,6 +143,8 @@ def serve_command(
             cors_origins=cors_origin or [],
         )
         app.state.served.compiling.begin()
+        gc.collect()
+        gc.freeze()  # what is there by now stays, and would be looked through at every full collection
         _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
         return app, engine
 
