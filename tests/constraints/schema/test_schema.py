@@ -303,6 +303,8 @@ UNIQUE: list[dict[str, Any]] = [
     {"items": {"type": "integer", "minimum": 0, "maximum": 2}, "maxItems": 2},
     {"items": {"type": "string", "pattern": "^[ab]$"}, "minItems": 1},
     {"prefixItems": [{"type": "string"}, {"type": "integer"}, {"type": "null"}], "items": False, "maxItems": 3},
+    {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
+    {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False, "maxItems": 20},
 ]
 
 

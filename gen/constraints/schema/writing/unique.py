@@ -23,15 +23,20 @@ _MOST_PLACES = 8
 
 def always_unique(writer: "Writer", part: Part, place: "Place") -> bool:
     """Whether no two items of an array can be equal, by where they stand."""
-    if part.max_items is None or part.max_items > _MOST_PLACES:
-        return False
-    each = [writer.parts_of(item_schemas(part, number), place.path) for number in range(part.max_items)]
+    each: list[Sequence[Part]] = []
+    while part.max_items is None or len(each) < part.max_items:
+        here = writer.parts_of(item_schemas(part, len(each)), place.path)
+        if not here:  # no array is longer
+            break
+        if len(each) == _MOST_PLACES:
+            return False
+        each.append(here)
     return all(
         writer.disjoint(one, other)
         for number, here in enumerate(each)
-        for there in each[number + 1 :]
+        for later in each[number + 1 :]
         for one in here
-        for other in there
+        for other in later
     )
 
 
