@@ -6,7 +6,8 @@
 integer, a date, a string of at most 64 characters, one of four options, an object with two fields and a list of at most
 five integers. "compile s" is the CPU time of the thread for a type that was not compiled before, with the tables of the
 vocabulary known, the median and the slowest of some rounds. "step" is the time of a call in which the model writes
-calls of these tools, divided by that of one without a type that makes as many tokens, in the same round.
+calls of these tools, divided by that of one without a type that makes as many tokens, in the same round. "near" is the
+same where the limit leaves the call of a tool hardly more than the tokens that it needs, so that it may change any.
 """
 
 import argparse
@@ -56,7 +57,8 @@ def main() -> None:
         for name, properties in (("small", SMALL), ("large", LARGE)):
             row = {"vocabulary": vocab, "tools": name, **_compiled(model, properties, arguments.rounds)}
             report["rows"].append(row)
-            row["step with / without"] = round(statistics.median(_steps(model, properties, arguments)), 3)
+            for column, limit in (("step with / without", arguments.new_tokens), ("near", arguments.near)):
+                row[column] = round(statistics.median(_steps(model, properties, arguments, limit)), 3)
     print(json.dumps(report["machine"]), "\n")
     print(markdown_table(report["rows"]))
     if arguments.json:
@@ -67,8 +69,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=int, nargs="*", default=[49152])
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--new-tokens", type=int, default=512)
+    parser.add_argument("--near", type=int, default=128, help="the new tokens of texts that have hardly room")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the report there")
     return parser.parse_args()
 
@@ -97,17 +100,17 @@ def _compiled(model: Model, properties: dict[str, Any], rounds: int) -> dict[str
     }
 
 
-def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespace) -> list[float]:
+def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespace, limit: int) -> list[float]:
     """How often a step without the type one with it takes, by rounds."""
     kind = gen.compile(model, gen.tool_calls(tools(properties, 30), choice="required"))
     prompts = ["Call a tool.\n"] * arguments.batch
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
     ratios = []
-    for seed in range(arguments.rounds + 1):
-        made, with_it = timed(_completions, model, prompts, kind, sampler, arguments.new_tokens, seed)
+    for seed in range(arguments.rounds + 2):
+        made, with_it = timed(_completions, model, prompts, kind, sampler, limit, seed)
         longest = max(len(one.token_ids) for one in made)
         _, without = timed(_completions, model, prompts, None, sampler, longest, seed)
-        if seed:  # the first round warms up
+        if seed > 1:  # the first two record steps
             ratios.append(with_it / without)
     return ratios
 

@@ -29,8 +29,13 @@ class Walker(Protocol):
     def push(self, token_id: int) -> bool:
         """Take a token; whether it was allowed."""
 
-    def most_tokens(self) -> int:
-        """As `Constraint.most_tokens`, of what can follow from here."""
+    def short(self, left: int, ahead: int) -> bool:
+        """Whether some token that may come next may leave too little room for an end.
+
+        Args:
+            left: how many tokens may come.
+            ahead: how many others come before them, of which nothing is known.
+        """
 
     def problem(self) -> str:
         """Why nothing can follow, where the engine itself has failed; else ""."""
@@ -151,9 +156,11 @@ class DeviceWalker:
         self._state = self._automaton.next_state(self._state, token_id)
         return self._state != 0
 
-    def most_tokens(self) -> int:
+    def short(self, left: int, ahead: int) -> bool:
         """See `Walker`."""
-        return max(1, self._automaton.most_after(self._state))
+        if left > 1 and left > self._automaton.most_after(self._state):
+            return False
+        return ahead > 0 or left <= max(1, self._automaton.worst(self._state))
 
     def problem(self) -> str:
         """See `Walker`: an automaton does not fail."""

@@ -78,14 +78,12 @@ class HostWalker:
 
     def push(self, token_id: int) -> bool:
         """See `gen.constraints.constraint.Walker`."""
-        if not self._matcher.is_error() and not self._matcher.validate_tokens([token_id]):
-            return False
-        self._matcher.consume_token(token_id)  # if it fails itself, `problem` says so when nothing can follow
-        return True
+        # if it fails itself, `problem` says so when nothing can follow
+        return self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_error()
 
-    def most_tokens(self) -> int:
+    def short(self, left: int, ahead: int) -> bool:
         """See `gen.constraints.constraint.Walker`: no limit changes a token."""
-        return 1
+        return left <= 1
 
     def problem(self) -> str:
         """See `gen.constraints.constraint.Walker`."""

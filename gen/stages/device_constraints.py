@@ -1,8 +1,9 @@
 """Holds each row to its constraint: tokens are masked by the state of an automaton, and walk it to the next state.
 
-All is on the device and has static shapes. A state has three rows of allowed tokens, packed as bits. The first is of
-all that the type allows, and is the only one that counts while there is room. Where a text may be short of it, the
-other two say which tokens surely leave enough, so that it can always be ended in time.
+All is on the device and has static shapes; on a CPU the host walks between two steps, which is quicker there. A state
+has three rows of allowed tokens, packed as bits. The first is of all that the type allows, and is the only one that
+counts while there is room. Where a text may be short of it, the other two say which tokens surely leave enough, so that
+it can always be ended in time.
 
 Example: the text so far is `{"ok": tr`, and 2 tokens are left. Where `ue}` and `ue` are tokens these may follow, since
 1 token more ends the text at most. Where `e}` is no token `u` may not, which would need `e` and `}`.
@@ -15,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.arena import FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
-from gen.constraints.tables.masks import allow, bias_table
+from gen.constraints.tables.arena import ALL, FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
+from gen.constraints.tables.masks import KeptLines, allow, bias_table, lines_of
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
@@ -43,12 +44,14 @@ class DeviceConstraints:
         self._used = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, as are these
+        self._kept: KeptLines | None = None  # on a CPU
         self._bytes = self._bias = self._numbers = torch.empty(0, device=device)
 
         def row(width: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros((count, width), dtype=dtype, device=device)
 
         self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
+        self._taken = row(1, torch.int64)  # on a CPU: the token by which a state has yet to go on; -1 for none
         self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # tokens before the last one that may come
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
@@ -74,6 +77,8 @@ class DeviceConstraints:
             self._may_end.fill_(True)
             self._lasts.fill_(_FAR)  # rows that are held to nothing are never short of room
         self._widen(max(len(request.ends) for request in requests))
+        if self._kept is not None:
+            self._kept.forget(rows)  # the arena may have given the places of their masks to others
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
         states = []
@@ -87,6 +92,7 @@ class DeviceConstraints:
         may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
         tables = (
             (self._state, [[state] for state in states]),
+            (self._taken, [[-1] for _ in requests]),
             (self._lasts, [[request.limit - 1] for request in requests]),
             (self._may_end, may_end),
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
@@ -97,12 +103,19 @@ class DeviceConstraints:
             table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
 
     def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower.prepare`: on a CPU rows of allowed tokens are made when they are needed."""
-        if self._device.type != "cpu" or self._arena is None:
+        """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, which takes it a tenth
+        of the time, and rows of allowed tokens are made when they are needed."""
+        if self._kept is None or self._arena is None:
             return
-        for automaton, [state] in zip(self._held[here], self._state[here].tolist(), strict=True):
+        states, taken, goes_on = (one.numpy()[:, 0] for one in (self._state, self._taken, self._goes_on))
+        for row, automaton in zip(range(self._count)[here], self._held[here], strict=True):
+            state, token_id, at = int(states[row]), int(taken[row]), ALL
             if automaton is not None and state:
-                self._arena.fill(automaton, state, self._held)
+                if token_id >= 0:
+                    states[row] = state = self._arena.after(automaton, state, token_id) if goes_on[row] else 0
+                at = self._arena.fill(automaton, state, self._held) if state else ALL
+            taken[row] = -1
+            self._kept.write(row, at, self._arena.rows[at].numpy())
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
@@ -111,14 +124,21 @@ class DeviceConstraints:
         record = self._records(here)
         may_end = self._may_end[here] & (record[:, NEEDED : NEEDED + 1] == 0)
         own = torch.where(may_end, logits.gather(1, self._ends[here]), -math.inf)
-        return self._allowed(logits, record[:, :1], here, own)
+        row = record[:, :1]
+        if self._kept is None:
+            masked = allow(logits, self._lines(row))
+        else:
+            masked = allow(logits, self._kept.lines[here], out=self._kept.out[here])
+        return self._with_ends(masked, row, here, own)
 
     def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
         after = self._lasts[here] - generated  # how many may come after the next one
         record = self._records(here)
         kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
-        logits = self._allowed(masked, record.gather(1, kind), here, masked.gather(1, self._ends[here]))
+        row = record.gather(1, kind)
+        own = masked.gather(1, self._ends[here])
+        logits = self._with_ends(allow(masked, self._lines(row)), row, here, own)
 
         def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
             assert self._arena is not None  # tells mypy
@@ -129,6 +149,11 @@ class DeviceConstraints:
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.stages.stage.Follower.chosen`. Host sync: none."""
+        if self._kept is not None:
+            if ancestors is not None:
+                self._state[here] = self._state[here].index_select(0, ancestors)
+            self._taken[here] = token_ids
+            return
         state = self._after(here, token_ids.squeeze(1), ancestors)
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
@@ -138,11 +163,12 @@ class DeviceConstraints:
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.stages.stage.Stage.tensors`."""
-        return (self._state, self._columns, self._lasts, self._ends, self._may_end, self._goes_on)
+        return (self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on)
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower.memory`."""
-        return 0 if self._arena is None else self._arena.memory()
+        lines = 0 if self._kept is None else self._kept.nbytes
+        return lines + (0 if self._arena is None else self._arena.memory())
 
     def _records(self, here: slice) -> Tensor:
         """What is known of the rows' states, without what follows them: (n, numbers)."""
@@ -150,13 +176,16 @@ class DeviceConstraints:
         state = self._state[here]
         return self._arena.table.index_select(0, (state + self._numbers).view(-1)).view(len(state), -1)
 
-    def _allowed(self, logits: Tensor, row: Tensor, here: slice, own: Tensor) -> Tensor:
-        """The logits (n, vocab) of what rows (n, 1) of the arena allow, those of ends (n, ends) as given; where nothing
-        else is allowed, the first end alone.
-        """
+    def _lines(self, row: Tensor) -> Tensor:
+        """What rows (n, 1) of the arena add to logits."""
         assert self._arena is not None  # tells mypy
+        return lines_of(self._arena.rows.index_select(0, row.view(-1)), self._bias)
+
+    def _with_ends(self, masked: Tensor, row: Tensor, here: slice, own: Tensor) -> Tensor:
+        """The logits (n, vocab) of what rows (n, 1) of the arena allow, changed in place: those of ends (n, ends) are
+        as given; where nothing else is allowed, it is the first end alone.
+        """
         ends = self._ends[here]
-        masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias)
         only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
 
@@ -176,6 +205,8 @@ class DeviceConstraints:
         self._arena = Arena(automaton.row_bytes, self._device)
         self._bytes = automaton.vocabulary.on(self._device).bytes
         self._bias = bias_table(self._device)
+        if self._device.type == "cpu":
+            self._kept = KeptLines(self._count, automaton.row_bytes)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
         self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)
         return self._arena

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.masks import allow, bias_table
+from gen.constraints.tables.masks import KeptLines, allow, bias_table, lines_of
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 
@@ -65,6 +65,7 @@ class HostConstraints:
         self._on_cuda = device.type == "cuda"
         self._rows = [_Row() for _ in range(count)]
         self._bias: Tensor | None = None  # made with the rest when a row first needs it
+        self._kept: KeptLines | None = None  # on a CPU
         self.begin()
 
     def begin(self) -> None:
@@ -112,7 +113,9 @@ class HostConstraints:
             self._masks[here].copy_(self._written[here], non_blocking=True)
             self._certain[here].copy_(self._written_certain[here], non_blocking=True)
         assert self._bias is not None  # tells mypy
-        return allow(logits, self._masks[here], self._bias, self._certain[here])
+        if self._kept is not None:
+            return allow(logits, self._kept.lines[here], self._certain[here], self._kept.out[here])
+        return allow(logits, lines_of(self._masks[here], self._bias), self._certain[here])
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.stages.stage.Follower`."""
@@ -135,7 +138,7 @@ class HostConstraints:
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower`."""
-        return 0
+        return 0 if self._kept is None else self._kept.nbytes
 
     def _begin_use(self, requests: Sequence[Request]) -> None:
         """Make room for masks, and forget what rows were before."""
@@ -157,6 +160,8 @@ class HostConstraints:
                 torch.empty_like(one, device=self._device) if self._on_cuda else one
                 for one in (self._written, self._written_certain)
             )
+            if not self._on_cuda:
+                self._kept = KeptLines(self._count, 4 * shape[1])
             self._bits, self._ends = self._written.numpy().view(np.uint8), self._written_certain.numpy()
             if self._on_cuda:
                 self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -178,21 +183,26 @@ class HostConstraints:
 
     def _fill(self, here: slice) -> None:
         """Write the masks of rows that are about to choose."""
-        width = self._written.shape[1] * 4
         for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
-            line = self._bits[place]
             self._ends[place] = self._size  # no token
             if row.matcher is None:
-                line.fill(255)
-                continue
-            row.matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), width)
-            if row.matcher.is_error():  # nothing is left to choose, and the text's error says why
-                line.fill(0)
-            end = int(line[self._size >> 3]) & (1 << (self._size & 7))
-            line[self._size >> 3] -= end  # llguidance's own end of a text is no token
-            over = end > 0 and not line.any()
-            for token_id in row.ends[: 1 if over else None]:
-                if over:  # then the first of its ends comes, at no cost and whatever is banned
-                    self._ends[place] = token_id
-                bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
-                line[token_id >> 3] = byte | bit if over or (end and row.may_end) else byte & (255 - bit)
+                self._bits[place].fill(255)
+            else:
+                self._fill_row(place, row, row.matcher)
+            if self._kept is not None:
+                self._kept.write(place, self._bits[place].tobytes(), self._bits[place])
+
+    def _fill_row(self, place: int, row: _Row, matcher: "LLMatcher") -> None:
+        """Write the mask of a text that goes on."""
+        line = self._bits[place]
+        matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), self._written.shape[1] * 4)
+        if matcher.is_error():  # nothing is left to choose, and the text's error says why
+            line.fill(0)
+        end = int(line[self._size >> 3]) & (1 << (self._size & 7))
+        line[self._size >> 3] -= end  # llguidance's own end of a text is no token
+        over = end > 0 and not line.any()
+        for token_id in row.ends[: 1 if over else None]:
+            if over:  # then the first of its ends comes, at no cost and whatever is banned
+                self._ends[place] = token_id
+            bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
+            line[token_id >> 3] = byte | bit if over or (end and row.may_end) else byte & (255 - bit)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gen.constraints.automata.regexes import regex_table
 from gen.constraints.constraint import Constraint
+from gen.constraints.tables import arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
@@ -249,6 +250,17 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
     admit(stage, 2, request_of(TokenAutomaton(regex_table("c"), WORDY), 9))
     allowed = [row.isfinite().nonzero().squeeze(1).tolist() for row in masked(stage, torch.zeros(3, SIZE), [1] * 3)]
     assert allowed[1:] == [[ord("b")], [ord("c")]]
+
+
+def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arena, "_ROWS", 3)  # one beside those that are always there
+    stage = DeviceConstraints(1, CPU)
+    for letter in "abc":
+        admit(stage, 0, request_of(TokenAutomaton(regex_table(letter), WORDY), 9))
+        assert masked(stage, torch.zeros(1, SIZE), [0]).isfinite().nonzero().tolist() == [[0, ord(letter)]]
+    assert stage.memory() < 10**6
 
 
 def test_texts_go_on_from_their_ancestors() -> None:

@@ -213,7 +213,9 @@ def test_a_validator_that_refuses_a_value_that_a_limit_has_shaped_says_both(mode
 class TestSteps:
     """The second draw is part of a step where a row may be short of room, and of no other."""
 
-    def test_short_steps_are_those_near_the_limit(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_short_steps_are_those_in_which_some_token_may_not_fit(
+        self, model: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         short: list[bool] = []
         run = Steps.run
 
@@ -222,18 +224,25 @@ class TestSteps:
             run(steps, *shape)
 
         monkeypatch.setattr(Steps, "run", noted)
-        for pattern, last in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 11)):
+        for pattern, times in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 7)):
+            kind = gen.compile(model, gen.regex(pattern))
             arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": []}
-            made = gen.generate(model, "x", gen.regex(pattern), seed=0, details=True, **arguments)
-            steps = len(made.token_ids)
-            assert short[: steps - 1] == [left <= last for left in range(59, 60 - steps, -1)], pattern
-            assert any(short)
+            made = gen.generate(model, "x", kind, seed=0, details=True, **arguments)
+            automaton = kind.automaton
+            assert automaton is not None
+            for number, (said, left) in enumerate(zip(short, range(59, 60 - len(made.token_ids), -1), strict=False)):
+                state = automaton.follow(made.token_ids[: number + 1])
+                after = {automaton.next_state(state, token_id) for token_id in range(model.vocab_size)} - {0}
+                needed = max(int(automaton.needed[one]) for one in {state, *after})
+                assert said == (left <= max(1, needed)), (pattern, left)
+            assert sum(short) == times
             short.clear()
 
     @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
     def test_they_are_recorded_and_captured(self, device: str) -> None:
-        kind = gen.regex("[ab]{50,}(x{70})?")
-        arguments: dict[str, Any] = {"seed": [1, 2], "max_new_tokens": 70, "details": True, "shorten": True}
+        kind = gen.regex("[ab]{9,}(x{70})?")
+        arguments: dict[str, Any] = {"seed": [1, 2], "max_new_tokens": 70, "eos_token_id": []}
+        arguments |= {"details": True, "shorten": True}
         with virtual_gpus(1):
             own = new_model(device)
             plain = gen.generate(own, ["x", "y"], kind, replay=False, cuda_graph=False, **arguments)

@@ -65,7 +65,7 @@ class Arena:
         self.rows[ALL] = 255
         self.version = 0
         self._places: dict[TokenAutomaton, _Place] = {}
-        self._seen: set[int] = set()  # on a CPU records whose rows are known to be there
+        self._seen: dict[int, int] = {}  # on a CPU the first row of records whose rows are known to be there
         self._free = [*range(NOTHING + 1, _ROWS)]
 
     def place(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> int:
@@ -84,11 +84,27 @@ class Arena:
         place = self._places[automaton]
         return place.start + (state - 1) * place.width if state else 0
 
-    def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> None:
-        """On a CPU: see to it that the rows of a state are there, and those of all states of its group."""
-        if record in self._seen:
-            return
-        self._seen.add(record)
+    def after(self, automaton: TokenAutomaton, record: int, token_id: int) -> int:
+        """Where the record of the state after a token is; one that spells nothing, or is none, leads nowhere else."""
+        tokens = automaton.vocabulary.tokens
+        if token_id >= len(tokens) or not tokens[token_id]:
+            return record
+        place = self._places[automaton]
+        return self.record(automaton, automaton.next_state((record - place.start) // place.width + 1, token_id))
+
+    def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> int:
+        """On a CPU: see to it that the rows of a state are there, and those of all states of its group.
+
+        Returns:
+            Where the first of them is: all tokens that the state allows.
+        """
+        if record not in self._seen:
+            self._fill(automaton, record, held)
+            self._seen[record] = int(self.table[record])
+        return self._seen[record]
+
+    def _fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> None:
+        """`fill` for a record that was not seen before."""
         place = self._places[automaton]
         group = int(automaton.group_of[(record - place.start) // place.width + 1])
         if group in place.filled:

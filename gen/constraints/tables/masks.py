@@ -5,10 +5,13 @@ is [0, -inf, 0, -inf, -inf, -inf, -inf, -inf]; adding it to logits forbids the o
 """
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gen.devices import to_device
+
+Mask = npt.NDArray[np.uint8]
 
 
 def bias_table(device: torch.device) -> Tensor:
@@ -17,17 +20,57 @@ def bias_table(device: torch.device) -> Tensor:
     return to_device(torch.from_numpy(np.where(bits, 0.0, -np.inf).astype(np.float32)), device)
 
 
-def allow(logits: Tensor, masks: Tensor, table: Tensor, certain: Tensor | None = None) -> Tensor:
-    """Logits (n, vocab) with -inf for what masks do not allow; float32. Host sync: none.
+def lines_of(masks: Tensor, table: Tensor) -> Tensor:
+    """What masks add to logits: (n, bits) float32. Host sync: none.
 
     Args:
-        masks: (n, bytes) uint8, or whole numbers of more bytes; at least a bit for each token.
+        masks: (n, bytes) uint8, or whole numbers of more bytes.
         table: as of `bias_table`.
-        certain: (n, 1), int64: a token for each row whose logit is 0 whatever it was; `vocab` for none, for which masks
-            then need a bit too.
     """
-    lines = table.index_select(0, masks.view(torch.uint8).view(-1).int()).view(len(logits), -1)
-    allowed = lines[:, : logits.shape[1]].add_(logits)  # in place: a third less time
+    return table.index_select(0, masks.view(torch.uint8).view(-1).int()).view(len(masks), -1)
+
+
+def allow(logits: Tensor, lines: Tensor, certain: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Logits (n, vocab) with -inf for what is not allowed; float32. Host sync: none.
+
+    Args:
+        lines: as of `lines_of`, at least a number for each token.
+        out: of the same shape, where they are written; None for the memory of `lines`.
+        certain: (n, 1), int64: a token for each row whose logit is 0 whatever it was; `vocab` for none, for which lines
+            then have a number too.
+    """
+    out = lines if out is None else out  # no fresh memory: a third less time
+    allowed = torch.add(lines[:, : logits.shape[1]], logits, out=out[:, : logits.shape[1]])
     if certain is not None:
-        lines.scatter_(1, certain, 0.0)
+        out.scatter_(1, certain, 0.0)
     return allowed
+
+
+class KeptLines:
+    """What each row's mask adds to logits, kept from step to step on a CPU: within a string, a text's mask is most
+    often that of the step before, so that it need not be unpacked again.
+
+    Attributes:
+        lines, out: (rows, bits), float32: see `allow`. What is in `out` lasts until the next step.
+    """
+
+    def __init__(self, rows: int, row_bytes: int) -> None:
+        self.lines, self.out = (torch.zeros((rows, 8 * row_bytes), device="cpu") for _ in range(2))
+        self._table = bias_table(self.lines.device).numpy()
+        self._memory = self.lines.view(rows, row_bytes, 8).numpy()
+        self._names: list[object] = [None] * rows
+
+    def write(self, row: int, name: object, mask: Mask) -> None:
+        """Let a row have a mask, (bytes,) uint8; masks of one name are equal, until they are forgotten."""
+        if self._names[row] != name:
+            np.take(self._table, mask, axis=0, out=self._memory[row], mode="clip")
+            self._names[row] = name
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        return self.lines.nbytes + self.out.nbytes
+
+    def forget(self, rows: slice) -> None:
+        """Write what comes next to these rows whatever its name is."""
+        self._names[rows] = [None] * len(self._names[rows])

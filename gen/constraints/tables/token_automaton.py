@@ -100,6 +100,10 @@ class TokenAutomaton:
                 self._most = most_needed(self.table, self.needed)
         return int(self._most[state])
 
+    def worst(self, state: int) -> int:
+        """How many tokens certainly suffice after any token that a state allows; on a CPU, as `rows`."""
+        return int(self.needed[state]) + self.rows(int(self.group_of[state]))[1]
+
     def is_complete(self, state: int) -> bool:
         """Whether a text is whole in a state and nothing can follow."""
         return bool(self._complete[state])

@@ -85,7 +85,9 @@ class Text:
 
     def short(self, left: int) -> bool:
         """Whether it may be short of room for its next token with so many left; the device may be ahead by some."""
-        return self._walker is not None and not self.ended and left <= self._walker.most_tokens()
+        if self._walker is None or self.ended:
+            return False
+        return self._walker.short(left, self.request.limit - left - len(self.token_ids))
 
     def take(self, results: StepResults, row: int) -> None:
         """See `gen.loop.results.taker.Taker`."""

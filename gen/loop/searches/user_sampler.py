@@ -72,7 +72,7 @@ class UserSampling:
     def _sample(self, logits: Tensor, here: slice, keys: Tensor, followed: Tensor) -> None:
         """Let the sampler choose, and write down what it has chosen, and which rows it has `followed`."""
         before = self._weights[here]
-        sampled = self._sampler.step(logits, before.clone(), keys)  # which it may change in place
+        sampled = self._sampler.step(logits.clone(), before.clone(), keys)  # which it may change, or keep
         check_sampled(self._sampler, sampled, logits)
         token_ids, ancestors, weights = sampled
         rows = torch.arange(len(logits), device=logits.device)
