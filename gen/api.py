@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from tqdm import tqdm
 
 from gen.arguments import check_flag, read_whole
-from gen.calls import Result, find_step_rows, read_call, read_one
+from gen.calls import OnErrors, Result, find_step_rows, read_call, read_one
 from gen.completions import Completion
 from gen.errors import Interrupted
 from gen.loop.jobs import Job, new_job
@@ -27,7 +27,7 @@ from gen.samplers import GreedySampler, Sampler
 from gen.streaming import CallerStream, Stream
 
 
-class Arguments(PromptArguments, total=False):
+class AnyArguments(PromptArguments, total=False):
     """The arguments of `generate` that the type of its result does not depend on."""
 
     num_return_sequences: int
@@ -38,10 +38,27 @@ class Arguments(PromptArguments, total=False):
     exact: bool
 
 
+class Arguments(AnyArguments, total=False):
+    """The same, where errors are raised."""
+
+    errors: Literal["raise"]
+
+
 Value = TypeVar("Value")
 One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
 
 
+@overload
+def generate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    errors: Literal["return"],
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[AnyArguments],
+) -> list[Any]: ...
 @overload
 def generate(
     model: Model,
@@ -179,6 +196,7 @@ def generate(
     chat_template_kwargs: Mapping[str, object] | None = None,
     skip_special_tokens: bool | Sequence[str] = True,
     details: bool = False,
+    errors: OnErrors = "raise",
     num_return_sequences: int = 1,
     logits_processors: Sequence[LogitsProcessor] | None = None,
     top_logprobs: int | None = None,
@@ -234,6 +252,8 @@ def generate(
         skip_special_tokens: whether special tokens are left out of the text; or a list of those that are, and all
             others stay. The eos that ended a text is no part of it. The special tokens that an output type writes stay.
         details: return a `Completion` in the place of each text.
+        errors: "return" puts the error of a prompt of a list in the place of its result, so that it ends no other: of
+            one that is too long too, or whose text is not whole. Errors that are of no single prompt are raised.
         num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
             token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
@@ -246,10 +266,11 @@ def generate(
             `Completion.prompt_logprobs`; for details=True. All of the prompt is read then, whatever was read before.
         shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
             IncompleteError: their finish_reason is "length".
-        truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens, or with an
-            output type and no max_new_tokens less than a quarter of it: it keeps its last tokens, and its bos token
-            where it begins with one. Chats and prompts with images are not cut: they raise. None cuts nothing; an
-            ArgumentError is raised where there is no room for a single new token.
+        truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens: it keeps its
+            last tokens, and its bos token where it begins with one. With an output type and no max_new_tokens, a
+            quarter of the context is left free, or as much as the type's shortest text needs. Chats and prompts with
+            images are not cut: they raise. None cuts nothing; an ArgumentError is raised where there is no room for a
+            single new token.
         max_time: seconds from the call on, waiting included, after which texts end as they are: their finish_reason is
             "timeout". A text of an output type is then an IncompleteError, or with shorten=True a value where it is
             whole. A step that has begun ends first. None for any time. Not for beam search.
@@ -275,7 +296,7 @@ def generate(
             it was whole, at a stop string, or at its limit on the host engine; or its type refuses the value.
         SamplingError: a row had no token left to choose.
         BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
-        Interrupted: Ctrl-C; its `results` has the texts that were done.
+        Interrupted: Ctrl-C; its `results` has the texts that were done, and what there is of the others.
         ModelError: the checkpoint recommends what no sampler takes; or memory has no room for a prompt's text, or its
             search, even alone.
     What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
@@ -312,6 +333,7 @@ def generate(
         details=details,
         num_return_sequences=num_return_sequences,
         max_batch_tokens=max_batch_tokens,
+        errors=errors,
     )
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(
@@ -324,7 +346,7 @@ def generate(
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
             run_all(model, jobs, options, lambda _: bar.update())
     except KeyboardInterrupt:
-        raise Interrupted([call.done(job) for job in jobs]) from None
+        raise Interrupted(call.so_far(jobs)) from None
     return call.results(jobs)
 
 

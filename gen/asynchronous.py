@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST
-from gen.calls import Result, read_call, read_submitted
+from gen.calls import OnErrors, Result, read_call, read_submitted
 from gen.completions import Completion
 from gen.engine import runs_in_engines, submit
 from gen.errors import ArgumentError, own
@@ -26,10 +26,16 @@ from gen.streaming import EngineStream
 ROWS = 32  # how many requests run at once in a model's own engine
 
 
-class Arguments(PromptArguments, total=False):
+class AnyArguments(PromptArguments, total=False):
     """The arguments of `agenerate` that the type of its result does not depend on."""
 
     num_return_sequences: int
+
+
+class Arguments(AnyArguments, total=False):
+    """The same, where errors are raised."""
+
+    errors: Literal["raise"]
 
 
 Value = TypeVar("Value")
@@ -52,6 +58,17 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
     return stream
 
 
+@overload
+async def agenerate(
+    model: Model,
+    prompt: Prompts[AnyPrompt],
+    output_type: object = ...,
+    *,
+    errors: Literal["return"],
+    sampler: Sampler | Sequence[Sampler] | None = ...,
+    details: bool = ...,
+    **arguments: Unpack[AnyArguments],
+) -> list[Any]: ...
 @overload
 async def agenerate(
     model: Model,
@@ -140,6 +157,7 @@ async def agenerate(
     sampler: Sampler | Sequence[Sampler] | None = None,
     details: bool = False,
     num_return_sequences: int = 1,
+    errors: OnErrors = "raise",
     **arguments: Unpack[PromptArguments],
 ) -> Any:
     """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
@@ -159,6 +177,7 @@ async def agenerate(
         settings,
         details=details,
         num_return_sequences=num_return_sequences,
+        errors=errors,
         check=check_loaded,
     )
     call = read() if output_type is None else await asyncio.to_thread(read)

@@ -4,15 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from gen.arguments import LARGEST, as_lists, check_flag, read_whole
 from gen.completions import Completion
 from gen.constraints.compiling import carry_out, compiled_before, read_type
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, BatchError, ModelError, show
+from gen.errors import ArgumentError, BatchError, GenError, ModelError, show
 from gen.loop.jobs import Job
+from gen.loop.memory import check_room
 from gen.loop.results.values import valued
+from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model, RecommendsSampler, SameBits
 from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
@@ -27,6 +29,8 @@ from gen.samplers.base import read_sampler
 Submitted = tuple[Request, Callable[[Request], Request] | None]
 """A request, and what to call in another thread for the one to run in its place; None where this is it."""
 
+OnErrors = Literal["raise", "return"]
+
 Result = str | Completion | list[str] | list[Completion] | list[str | list[str]] | list[Completion | list[Completion]]
 
 
@@ -39,12 +43,14 @@ class Call:
         batch: whether the prompts came as a list.
         returned: how many of a beam search's texts are returned.
         details: whether completions are returned instead of values.
+        failed: what went wrong with prompts that have no request; None where errors are raised.
     """
 
     requests: list[Request]
     batch: bool
     returned: int
     details: bool
+    failed: dict[int, GenError] | None = None
 
     def completions(self, job: Job) -> list[Completion]:
         """A prompt's completions, without the values of its output type."""
@@ -59,12 +65,15 @@ class Call:
         results: list[Any] = [one if self.details else one.value for one in made]
         return results if several else results[0]
 
-    def done(self, job: Job) -> Any:
-        """A prompt's result; None where it has not ended, or has failed."""
-        try:
-            return self.result(job) if job.ended else None
-        except Exception:  # as in `results`
-            return None
+    def so_far(self, jobs: Sequence[Job]) -> list[Any]:
+        """What each prompt has come to; see `gen.Interrupted`."""
+        found: dict[int, Any] = dict(self.failed or {})
+        for job in jobs:
+            try:
+                found[job.request.number] = self.result(job) if job.ended else _begun(job)
+            except Exception as error:  # as in `results`
+                found[job.request.number] = error if self.failed is not None else None
+        return [found[number] for number in sorted(found)]
 
     def results(self, jobs: Sequence[Job]) -> Result:
         """What the call returns.
@@ -72,20 +81,30 @@ class Call:
         Raises:
             BatchError: some prompts have an error instead. If all have, the first one's is raised itself.
         """
-        results: list[Any] = []
-        errors: dict[int, Exception] = {}
-        for number, job in enumerate(jobs):
+        found: dict[int, Any] = {}
+        errors: dict[int, Exception] = dict(self.failed or {})
+        for job in jobs:
             try:
-                results.append(self.result(job))
+                found[job.request.number] = self.result(job)
             except Exception as error:  # a model, or a processor of the user's, fails with errors of every kind
-                errors[number] = error
-                results.append(error)
-        if len(errors) == len(jobs):
+                errors[job.request.number] = error
+        results: list[Any] = [(found | errors)[number] for number in range(len(found) + len(errors))]
+        if self.failed is not None:
+            return results
+        if not found:
             raise errors[0]
         if errors:
             raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
         returned: Result = results if self.batch else results[0]
         return returned
+
+
+def _begun(job: Job) -> Any:
+    """The texts so far of a prompt that goes on: one, or a list of several; None where there is nothing of it."""
+    texts = [text.so_far() for one in job.parts or [job] for taker in one.takers for text in taker.texts]
+    if not any(text.token_ids for text in texts):
+        return None
+    return texts if len(job.request.seeds) > 1 else texts[0]
 
 
 def read_call(
@@ -97,6 +116,7 @@ def read_call(
     details: bool = False,
     num_return_sequences: int = 1,
     max_batch_tokens: int | None = None,
+    errors: OnErrors = "raise",
     check: Callable[[Model], object] = check_model,
 ) -> Call:
     """The arguments of `gen.generate`, which says what they are, checked.
@@ -112,6 +132,9 @@ def read_call(
     prompts, batch = split_prompts(prompt)
     if not batch:
         _refuse_lists(settings)
+    if not isinstance(errors, str) or errors not in (("raise", "return") if batch else ("raise",)):
+        raise ArgumentError(f'errors must be "raise", or "return" for a list of prompts, got {show(errors)}')
+    failed: dict[int, GenError] | None = {} if errors == "return" else None
     samplers = _read_samplers(model, settings.sampler, len(prompts))
     check_flag("details", details)
     for name in ("top_logprobs", "prompt_logprobs"):
@@ -128,9 +151,21 @@ def read_call(
         read_images(settings.images, count, local_files=settings.local_files),
         typed=[constraint is not None for constraint in constraints],
         max_batch_tokens=max_batch_tokens,
+        failed=failed,
     )
-    pairs = zip(requests, constraints, strict=True)
-    return Call([constrained(model, *pair, max_batch_tokens) for pair in pairs], batch, returned, details)
+    made = []
+    for request in requests:
+        try:
+            one = constrained(model, request, constraints[request.number], max_batch_tokens)
+            if failed is not None:  # else all of them are looked at before anything runs
+                rows, tokens = kind_of_search(one.sampler).width, len(one.prompt_ids) + one.limit
+                check_room([(one.number, rows, tokens)], max_batch_tokens)
+            made.append(one)
+        except GenError as error:
+            if failed is None:
+                raise
+            failed[request.number] = error
+    return Call(made, batch, returned, details, failed)
 
 
 def read_one(

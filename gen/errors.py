@@ -98,13 +98,22 @@ class Interrupted(_Pickled, KeyboardInterrupt):
     """Ctrl-C while a list of prompts was being continued.
 
     Attributes:
-        results: one for each prompt, in order: what the call would have returned, or None where it was not done.
+        results: one for each prompt, in order: what the call would have returned; of a text that had begun a
+            `Completion` of what there is of it, whose finish_reason is None (of several a list); else None.
     """
 
     def __init__(self, results: list[Any]) -> None:
-        done = sum(result is not None for result in results)
-        super().__init__(f"interrupted; {done} of {len(results)} texts are in .results of this error.")
+        begun = sum(map(_goes_on, results))
+        done = sum(result is not None for result in results) - begun
+        others = f", and what there is of {begun} others" if begun else ""
+        super().__init__(f"interrupted; {done} of {len(results)} texts are in .results of this error{others}.")
         self.results = results
+
+
+def _goes_on(result: Any) -> bool:
+    """Whether a result is that of texts of which some had not ended."""
+    texts = result if isinstance(result, list) else [result]
+    return any(getattr(text, "finish_reason", "") is None for text in texts)
 
 
 class _Short(Repr):

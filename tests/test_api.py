@@ -1,5 +1,6 @@
 """What users call, with scripted models and tiny ones: stops, streams, batches, seeds, what fails and bad input."""
 
+import asyncio
 import math
 import random
 import re
@@ -17,13 +18,14 @@ from torch import Tensor
 
 import gen
 from gen.completions import Completion
+from gen.errors import ContextError
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.models.transformers.model import TransformersModel
 from gen.requests.reading import read_requests
 from gen.requests.settings import Settings
-from gen.samplers import beam_search, greedy, multinomial
+from gen.samplers import BeamSearchSampler, beam_search, greedy, multinomial
 from gen.tokenizers import Tokenizer
 from tests.helpers import BOS, EOS, OTHER_EOS, ScriptedModel, ScriptedRows, byte_tokenizer, plain_greedy, tiny_model
 
@@ -452,6 +454,36 @@ def test_prompts_that_fail_leave_the_others_results_in_the_error(sampler: Any, d
     assert caught.value.__cause__ is results[1]
 
 
+@pytest.mark.parametrize("how", ["generate", "agenerate"])
+def test_errors_may_be_returned_each_in_the_place_of_its_prompt(how: str) -> None:
+    def generate(*given: Any, **settings: Any) -> Any:
+        if how == "generate":
+            return gen.generate(*given, errors="return", **settings)
+        return asyncio.run(gen.agenerate(*given, errors="return", **settings))
+
+    model = ScriptedModel(lambda prompt: [*(b"true" if "true" in prompt else prompt.encode())], context_length=16)
+    prompts = ["ab", "x" * 20, [{"role": "user"}], "is it true?", [300], ""]
+    made = generate(model, prompts, max_new_tokens=8)
+    assert made[0] == "ab" and made[3] == "true"
+    errors = [type(made[1]), type(made[2]), type(made[4])]
+    assert errors == [ContextError, gen.ArgumentError, gen.ArgumentError]
+    assert "prompt 1 has 20 tokens" in str(made[1]) and "prompt 4: " in str(made[4])
+    made = generate(model, ["is it true?", "x" * 20, "ab"], [bool, bool, None], max_new_tokens=[4, 4, 2])
+    assert made[0] is True and made[2] == "ab" and isinstance(made[1], ContextError)
+    made = generate(model, ["is it true?", "abc"], [bool, gen.regex("x{20}")], max_new_tokens=4)
+    assert made[0] is True and isinstance(made[1], gen.ConstraintError)
+    assert [type(one) for one in generate(model, ["x" * 20], details=True)] == [ContextError]
+    for given, settings in (("ab", {}), (["ab"], {"seed": -1})):
+        with pytest.raises(gen.ArgumentError):
+            generate(model, given, **settings)
+    assert [type(one) for one in generate(Broken(), ["a!", "b", "c?"])] == [ZeroDivisionError, str, gen.SamplingError]
+    with pytest.raises(gen.ArgumentError, match='errors must be "raise", or "return" for a list'):
+        gen.generate(model, ["ab"], errors="ignore")  # type: ignore[call-overload]
+    if how == "generate":
+        made = generate(model, ["ab", "abcdefgh"], max_new_tokens=8, max_batch_tokens=12)
+        assert made[0] == "ab" and "max_batch_tokens=12 is too little for prompt 1" in str(made[1])
+
+
 def without_seed(result: Any) -> Any:
     if isinstance(result, list):
         return [without_seed(one) for one in result]
@@ -482,7 +514,10 @@ def test_an_interrupt_within_a_sampler_leaves_the_results_that_are_done() -> Non
     with pytest.raises(gen.Interrupted, match=r"2 of 5 texts are in \.results") as caught:
         gen.generate(model, prompts, sampler=Stopping())
     assert isinstance(caught.value, KeyboardInterrupt)
-    assert caught.value.results == [None, "ij", "k", None, None]
+    assert "what there is of 1 others" in str(caught.value)
+    begun, *others = caught.value.results
+    assert (begun.text, begun.finish_reason, len(begun.token_ids)) == ("abcd", None, 4)
+    assert others == ["ij", "k", None, None]
     assert gen.generate(model, prompts[:3]) == prompts[:3]
     with pytest.raises(gen.Interrupted) as caught:  # batches run one after the other, the longest prompts first
         stopping = Stopping()
@@ -490,7 +525,7 @@ def test_an_interrupt_within_a_sampler_leaves_the_results_that_are_done() -> Non
     assert caught.value.results == [None, "a long one", None, None]
     with pytest.raises(gen.Interrupted, match=r"0 of 1 texts") as caught:
         gen.generate(model, "abcdef", sampler=Stopping())
-    assert caught.value.results == [None]
+    assert [one.text for one in caught.value.results] == ["abcd"]
 
 
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(2), beam_search(2)])
@@ -511,7 +546,11 @@ def test_an_interrupt_within_the_models_step_leaves_the_results_that_are_done(sa
     first, second, third = caught.value.results
     texts = [[one.text for one in (made if isinstance(made, list) else [made])] for made in (first, third)]
     assert texts == [["ab"] * len(texts[0]), ["cd"] * len(texts[0])]
-    assert second is None
+    if isinstance(sampler, BeamSearchSampler):  # which has no text before its end
+        assert second is None
+    else:
+        begun = [one.text for one in (second if isinstance(second, list) else [second])]
+        assert begun == ["abcde"] * len(texts[0])
 
 
 def test_an_interrupt_within_the_users_processor_leaves_a_text_that_had_no_limit_left() -> None:

@@ -94,7 +94,7 @@ def generate_command(
             for one, result in _attempt(partial(run, max_new_tokens=asked.max_new_tokens), batch, pictures):
                 if isinstance(result, Exception):
                     failed = True
-                    message = re.sub(r"^prompt 0\b", "the prompt", str(result))
+                    message = re.sub(r"^prompt \d+\b", "the prompt", str(result))
                     tqdm.write(f"gen: {one.where}: {message}", file=sys.stderr)
                     continue
                 for completion in result if isinstance(result, list) else [result]:
@@ -153,12 +153,12 @@ def _load(model: str, device: str | None, dtype: str | None) -> Any:
 def _attempt(
     run: Callable[..., Any], batch: Sequence[Given], images: Sequence["Image"] | None
 ) -> list[tuple[Given, Any | Exception]]:
-    """Each prompt with its result, or with the error that it fails with alone; a batch that fails is halved."""
+    """Each prompt with its result, or with its error; a batch that fails as a whole is halved."""
     from torch import OutOfMemoryError
 
     try:
         pictures = None if images is None else [images] * len(batch)
-        return list(zip(batch, run([one.text for one in batch], images=pictures), strict=True))
+        return list(zip(batch, run([one.text for one in batch], images=pictures, errors="return"), strict=True))
     except (GenError, OutOfMemoryError) as error:
         if len(batch) == 1:
             return [(batch[0], error)]

@@ -10,6 +10,7 @@ from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.reading import room_in_batch
 from gen.requests.request import Request
+from gen.requests.truncating import cut_left
 
 
 def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
@@ -29,6 +30,18 @@ def split_types(output_type: Any, prompts: int | None) -> list[Any]:
             f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"
         )
     return list(output_type)
+
+
+def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | None) -> Request:
+    """A request whose prompt leaves room in the context for so many new tokens."""
+    bos_token_id = model.tokenizer.bos_token_id
+    prompt_ids = cut_left(
+        request.number, request.prompt_ids, model.context_length, least, bos_token_id=bos_token_id, why=""
+    )
+    room = least
+    if max_batch_tokens is not None:
+        room = min(room, max(1, room_in_batch(max_batch_tokens, request.sampler, prompt_ids)))
+    return replace(request, prompt_ids=prompt_ids, limit=room)
 
 
 @isolated
@@ -56,7 +69,10 @@ def constrained(
                 f"eos_token_id {token_id} spells {spelt!r}, which a text of an output type may need; leave it out, or "
                 "give the text as stop=."
             )
-    least, limit = constraint.least_tokens or 0, request.limit
+    least = constraint.least_tokens or 0
+    if request.may_be_cut and model.context_length - len(request.prompt_ids) < least < model.context_length - 1:
+        request = _cut(model, request, least, max_batch_tokens)
+    limit = request.limit
     if least > limit:
         wanted = f"prompt {request.number}: the shortest text of its output type has {least} tokens"
         if limit == model.context_length - len(request.prompt_ids):

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
-from gen.errors import ArgumentError, ContextError, check_number, show
+from gen.errors import ArgumentError, ContextError, GenError, check_number, show
 from gen.isolation import isolated
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.searches.drawing import draws
@@ -40,6 +40,7 @@ def read_requests(
     *,
     typed: Sequence[bool] | None = None,
     max_batch_tokens: int | None = None,
+    failed: dict[int, GenError] | None = None,
 ) -> list[Request]:
     """Check every argument.
 
@@ -47,6 +48,7 @@ def read_requests(
         samplers, images: of the settings, one and a list for each prompt.
         typed: whether each prompt's text has an output type; None for no prompt.
         max_batch_tokens: how many tokens all rows may have room for together; None where that is not said.
+        failed: where the errors of single prompts are put, which have no request then; None if they are raised.
     Raises:
         ArgumentError: any of the arguments cannot be used; nothing has run yet.
     """
@@ -69,10 +71,16 @@ def read_requests(
         prompt_logprobs = read_whole("prompt_logprobs", prompt_logprobs, maximum=vocabulary(model))
     bad_words = {id(sampler): _read_bad_words(model, sampler.penalties) for sampler in samplers}
     shown = read_shown(model.tokenizer, settings.skip_special_tokens)
-    requests = []
-    seeds, types = _read_seeds(settings.seed, len(prompts)), typed or [False] * len(prompts)
-    given = zip(prompts, images, samplers, limits, seeds, types, strict=True)
-    for number, (prompt, pictures, sampler, asked, prompt_seed, has_type) in enumerate(given):
+
+    def read(
+        number: int,
+        prompt: Prompt,
+        pictures: Sequence["Image"],
+        sampler: Sampler,
+        asked: int | None,
+        prompt_seed: int,
+        has_type: bool,
+    ) -> Request:
         try:
             token_ids, inputs = read_one_prompt(
                 model,
@@ -86,8 +94,8 @@ def read_requests(
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+        own = asked is None and has_type  # a type's own limit leaves a prompt three quarters of the context
         if settings.truncate is not None:
-            own = asked is None and has_type  # a type's own limit leaves a prompt three quarters of the context
             token_ids = cut_left(
                 number,
                 token_ids,
@@ -135,13 +143,25 @@ def read_requests(
             shown=seen,
             hidden={token_id: text for token_id, text in hidden if token_id not in seen},
             thoughts=thoughts,
+            may_be_cut=settings.truncate is not None and own and not (inputs or is_chat),
             shorten=settings.shorten,
             deadline=deadline,
             number=number,
         )
         if prompt_logprobs is not None:
             _check_prompt_logprobs(request)
-        requests.append(request)
+        return request
+
+    requests = []
+    seeds, types = _read_seeds(settings.seed, len(prompts)), typed or [False] * len(prompts)
+    given = zip(prompts, images, samplers, limits, seeds, types, strict=True)
+    for number, one in enumerate(given):
+        try:
+            requests.append(read(number, *one))
+        except GenError as error:
+            if failed is None:
+                raise
+            failed[number] = error
     return requests
 
 

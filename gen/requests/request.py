@@ -32,6 +32,7 @@ class Request:
         prompt_logprobs: how many are told with each token of the prompt; None for nothing.
         hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
+        may_be_cut: whether tokens of its prompt may be left out for a whole text of its constraint, as by `cut_left`.
         shorten: whether a value that the limit has shaped is returned.
         cache_salt: nothing is shared with requests of another one.
         deadline: when its texts end as they are, in seconds of `time.monotonic`; None for never.
@@ -56,6 +57,7 @@ class Request:
     hidden: Mapping[int, str] = field(default_factory=dict)
     thoughts: Marks | None = None
     constraint: Constraint | None = None
+    may_be_cut: bool = False
     shorten: bool = False
     deadline: float | None = None
     cache_salt: str | None = None

@@ -50,6 +50,26 @@ def test_a_types_own_limit_leaves_a_quarter_of_the_context() -> None:
     assert seen == ["y" * 24]
 
 
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_type_that_needs_more_is_left_as_much_as_its_shortest_text(bos: bool) -> None:
+    seen: list[str] = []
+
+    def script(prompt: str) -> list[int]:
+        seen.append(prompt)
+        return [*b"a" * 20]
+
+    kind = gen.regex("a{20}")
+    model = ScriptedModel(script, context_length=32)
+    begin = [BOS] if bos else []
+    made = gen.generate(model, [[*begin, *b"y" * 40], [*b"z" * 5]], kind, truncate="left", details=True)
+    assert [(one.text, one.finish_reason) for one in made] == [("a" * 20, "eos")] * 2
+    assert sorted(prompt.removeprefix("<s>") for prompt in seen) == ["y" * (12 - len(begin)), "z" * 5]
+    with pytest.raises(gen.ConstraintError, match="the shortest text of its output type has 40 tokens"):
+        gen.generate(model, "y" * 40, gen.regex("a{40}"), truncate="left")
+    with pytest.raises(gen.ConstraintError, match=r"has 20 tokens, max_batch_tokens=25 leaves room for 13"):
+        gen.generate(model, "y" * 40, kind, truncate="left", max_batch_tokens=25)
+
+
 @pytest.mark.parametrize(
     ("prompt", "settings", "message"),
     [
