@@ -72,7 +72,7 @@ class Batch:
         return self._slots.live
 
     def bound(self, tokens: int | None) -> None:
-        """From now on rows have room for so many tokens together at most; None for what memory allows."""
+        """Let all rows together have room for at most so many tokens from now on; None for what memory allows."""
         self._slots.tokens = tokens
 
     def add(self, job: Job) -> None:

@@ -171,7 +171,7 @@ class EngineThread:
             self._thread.join()
 
     def after_fork(self) -> None:
-        """In a process that was forked: the thread is the other process's, and so are its requests."""
+        """Forget the thread and its requests in a forked process: they belong to the other one."""
         self._failure = "belongs to the process that this one was forked from"
         self._finalizer.detach()
         self._end_all(EngineClosed(f"the engine {self._failure}; make another one."))

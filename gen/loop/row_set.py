@@ -348,7 +348,7 @@ class RowSet:
         self._history.admit(rows, tokens, wanted=any(stage.looks_back for stage in self._active))
 
     def _choose(self, logits: Tensor, here: slice, view: int, reorder: Reorder | None = None) -> None:
-        """From logits to the next token, its count and the ring: the walk of every step.
+        """Choose the next token from logits, count it, and give it to the ring: what every step does.
 
         Args:
             reorder: lets the model's rows go on from others; None where they all are equal.

@@ -303,7 +303,7 @@ def _length(batch: Sequence[_Group]) -> int:
 
 
 def _shared(batch: Sequence[_Group]) -> int:
-    """With how many tokens all contexts of a batch begin, where it is worth while to read them once.
+    """How many tokens all contexts of a batch have in common at their beginning, if reading them once is worth it.
 
     Contexts are in order, so that what the first and the last one share is shared by all of like length; the last token
     of a context is read by each row itself, since logits are wanted after it.

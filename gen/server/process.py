@@ -124,7 +124,7 @@ class Process:
 
 
 class _Server(uvicorn.Server):
-    """With the signals of `Process`, and a look at each tick."""
+    """A server that leaves signals to `Process`, and looks at each tick."""
 
     def __init__(self, config: uvicorn.Config, look: Callable[[], object]) -> None:
         super().__init__(config)

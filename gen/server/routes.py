@@ -48,7 +48,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     served, metrics = Served(engine, settings), Metrics(engine)
 
     def guarded(name: str, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
-        """With a check of the key, with errors in the form of a protocol, and counted."""
+        """A route that checks the key, writes errors in the form of a protocol, and is counted."""
 
         async def answer(request: Request) -> Response:
             try:

@@ -122,7 +122,7 @@ def dot(flags: int, ecma: bool, certain: bool) -> Ranges:
 
 
 def any_case(ranges: Ranges, flags: int) -> Ranges:
-    """With IGNORECASE all that Python's re matches for these characters, of ASCII alone with ASCII; else they alone."""
+    """What Python's re matches for these characters: with IGNORECASE others too, with ASCII those of ASCII alone."""
     if not flags & re.IGNORECASE or not ranges:
         return ranges
     members = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)

@@ -1,4 +1,4 @@
-"""From nondeterministic automata to deterministic ones, by sets of states; what is deterministic already stays.
+"""Turns nondeterministic automata into deterministic ones, by sets of states; deterministic parts stay as they are.
 
 Example: state 0 leads to 1 by "a", and without reading to 2, which leads to itself by "b" and without reading to 1,
 

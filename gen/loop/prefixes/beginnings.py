@@ -1,4 +1,4 @@
-"""With how many tokens sequences begin alike, and how many are worth it."""
+"""How many tokens sequences have in common at their beginning, and how many are worth sharing."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ WORTH = 256  # tokens that others need not read are worth that a prompt is read 
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """With how many tokens two sequences begin alike."""
+    """How many tokens two sequences have in common at their beginning."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -25,7 +25,7 @@ class Columns:
 
     @classmethod
     def of(cls, tensors: Mapping[Hashable, Tensor]) -> Self:
-        """Of tensors that what was launched last on the current streams makes. Host sync: none."""
+        """Keep tensors that the last launches on the current streams make. Host sync: none."""
         made = {}
         for device in {tensor.device for tensor in tensors.values()}:
             if device.type == "cuda":

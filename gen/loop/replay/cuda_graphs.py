@@ -93,7 +93,7 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """In the block, nothing is freed that only garbage collection frees; in no thread."""
+    """Keep garbage collection off in the block, in all threads."""
     collects = gc.isenabled()
     gc.disable()
     try:

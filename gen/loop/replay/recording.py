@@ -151,7 +151,7 @@ def _compare(
 
 
 def _marking(constant: Any) -> Any:
-    """Of a function that makes memory without a value one that makes NaN of it; all else is itself."""
+    """A function that fills the memory it makes with NaN, for one that leaves it as it was; any other as it is."""
     if getattr(constant, "__name__", "") not in _UNWRITTEN:
         return constant
 

@@ -181,7 +181,7 @@ class Beams:
         return self._over(here, factor, scores[:, -1:], found.running(by_eos).amax(1, keepdim=True))
 
     def _factor(self, step: Tensor) -> Tensor:
-        """By what the log-probabilities of texts that end now are divided, (prompts, 1), float64."""
+        """What the log-probabilities of texts that end now are divided by: (prompts, 1), float64."""
         length = step + self._one
         return length if self._sampler.length_penalty == 1 else length.pow_(self._sampler.length_penalty)
 

@@ -82,7 +82,7 @@ class TransformersModel:
 
     @property
     def told_attention(self) -> str:
-        """Whose attention has run, and why."""
+        """Which attention has run, gen's own or the model's, and why."""
         use = self.attention
         if use is None:
             return f"transformers' ({self.decoder_config._attn_implementation})"

@@ -138,7 +138,7 @@ _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
 
 def _check(asked: str) -> str:
-    """In a task of Ray's: what the worker that it makes says of the job."""
+    """Make a worker in a task of Ray, and return what it says of the job."""
     from gen.offline.worker.process import answered
     from gen.offline.worker.worker import Worker
 

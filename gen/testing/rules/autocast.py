@@ -141,7 +141,7 @@ def _float32_norm(func: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _widest(func: OpOverload, args: Any, kwargs: Any) -> Any:
-    """In the widest precision among the arguments."""
+    """Cast all arguments to the widest precision among them."""
     values = [item for value in args for item in (value if isinstance(value, list | tuple) else (value,))]
     wide = any(_eligible(value) and value.dtype == torch.float32 for value in values)
     return _run_in(func, args, kwargs, torch.float32 if wide else torch.get_autocast_dtype("cuda"))

@@ -101,7 +101,7 @@ class _Multiple(NamedTuple):
 
     @property
     def divisor(self) -> int:
-        """By which numbers are divided: the rest of that tells all other rests."""
+        """What numbers are divided by: the remainder of that division tells all other remainders."""
         return lcm(self.of, *self.not_of)
 
     def holds(self, rest: int) -> bool:
