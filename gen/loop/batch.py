@@ -142,6 +142,7 @@ class Batch:
                 slot.job.finish()
         if gone:
             self._keep_columns(gone)
+            self._prefixes.leave(gone, self._live, self._waiting)
             self._keep()
 
     def _keep_columns(self, gone: Sequence[Slot]) -> None:

@@ -210,8 +210,11 @@ class Scorer:
         return self._run(batch[:half]) + self._run(batch[half:])
 
     def _run_together(self, batch: list[_Group]) -> list[_Found]:
+        batch = sorted(batch, key=lambda group: -len(group.read))  # rows that have nothing left are the last ones
         others = [(row, *one) for row, group in enumerate(batch) if group.splits for one in group.pairs]
-        others = [one for one in others if len(one[2].continuation) > 1]
+        others = sorted(
+            (one for one in others if len(one[2].continuation) > 1), key=lambda one: -len(one[2].continuation)
+        )
         longest = max((len(pair.continuation) for _, _, pair in others), default=1)
         length = _length(batch)
         side_by_side = max(1, min(len(others), self._tokens // longest, self._room // length - len(batch)))

@@ -105,6 +105,17 @@ def test_what_prompts_share_is_read_once(counting: Counting) -> None:
     assert made[3].token_ids == alone.token_ids
 
 
+def test_what_prompts_share_is_read_once_where_few_run_at_a_time_and_end_together(counting: Counting) -> None:
+    one, two = some(1, 192), some(2, 192)
+    prompts = [[*head, number, 7] for head in (one, two) for number in range(6)]
+    settings: Any = {"max_new_tokens": 3, "eos_token_id": [], "seed": 1, "details": True}
+    made = gen.generate(counting, prompts, max_batch_tokens=2 * 224, **settings)
+    assert sorted(one.cached_tokens for one in made) == [0] * 2 + [192] * 10
+    assert counting.read < 2 * 192 + 12 * 16 + 64
+    wanted = gen.generate(counting, prompts, **settings)
+    assert [one.token_ids for one in made] == [one.token_ids for one in wanted]
+
+
 def test_nothing_is_read_alone_for_little(counting: Counting) -> None:
     head = some(1, 40)
     made = gen.generate(counting, [[*head, number] for number in range(5)], max_new_tokens=2, seed=1, details=True)

@@ -4,10 +4,12 @@ Example: three questions about one document of 600 tokens wait for rows. The fir
 two save 1,200 tokens. These then begin as copies of its first 600 columns, and read their own questions side by side.
 
 A prompt's columns never change while its text grows. So a joining prompt copies those of any live row that begins as it
-does, and nothing waits for a row that is not there.
+does, and nothing waits for a row that is not there. Where the last such row becomes free, what the next prompt begins
+with is copied out of it.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from gen.loop.jobs import Job
@@ -21,6 +23,16 @@ from gen.models.base import ReadsPlaces, SavesColumns, SavesStates
 
 _NEAR = 16  # tokens by which like lengths differ
 _LOOKED_AT = 64  # prompts that wait, to see whether they begin as the first one does
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The beginning of a text that is over, copied out of its row, and which model has read it."""
+
+    tokens: Sequence[int]
+    salt: str | None
+    kept: Kept
+    age: int
 
 
 class Prefixes:
@@ -46,6 +58,7 @@ class Prefixes:
         self._rows = rows
         self._version: object = None
         self._age = 0  # how often the model has become another one
+        self._left: _Left | None = None
 
     def look(self, version: object) -> None:
         """Prompts join: columns that were read when the model was another one are given to nobody.
@@ -75,15 +88,38 @@ class Prefixes:
                 continue  # most differ there already
             if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
                 best, source = shared, slot.row
+        left = self._left
+        if left is not None and (left.salt, left.age) == (salt, self._age):
+            shared = min(common(left.tokens, tokens), len(tokens) - 1)
+            best, source = (shared, left.kept) if shared > best else (best, source)
         if self._tree is not None and best < len(tokens) - 1:
             states = self._recurrent
             shared, kept = self._tree.find(
                 tokens[:-1], self._version, salt, pinned=not self.keeps, states=states is not None
             )
-            left = len(tokens) - shared
-            if shared > best and (states is None or left * states.going_on_costs() <= len(tokens)):
+            more = len(tokens) - shared
+            if shared > best and (states is None or more * states.going_on_costs() <= len(tokens)):
                 best, source = shared, kept
         return (best, source) if source is not None else (0, None)
+
+    def leave(self, gone: Iterable[Slot], live: Iterable[Slot], waiting: Iterable[Job]) -> None:
+        """Rows are free now: keep what the next prompt begins with, if no other row has it. Host sync: none."""
+        head, rows = next((job for job in waiting if not job.ended), None), self._rows.rows
+        if head is None or self.keeps or not self._can or not isinstance(rows, SavesColumns):
+            return
+        tokens, salt = head.tokens[:-1], head.request.cache_salt
+        there: list[Sequence[int]] = [slot.job.request.prompt_ids for slot in live if self._gives(slot.job, salt)]
+        if self._left is not None and (self._left.salt, self._left.age) == (salt, self._age):
+            there.append(self._left.tokens)
+        own = [slot for slot in gone if self._knows(slot.job) and slot.job.request.cache_salt == salt]
+        if not own:
+            return
+        slot = max(own, key=lambda one: common(one.job.request.prompt_ids, tokens))
+        count = common(slot.job.request.prompt_ids, tokens)
+        if count < beginnings.LEAST or any(common(other, tokens) >= count for other in there):
+            return
+        self._left = None
+        self._left = _Left(tokens[:count], salt, Kept([(Columns.of(rows.save(slot.row, 0, count)), count)]), self._age)
 
     def keep(self, slot: Slot) -> None:
         """A text is over: keep what was read of it, and made. Its row is as it has left it; call `look` before."""
