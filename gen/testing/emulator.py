@@ -43,6 +43,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     _load_formulas()
     from gen.testing.calls import cpp_allocations, foreach
     from gen.testing.cuda import memory as usage
+    from gen.testing.cuda import memory_api
     from gen.testing.cuda.generators import VirtualGenerator
     from gen.testing.rules import autocast
     from gen.testing.substitutes import put, substitutes
@@ -64,7 +65,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         undo.callback(foreach.support())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
-        for owner, name, value in substitutes():
+        for owner, name, value in (*substitutes(), *memory_api.peers(active.memory)):
             undo.callback(put(owner, name, value))
         _forget_answers()
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")

@@ -45,6 +45,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch, factories.DRAWN, factories.drawn),
         (torch, factories.LIKE, factories.like),
         (torch, factories.COPIED, factories.copied),
+        (torch, factories.SHARED, factories.noted),
         (torch, ("sparse_coo_tensor", *sparse_factories.COMPRESSED), sparse_factories.of_parts),
         (Tensor, factories.NEW, factories.like),
         (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
@@ -68,6 +69,7 @@ def substitutes() -> list[tuple[object, str, object]]:
         (Tensor, "new_tensor", factories.new_tensor),
         (torch, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
         (torch.utils.dlpack, "from_dlpack", factories.from_dlpack(torch.from_dlpack)),  # type: ignore[attr-defined]
+        *((owner, "to_dlpack", factories.to_dlpack(torch._C._to_dlpack)) for owner in (torch, torch.utils.dlpack)),
         (Tensor, "data", property(_data.__get__, tensor_to.set_data, tensor_to.delete_data)),
         (torch, "Generator", VirtualGenerator),
         (torch, "compile", compiling.not_compiled),

@@ -14,6 +14,7 @@ from gen.testing.cuda.generators import VirtualGenerator, drawing_from, refuse_g
 from gen.testing.machine import CPU, DEVICES, issued, machine
 from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import report_sync
+from gen.testing.tensors import dlpack
 from gen.testing.tensors.creation_sites import remember
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
@@ -28,6 +29,7 @@ DRAWN = ("normal", "rand", "randint", "randn", "randperm")
 LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 COPIED = ("as_tensor", "asarray", "tensor")
+SHARED = ("from_numpy", "frombuffer")
 
 Factory = Callable[..., Any]
 
@@ -156,14 +158,41 @@ def report_reads(data: Any) -> None:
 
 
 def from_dlpack(original: Factory) -> Factory:
-    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory."""
+    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory, from a capsule too.
+
+    Raises:
+        BufferError: as of `gen.testing.tensors.dlpack.check_export`.
+    """
 
     @wraps(original)
     def factory(ext_tensor: Any, **kwargs: Any) -> Any:
         if type(ext_tensor) is not VirtualTensor:
-            return original(ext_tensor, **kwargs)
+            gpu = dlpack.take_place(ext_tensor)
+            made = original(ext_tensor, **kwargs)
+            return made if gpu == CPU else on_gpu(made, gpu)
+        dlpack.check_export(ext_tensor)
         shared = on_gpu(plain(ext_tensor.detach()), place_of(ext_tensor))
         return to(shared, kwargs.get("device") or shared.device, copy=bool(kwargs.get("copy")))
+
+    return factory
+
+
+def to_dlpack(original: Factory) -> Factory:
+    """torch.utils.dlpack.to_dlpack."""
+
+    @wraps(original)
+    def exported(tensor: Any, **kwargs: Any) -> Any:
+        return dlpack.capsule_of(tensor) if type(tensor) is VirtualTensor else original(tensor, **kwargs)
+
+    return exported
+
+
+def noted(original: Factory) -> Factory:
+    """What makes a CPU tensor of other memory: it is noted where."""
+
+    @wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        return _finish_on_cpu(original(*args, **kwargs), False)
 
     return factory
 

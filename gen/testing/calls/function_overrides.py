@@ -107,6 +107,80 @@ def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return call_plainly(func, args, kwargs)
 
 
+def meshgrid(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`torch.meshgrid`, of tensors on one device. Source: aten/src/ATen/native/TensorShape.cpp.
+
+    Raises:
+        DeviceMismatchError: they are on several.
+    """
+    tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    if len({place_of(tensor) for tensor in tensors}) > 1:
+        raise DeviceMismatchError(
+            "torch.meshgrid expects all tensors to have the same device, got "
+            f"{', '.join(str(tensor.device) for tensor in tensors)} (at {describe(call_site())})"
+        )
+    return call_plainly(func, args, kwargs)
+
+
+def tensor_split(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`tensor_split`, which the host must know the places for. Source: aten/src/ATen/native/TensorShape.cpp.
+
+    Raises:
+        DeviceMismatchError: they are on a GPU.
+    """
+    for places in (*args[1:2], *kwargs.values()):
+        if isinstance(places, Tensor) and place_of(places) != CPU:
+            raise DeviceMismatchError(
+                "tensor_split expected tensor_indices_or_sections to be on cpu, but it's on "
+                f"{places.device} (at {describe(call_site())})"
+            )
+    return call_plainly(func, args, kwargs)
+
+
+def pad_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`pad_sequence`, which copies the sequences to where the first one is.
+    Source: aten/src/ATen/native/PackedSequence.cpp."""
+    named = {**dict(zip(("sequences",), args, strict=False)), **kwargs}
+    sequences, rest = named.pop("sequences"), args[1:]
+    if len({place_of(sequence) for sequence in sequences}) > 1:
+        sequences = [to(sequence, sequences[0].device) for sequence in sequences]
+    return call_plainly(func, (sequences, *rest), named)
+
+
+def with_waiting_backward(name: str) -> Special:
+    """A function whose gradient's formula looks on the host for zeros; it looks for none in a virtual tensor.
+    Source: torch/csrc/autograd/FunctionsManual.cpp (prod_backward, cumprod_backward)."""
+
+    def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        made = call_plainly(func, args, kwargs)
+        if isinstance(made, Tensor) and made.grad_fn is not None and args[0].dim() and place_of(made) != CPU:
+            made.grad_fn.register_prehook(lambda gradients: report_sync(f"the gradient of {name}"))
+        return made
+
+    return call
+
+
+def with_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A function of torch.linalg, whose `out` must be where its first tensor is.
+    Source: checkSameDevice in aten/src/ATen/native/LinearAlgebraUtils.h.
+
+    Raises:
+        DeviceMismatchError: it is not.
+    """
+    out = kwargs.get("out")
+    given = next((tensor for tensor in args if isinstance(tensor, Tensor)), None)
+    for one in out if isinstance(out, tuple) else (out,):
+        if isinstance(one, Tensor) and given is not None and place_of(one) != place_of(given):
+            raise DeviceMismatchError(
+                f"{func.__name__.replace('linalg_', 'linalg.')}: Expected result and input tensors to be on the same "
+                f"device, but got result on {one.device} and input on {given.device} (at {describe(call_site())})"
+            )
+    return call_plainly(func, args, kwargs)
+
+
+_Builtin = type(torch.linalg.norm)
+
+
 def _needs_way_back(target: Any, source: Any) -> bool:
     return (
         isinstance(target, Tensor)
@@ -142,6 +216,14 @@ SPECIAL.update(
             ),
             fft,
         ),
+        torch.meshgrid: meshgrid,
+        torch._VF.meshgrid: meshgrid,  # type: ignore[attr-defined]
+        torch.tensor_split: tensor_split,
+        Tensor.tensor_split: tensor_split,
+        torch._C._nn.pad_sequence: pad_sequence,
+        **dict.fromkeys((torch.prod, Tensor.prod), with_waiting_backward("prod")),
+        **dict.fromkeys((torch.cumprod, Tensor.cumprod, Tensor.cumprod_), with_waiting_backward("cumprod")),
+        **dict.fromkeys((one for one in vars(torch.linalg).values() if isinstance(one, _Builtin)), with_out),
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }

@@ -11,6 +11,7 @@ from gen.testing.calls.factories import ambient_device
 from gen.testing.calls.tensor_to import machine_index, to
 from gen.testing.machine import CPU, DEVICES
 from gen.testing.rules.same_device import place_of
+from gen.testing.syncs.reports import report_sync
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
 COMPRESSED = tuple(f"sparse_{kind}_tensor" for kind in ("compressed", "csr", "csc", "bsr", "bsc"))
@@ -19,7 +20,7 @@ COMPRESSED = tuple(f"sparse_{kind}_tensor" for kind in ("compressed", "csr", "cs
 def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
     """A factory of sparse tensors: its indices and values are moved to the device, and it is where they are.
 
-    Host sync: numbers, and tensors from the CPU, are copied to a GPU blocking.
+    Host sync: numbers, and tensors from the CPU, are copied to a GPU blocking; without a size indices are looked at.
     """
     count = 3 if original.__name__ in COMPRESSED else 2
 
@@ -46,6 +47,9 @@ def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
             return made
 
         named = {name: moved(value) for name, value in kwargs.items() if _is_part(name)}
+        sized = "size" in kwargs or len(args) > count
+        if not sized and target != CPU:
+            report_sync(f"{original.__name__}: copy of the largest indices to the host")
         return original(
             *map(moved, args[:count]), *args[count:], **(kwargs | named), device="cpu"
         )  # as torch sees them

@@ -14,6 +14,7 @@ from gen.testing.machine import CPU, machine
 from gen.testing.rules.same_device import place_of
 from gen.testing.streams import accesses, races
 from gen.testing.syncs.waiting_copies import report_transfer
+from gen.testing.tensors.creation_sites import remember
 from gen.testing.tensors.foreign_tensors import is_foreign
 from gen.testing.tensors.functorch_wrappers import wrapped
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
@@ -112,6 +113,8 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
         copied = _to(tensor, dtype=wanted.dtype or tensor.dtype, copy=True, memory_format=wanted.memory_format)
         copied = copied if type(copied) is Tensor else copied.as_subclass(Tensor)
     moved = on_gpu(copied, target) if target != CPU else pinned(copied) if into_pinned else copied
+    if moved is copied:
+        remember(copied)
     if races.state.on:
         accesses.copied(tensor, moved, wanted.non_blocking)
     return moved

@@ -1,6 +1,8 @@
 """What torch.cuda says of the memory of each GPU: how much there is, is given out and was at most."""
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -60,6 +62,19 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     usage(device).fraction = fraction
 
+
+def peers(memory: int) -> list[tuple[object, str, object]]:
+    """What stands in the place of functions of others, each as (module, name, value), on GPUs with so many bytes.
+
+    transformers warms torch's allocator up before it loads a model: with what it needs, but with 1.2 GiB less than the
+    GPU has at most, which is less than nothing on a GPU that is smaller.
+    """
+    if memory >= _LEFT_FREE or find_spec("transformers") is None:
+        return []
+    return [(import_module("transformers.modeling_utils"), "caching_allocator_warmup", lambda *args, **kwargs: None)]
+
+
+_LEFT_FREE = 1.2 * 2**30
 
 _given_out: dict[int, Tensor] = {}  # to other libraries, by address
 

@@ -90,6 +90,23 @@ def _many_values(arguments: Arguments) -> bool:
     return values.dim() > 0 and bool(values.shape[arguments.get("dim", -1)] > 2048)
 
 
+def _dense(arguments: Arguments) -> bool:
+    """Of dense tensors, what is not zero is counted; sparse ones know it."""
+    return bool(arguments["self"].layout is torch.strided)
+
+
+def _in_sparse_part(arguments: Arguments) -> bool:
+    """Parts of sparse tensors are found by looking for their indices, unless the dimension is dense."""
+    tensor = arguments["self"]
+    return bool(tensor.layout is torch.sparse_coo and arguments["dim"] % tensor.dim() < tensor.sparse_dim())
+
+
+def _both_compressed(arguments: Arguments) -> bool:
+    """cuSPARSE tells the host how many numbers a sum, or a product, of two compressed tensors has."""
+    layouts = [getattr(value, "layout", None) for value in arguments.values()]
+    return sum(layout in (torch.sparse_csr, torch.sparse_csc) for layout in layouts) > 1
+
+
 _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_local_scalar_dense": _always,
     "nonzero": _always,
@@ -125,14 +142,20 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_linalg_solve_ex": _checks_errors,
     "linalg_matrix_exp": _always,  # sorts the matrices by their norms on the host
     "mode": _many_values,
-    # of dense tensors these count what is not zero
-    "_to_sparse": _always,
-    "_to_sparse.sparse_dim": _always,
-    "_to_sparse_csr": _always,
-    "_to_sparse_csc": _always,
-    "_to_sparse_bsr": _always,
-    "_to_sparse_bsc": _always,
+    "_to_sparse": _dense,
+    "_to_sparse.sparse_dim": _dense,
+    "_to_sparse_csr": _dense,
+    "_to_sparse_csc": _dense,
+    "_to_sparse_bsr": _dense,
+    "_to_sparse_bsc": _dense,
     "_coalesce": _always,
+    "select.int": _in_sparse_part,
+    "index_select": _in_sparse_part,
+    "narrow_copy": _in_sparse_part,
+    "_sparse_softmax": _always,  # thrust gathers its rows
+    "_sparse_log_softmax": _always,
+    "_sparse_sparse_matmul": _always,
+    **dict.fromkeys(("add.Tensor", "mm", "addmm", "_sparse_addmm"), _both_compressed),
     "normal.Tensor_Tensor": _always,
     "normal.float_Tensor": _always,
     "histc": _bounds_unknown,

@@ -8,6 +8,7 @@ from torch.nn import Parameter
 
 from gen.testing.streams import accesses
 from gen.testing.syncs.reports import not_reported, report_sync
+from gen.testing.tensors import dlpack
 from gen.testing.tensors.plain_tensors import as_plain, plain
 
 
@@ -59,5 +60,28 @@ class HostAccess(Tensor):
     def __dlpack_device__(self) -> Any:
         return torch.utils.dlpack.DLDeviceType.kDLCUDA, self.get_device()
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return plain(self).__dlpack__()
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = -1,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """See `gen.testing.tensors.dlpack`. Host sync: copies to the CPU if that is asked for."""
+        dlpack.check_export(self)
+        if dl_device is not None and dl_device[0] == torch.utils.dlpack.DLDeviceType.kDLCPU:
+            if copy is False:
+                raise ValueError(f"cannot move (i.e. copy=False) tensor from {self.device} to cpu without copying.")
+            report_sync("__dlpack__: copy to the host")
+            return self.host_copy().__dlpack__(max_version=max_version)
+        return dlpack.capsule_of(self.clone() if copy else self, max_version)
+
+    def apply_(self, function: Any) -> Any:
+        raise TypeError("apply_ is only implemented on CPU tensors")
+
+    def map_(self, tensor: Any, function: Any) -> Any:
+        raise TypeError("map_ is only implemented on CPU tensors")
+
+    def map2_(self, x: Any, y: Any, function: Any) -> Any:
+        raise TypeError("map2_ is only implemented on CPU tensors")

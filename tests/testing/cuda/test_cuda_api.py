@@ -11,7 +11,8 @@ import torch
 import torch.cuda.comm
 from torch import nn
 
-from gen.errors import ArgumentError
+import gen
+from gen.errors import ArgumentError, GenError
 from gen.testing import no_host_sync, virtual_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
@@ -61,6 +62,15 @@ def test_a_model_that_is_too_large_is_out_of_memory() -> None:
             for _ in range(10):
                 kept.append(numbers + 1)
         assert torch.cuda.memory_stats()["num_ooms"] == 3
+
+
+def test_a_model_is_loaded_on_a_gpu_smaller_than_what_transformers_leaves_free() -> None:
+    with virtual_gpus(1, memory="60MiB"):
+        model = gen.load("demo", device="cuda:0")
+        assert 5e6 < torch.cuda.memory_allocated() < 60e6
+        assert gen.generate(model, "Once", max_new_tokens=2, seed=0)
+    with virtual_gpus(1, memory="3MiB"), pytest.raises(GenError, match="memory"):
+        gen.load("demo", device="cuda:0")
 
 
 def test_memory_that_is_not_there_is_refused_before_it_is_taken() -> None:

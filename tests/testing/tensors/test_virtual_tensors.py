@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -165,6 +166,26 @@ def test_a_cpu_tensor_in_a_mix_tells_where_it_was_made() -> None:
         penalties = torch.ones(2)
         with pytest.raises(DeviceMismatchError, match=r"other: \(2,\) float32 on cpu, made at .*virtual_tensors.py"):
             scores + penalties
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        lambda: torch.ones(3)[1:],
+        lambda: nn.Parameter(torch.ones(2)),
+        lambda: nn.Linear(2, 2).weight.detach()[0],
+        lambda: torch.from_numpy(np.ones(2)),
+        lambda: torch.ones(2, device="cuda").cpu(),
+        lambda: torch.ones(4, device="cuda").to("cpu").view(2, 2)[1],
+    ],
+    ids=["a view", "a parameter", "a module's", "an array", "a copy", "a view of a copy"],
+)
+def test_what_shares_a_cpu_tensors_memory_tells_where_that_was_made(derived: Callable[[], torch.Tensor]) -> None:
+    with virtual_gpus(1):
+        scores, other = torch.zeros(2, device="cuda"), derived()
+        line = derived.__code__.co_firstlineno
+        with pytest.raises(DeviceMismatchError, match=rf"other: .* on cpu, made at .*virtual_tensors.py:{line} "):
+            scores + other
 
 
 def test_in_place_views_change_the_tensor_itself() -> None:
