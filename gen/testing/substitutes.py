@@ -1,7 +1,7 @@
 """What stands in the place of torch's own functions and methods while there are virtual GPUs."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from types import FunctionType
 from typing import Any
@@ -57,12 +57,8 @@ def substitutes() -> list[tuple[object, str, object]]:
         for name in names
         if hasattr(owner, name)
     ]
-    wrapped += [
-        (module, name, value)
-        for owner, name, value in wrapped
-        if owner is torch and name in factories.COPIED
-        for module in _importers(name)
-    ]
+    copying = {name: value for owner, name, value in wrapped if owner is torch and name in factories.COPIED}
+    wrapped += [(module, name, copying[name]) for module, name in _importers(copying)]
     methods: list[tuple[object, str, object]] = [
         *((Tensor, name, method) for name, method in tensor_to.METHODS.items()),
         (Tensor, "device", property(functorch_wrappers.device)),
@@ -97,14 +93,14 @@ def substitutes() -> list[tuple[object, str, object]]:
     ]
 
 
-def _importers(name: str) -> list[object]:
-    """The modules that imported a function from torch by its name: those that copy ask no kernel that is ours."""
-    original = getattr(torch, name)
-    return [
-        module
-        for module in list(sys.modules.values())
-        if module is not torch and getattr(module, "__dict__", {}).get(name) is original
-    ]
+def _importers(names: Iterable[str]) -> Iterator[tuple[object, str]]:
+    """The modules that imported functions from torch by their names: those that copy ask no kernel that is ours."""
+    originals = [(name, getattr(torch, name)) for name in names]
+    for module in list(sys.modules.values()):
+        own = getattr(module, "__dict__", {})
+        for name, original in originals:
+            if own.get(name) is original and module is not torch:
+                yield module, name
 
 
 _DRAWING_METHODS = (
