@@ -3,6 +3,7 @@
 What they show is worked out here from the numbers that their pages give to follow with a pencil.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "inside"
@@ -132,7 +133,40 @@ def data() -> str:
     return picture(760, 340, "The way of the data, from a text to a text", parts)
 
 
-PICTURES = {"cuts.svg": cuts, "race.svg": race, "data.svg": data}
+FED = ("Helen", " Whit", "combe", " said")  # the newest token, and three drafts
+DRAWN = (" Whit", "combe", " told", " that")  # what a plain step would choose after each
+
+
+def right_drafts(fed: Sequence[str], drawn: Sequence[str]) -> int:
+    """How many drafts are what was chosen after the token before them, up to the first that is not."""
+    agree = [draft == token for draft, token in zip(fed[1:], drawn, strict=False)]
+    return [*agree, False].index(False)
+
+
+def wide_step() -> str:
+    """A step that reads the newest token and three drafts."""
+    right = right_drafts(FED, DRAWN)
+    rows = {"it reads": (FED, 40), "it chooses": (DRAWN, 130)}
+    parts = []
+    for name, (tokens, y) in rows.items():
+        parts.append(text(20, y + 23, name, anchor="start"))
+        for place, token in enumerate(tokens):
+            counts = place <= right
+            parts.append(box(140 + place * 150, y, 110, 36, KEPT if counts else DROPPED, round=6))
+            parts.append(text(195 + place * 150, y + 23, token.strip(), color=PAPER if counts else INK))
+    for place in range(len(FED)):
+        parts.append(line((195 + place * 150, 76), (195 + place * 150, 130), arrow=True))
+    for place in range(len(FED) - 1):
+        start, end = (250 + place * 150, 148), (290 + place * 150, 58)
+        parts.append(line(start, end, arrow=place < right, dashed=place >= right))
+    parts += [text(195, 30, "the newest token", size=12), text(495, 30, "three drafts", size=12)]
+    parts.append(text(140, 196, f"{right + 1} new tokens: {right} drafts that were right", size=12, anchor="start"))
+    parts.append(text(140, 214, "and the first token that was not drafted", size=12, anchor="start"))
+    parts.append(text(700, 196, "forgotten: what follows a wrong draft", size=12, anchor="end"))
+    return picture(760, 230, "One step that reads three drafts and makes three tokens", parts)
+
+
+PICTURES = {"cuts.svg": cuts, "race.svg": race, "data.svg": data, "wide_step.svg": wide_step}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

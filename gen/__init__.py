@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SamplingError,
     )
     from gen.loop.engine_thread import EngineStats
+    from gen.loop.speculation.settings import Speculation
     from gen.models.encoders.loading import from_transformers_encoder, load_encoder
     from gen.models.exllama.exllamav2 import from_exllamav2
     from gen.models.exllama.exllamav3 import from_exllamav3
@@ -68,6 +69,7 @@ __all__ = [
     "Prefix",
     "SamplingError",
     "Score",
+    "Speculation",
     "Stream",
     "StreamEvent",
     "ToolCall",
@@ -137,6 +139,7 @@ _HOMES = {
         "SamplingError",
     ],
     "loop.engine_thread": ["EngineStats"],
+    "loop.speculation.settings": ["Speculation"],
     "completions": ["Completion", "StreamEvent", "TopLogprobs"],
     "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],

@@ -15,6 +15,7 @@ from gen.loop.options import Options
 from gen.loop.results.values import valued
 from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
+from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.requests.images import ImageLike
 from gen.requests.processors import LogitsProcessor
@@ -36,6 +37,7 @@ class AnyArguments(PromptArguments, total=False):
     replay: bool
     cuda_graph: bool
     exact: bool
+    speculate: Speculate
 
 
 class Arguments(AnyArguments, total=False):
@@ -210,6 +212,7 @@ def generate(
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
+    speculate: Speculate = False,
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
@@ -283,6 +286,12 @@ def generate(
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
             that is spread over several devices runs as it is.
+        speculate: where a step reads drafts of the next tokens beside the newest one, so that it may make several.
+            Texts are the same. False does not; "auto" does so where it pays, in float32: drafts are what an output type
+            forces, and what followed the last tokens before. In half precision it does not, since there the numbers of
+            a step depend on how many tokens it reads: `gen.Speculation(...)` turns it on, with one number of tokens in
+            all steps. Why it is off is logged (INFO). Beam searches, samplers and processors of yours, output types on
+            the host engine, `top_logprobs`, `exact`, recurrent layers, and models on several devices go without.
         exact: give each text and its log-probabilities the same bits alone and in any batch, on one machine with one
             number of threads, in bfloat16 and float16 too. Steps then have at least four rows, or what the machine
             needs. For transformers models on a CPU that run gen's own attention; a ModelError says what others lack.
@@ -341,6 +350,7 @@ def generate(
         replay=replay,
         cuda_graph=cuda_graph,
         step_rows=find_step_rows(model, exact, call.requests),
+        speculate=read_speculate(speculate),
     )
     try:
         with tqdm(total=len(jobs), unit="prompt", file=sys.stderr, disable=not progress) as bar:
@@ -376,6 +386,7 @@ def stream(
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
+    speculate: Speculate = False,
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
@@ -409,7 +420,12 @@ def stream(
     )
     request = read_one("stream", model, prompt, output_type, settings)
     job = new_job(model, request)
-    options = Options(replay=replay, cuda_graph=cuda_graph, step_rows=find_step_rows(model, exact, [request]))
+    options = Options(
+        replay=replay,
+        cuda_graph=cuda_graph,
+        step_rows=find_step_rows(model, exact, [request]),
+        speculate=read_speculate(speculate),
+    )
     return CallerStream(_turns(model, job, options), job)
 
 

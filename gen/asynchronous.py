@@ -15,6 +15,7 @@ from gen.loop.feed import Feed
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
+from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.models.idle_rows import Idle
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
@@ -30,6 +31,7 @@ class AnyArguments(PromptArguments, total=False):
     """The arguments of `agenerate` that the type of its result does not depend on."""
 
     num_return_sequences: int
+    speculate: Speculate
 
 
 class Arguments(AnyArguments, total=False):
@@ -158,12 +160,13 @@ async def agenerate(
     details: bool = False,
     num_return_sequences: int = 1,
     errors: OnErrors = "raise",
+    speculate: Speculate = False,
     **arguments: Unpack[PromptArguments],
 ) -> Any:
     """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
 
-    What that engine cannot run, such as beams and several samples a prompt, runs in a worker thread; output types are
-    compiled in one. A task that is cancelled frees its rows by the next step.
+    What that engine cannot run, such as beams, several samples a prompt, and whatever has a `speculate` of its own,
+    runs in a worker thread; output types are compiled in one. A task that is cancelled frees its rows by the next step.
 
     Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
@@ -182,11 +185,11 @@ async def agenerate(
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
-    if all(map(runs_in_engines, call.requests)):
+    if read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests)):
         await _run_beside_others(model, jobs)
     else:
         try:
-            await asyncio.to_thread(run_all, model, jobs, Options())
+            await asyncio.to_thread(run_all, model, jobs, Options(speculate=speculate))
         finally:
             for job in jobs:
                 if not job.ended:

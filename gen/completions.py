@@ -73,6 +73,9 @@ class Completion:
             `gen.tool_calls`, whose texts are all that was written.
         cached_tokens: how many tokens of the prompt were not read for it, since another text's prompt began alike. It
             depends on the batch, so that two completions may be equal without it.
+        drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. It depends on clocks, and is
+            no part of equality either.
+        accepted: how many of them were right, those behind the end of the text among them: so many steps were saved.
     """
 
     text: str
@@ -88,3 +91,5 @@ class Completion:
     reasoning: str | None = None
     stop_reason: str | int | None = None
     cached_tokens: int = field(default=0, compare=False)
+    drafted: int = field(default=0, compare=False)
+    accepted: int = field(default=0, compare=False)

@@ -15,6 +15,7 @@ from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
 from gen.loop.searches.drawing import draws
+from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
 from gen.requests.reading import check_model
@@ -48,6 +49,7 @@ class Engine:
             alike go on; what is pinned by `gen.prefix` comes beside it. None is a tenth of the devices' memory, less
             what idle rows take; 0 is none. A model keeps them for all of its engines, as many as the one asks for that
             asks for most, and drops them with the last one.
+        speculate: as for `gen.generate`.
         exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
     Raises:
         ArgumentError: an argument cannot be used.
@@ -65,6 +67,7 @@ class Engine:
         cuda_graph: bool = True,
         prefix_bytes: int | None = None,
         exact: bool = False,
+        speculate: Speculate = False,
     ) -> None:
         check_model(model)
         for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
@@ -84,6 +87,7 @@ class Engine:
             cuda_graph=cuda_graph,
             keeps=tree is not None,
             step_rows=find_step_rows(model, exact),
+            speculate=read_speculate(speculate),
         )
         self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from tqdm import tqdm
@@ -62,6 +62,7 @@ def generate_command(
     asked: TextsOptions,
     as_json: options.AsJson = False,
     top_logprobs: options.TopLogprobs = None,
+    speculate: options.Speculate = "off",
     batch_size: options.BatchSize = 8,
 ) -> None:
     """Continue each prompt, and print the texts in the order of the prompts.
@@ -70,7 +71,7 @@ def generate_command(
     search or penalties, the checkpoint's own recommendation decides how tokens are chosen.
     """
     check_top_logprobs(top_logprobs, as_json=as_json, beams=asked.beams)
-    settings, output_type = _read(asked)
+    settings, output_type = _read(asked, speculate)
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
     loaded = _load(asked.model, device, asked.dtype)
@@ -112,9 +113,10 @@ def stream_command(
     image: options.Image = None,
     device: options.Device = None,
     asked: TextOptions,
+    speculate: options.Speculate = "off",
 ) -> None:
     """Continue one prompt, and print the text while it grows."""
-    settings, output_type = _read(asked)
+    settings, output_type = _read(asked, speculate)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
     loaded = _load(asked.model, device, asked.dtype)
@@ -133,7 +135,7 @@ app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, a
 )
 
 
-def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
+def _read(asked: TextOptions, speculate: Literal["auto", "on", "off"]) -> tuple[dict[str, Any], Any]:
     """Arguments of `gen.generate` as the options ask for them, and the output type.
 
     Raises:
@@ -141,7 +143,9 @@ def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     """
     sampler = made_sampler(asked.choose_sampler())
     settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
-    return {"sampler": sampler, **settings}, read_output_type(asked.schema, asked.regex, asked.choice)
+    drafts = {"auto": "auto", "on": gen.Speculation(), "off": False}[speculate]
+    output_type = read_output_type(asked.schema, asked.regex, asked.choice)
+    return {"sampler": sampler, "speculate": drafts, **settings}, output_type
 
 
 def _load(model: str, device: str | None, dtype: str | None) -> Any:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -68,6 +68,9 @@ TopP = Annotated[
     float | None, _option("Sampling", "Draw from the likeliest tokens, until their probabilities add up to P.", "P")
 ]
 MinP = Annotated[float | None, _option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")]
+Speculate = Annotated[
+    Literal["auto", "on", "off"], _option("Output", "Read drafts beside the newest token; texts are the same.", None)
+]
 Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=LARGEST)]
 Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
 

@@ -7,6 +7,7 @@ Example, two rows and three prompts, one letter a token: A ends after two tokens
     row 1   B   B   B   B
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from math import inf
@@ -15,17 +16,21 @@ from time import monotonic
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
 from gen.loop.memory import is_out_of_memory
-from gen.loop.pace import WHOLE, Pace
+from gen.loop.pace import WHOLE, Mark, Pace, is_over, seconds_between
 from gen.loop.prefixes.sharing import Prefixes
 from gen.loop.prefixes.tree import PrefixTree
 from gen.loop.replay.steps import Steps
 from gen.loop.results.prompt_tokens import PromptTokens
-from gen.loop.results.ring import Sent
+from gen.loop.results.ring import Received, Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
+from gen.loop.speculation.settings import Speculate
+from gen.loop.speculation.widths import widths_for
 from gen.models.base import Model, ReadsPlaces
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
+
+logger = logging.getLogger("gen")
 
 
 class Batch:
@@ -38,6 +43,7 @@ class Batch:
         step_rows, admit_tokens: see `gen.loop.options.Options`.
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
         tree, keeps: see `gen.loop.prefixes.sharing.Prefixes`.
+        speculate: see `gen.generate`.
     """
 
     def __init__(
@@ -53,8 +59,12 @@ class Batch:
         cuda_graph: bool = True,
         tree: PrefixTree | None = None,
         keeps: bool = False,
+        speculate: Speculate = False,
     ) -> None:
         self._model, self._rows = model, rows
+        self._widths = widths_for(model, rows.rows, rows.search, speculate, exact=step_rows > 1)
+        self._hindered = False
+        rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = step_rows == 1 and isinstance(rows.rows, ReadsPlaces) and rows.rows.reads_places
         self._pace = Pace(rows.device, admit_tokens)
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
@@ -65,6 +75,7 @@ class Batch:
         self._deadline = inf  # the first of those of all jobs
         self._looked = False  # whether this turn has seen what the model is now
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
+        self._timed: deque[tuple[Mark, Mark, int, int]] = deque()  # around steps, of how many rows, and how wide
         rows.begin()
 
     @property
@@ -341,19 +352,52 @@ class Batch:
     def _step(self) -> bool:
         """Launch a step of all rows that go on; whether it took longer, since they grew or it was recorded."""
         before = self._rows.tokens
-        count, view = self._slots.shape()
-        self._rows.short = any(slot.job.short for slot in self._live)
-        recorded = self._steps.run(count, view, self._slots.lengths(count))
-        self._sent.append((self._rows.send(), count, self._live))
-        self._slots.stepped()
+        drafts = self._drafts()
+        width = self._width() if drafts else 1
+        count, view = self._slots.shape(width)
+        self._rows.short = any(slot.job.short(width) for slot in self._live)
+        begin = self._pace.mark() if drafts else None
+        recorded = self._steps.run(count, view, self._slots.lengths(count, width), width)
+        if begin is not None and not recorded:
+            self._timed.append((begin, self._pace.mark(), count, width))
+        self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))
+        self._slots.stepped(width)
         over = False
         for job in dict.fromkeys(slot.job for slot in self._live):
             job.launched += 1
+            job.ahead += width - 1
             over = over or job.launched_all
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)
         return recorded or self._rows.tokens != before
+
+    def _drafts(self) -> bool:
+        """Whether drafts are looked for in the next step."""
+        if self._widths is None:
+            return False
+        hindrance = self._rows.hindrance()
+        if hindrance and not self._hindered:
+            logger.info("no step reads drafts while a text asks for %s", hindrance)
+        self._hindered = bool(hindrance)
+        return not hindrance
+
+    def _width(self) -> int:
+        """How many tokens of each row the next step reads."""
+        widths = self._widths
+        assert widths is not None  # tells mypy
+        while self._timed and is_over(self._timed[0][1]):
+            begin, end, count, width = self._timed.popleft()
+            widths.learn(count, width, seconds_between(begin, end))
+        count, view = self._slots.shape()
+        found = self._rows.draft(count, view)
+        if found is not None:
+            for slot in self._live:
+                slot.agreement.real, slot.agreement.kind = found[0][slot.row], found[1][slot.row]
+        width = widths.choose(count, [slot.agreement for slot in self._live])
+        while width > 1 and not self._slots.fits(width):
+            width = widths.narrower(width)
+        return width
 
     def _catch_up(self, lag: int) -> None:
         """Read what has come, but for the newest `lag` results."""
@@ -362,14 +406,19 @@ class Batch:
 
     def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
         """Hand out what a step gave."""
-        results = sent.read(count)
+        received = sent.read(count)
+        if sent.width > 1:
+            self._correct(received, slots)
         ended = False
         for slot in slots:
             taker, job = slot.taker, slot.job
             if taker.ended or job.error is not None:
                 continue
+            if received.drafts is not None:
+                self._learn(slot, received, sent.width)
             try:
-                taker.take(results, slot.row)
+                for results in received.places[: received.made[slot.row]]:
+                    taker.take(results, slot.row)
             except Exception as error:  # of a tokenizer
                 job.fail(error)
             ended = ended or slot.over
@@ -377,3 +426,24 @@ class Batch:
                 job.finish()
         if ended:
             self._free()
+
+    def _correct(self, received: Received, slots: Sequence[Slot]) -> None:
+        """See how many tokens a step has made, of those that it might have."""
+        width = len(received.places)
+        self._slots.correct({slot.taker: width - received.made[slot.row] for slot in slots})
+        for job in dict.fromkeys(slot.job for slot in slots):
+            made = [received.made[slot.row] for slot in slots if slot.job is job and not slot.taker.ended]
+            least = min(made, default=1)
+            job.launched += least - 1
+            job.ahead -= width - 1 - (max(made, default=1) - least) if made else width - 1
+
+    def _learn(self, slot: Slot, received: Received, width: int) -> None:
+        """See what drafts have been worth."""
+        assert received.drafts is not None  # tells mypy
+        real, kind, right = (numbers[slot.row] for numbers in received.drafts)
+        slot.agreement.real, slot.agreement.kind = real, kind
+        slot.agreement.learn(width, right)
+        if width > 1:
+            for text in slot.taker.texts:
+                text.drafted += min(width - 1, real)
+                text.accepted += right

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gen.devices import to_device
 from gen.samplers.backends.random import row_keys
+from gen.stages.places import Here, Places
 
 
 class DrawKeys:
@@ -29,8 +30,10 @@ class DrawKeys:
         self._seeds[rows] = to_device(torch.tensor(seeds, dtype=torch.int64, device="cpu"), self._seeds.device)
         self.table[rows] = row_keys(self._seeds[rows], self.table.shape[1]).T
 
-    def next(self, here: slice, generated: Tensor) -> Tensor:
-        """The keys (n,) of the rows `here`, which have so many tokens, (n, 1). Host sync: none."""
+    def next(self, here: Here, generated: Tensor) -> Tensor:
+        """The keys (n,) of the rows or places `here`, which have so many tokens, (n, 1). Host sync: none."""
+        if isinstance(here, Places):
+            return self.table[here.rows].gather(1, generated.view(-1, here.width)).view(-1)
         return self.table[here].gather(1, generated).squeeze(1)
 
     def grow(self, length: int) -> None:

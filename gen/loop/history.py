@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from gen.devices import to_device
+from gen.loop.speculation.settings import MOST
 
 
 class History:
-    """A table of each row's tokens, which is made when a stage first wants it.
+    """A table of each row's tokens, which is made when it is first wanted: by a stage, or to look for drafts.
 
     Attributes:
-        wanted: whether a stage wants it now.
+        wanted: whether it is wanted now.
     """
 
     def __init__(self, count: int, length: int, device: torch.device) -> None:
@@ -35,9 +36,11 @@ class History:
         if not wanted:
             return
         if self._token_ids is None:
-            self._token_ids = torch.empty((self._count, self._length), dtype=torch.int64, device=self._device)
+            shape = self._count, self._length + MOST  # a step may write drafts behind a row's end
+            self._token_ids = torch.empty(shape, dtype=torch.int64, device=self._device)
+            self._places = torch.arange(1 + MOST, device=self._device)
         each = (rows.stop - rows.start) // len(tokens)
-        kept = torch.full((len(tokens), self._length), -1, dtype=torch.int64, device="cpu")
+        kept = torch.full((len(tokens), self._length + MOST), -1, dtype=torch.int64, device="cpu")
         for number, read in enumerate(tokens):
             kept[number, : len(read)] = torch.tensor(read, device="cpu")
         texts = to_device(kept, self._device)
@@ -66,6 +69,27 @@ class History:
             before.copy_(before.index_select(0, ancestors))
         before.scatter_(1, lengths, token_ids)
         lengths.add_(1).clamp_(max=self._length - 1)
+
+    def ahead(self, here: slice, view: int, feed: Tensor) -> tuple[Tensor, Tensor]:
+        """As `seen`, before each place of a step that reads these tokens, (n, width): the newest one and drafts.
+
+        Returns:
+            (n * width, columns) tokens; (n * width, 1) how many they are. Host sync: none.
+        """
+        assert self._token_ids is not None  # tells mypy
+        before, lengths = self._token_ids[here], self._lengths[here]
+        before.scatter_(1, lengths + self._places[: feed.shape[1] - 1], feed[:, 1:])
+        lengths = (lengths + self._places[: feed.shape[1]]).clamp_(max=view).unsqueeze(2)
+        columns = torch.arange(view, device=feed.device)
+        token_ids = torch.where(columns < lengths, before[:, :view].unsqueeze(1), -1)
+        return token_ids.flatten(0, 1), lengths.flatten(0, 1)
+
+    def go_on(self, here: slice, token_ids: Tensor, counts: Tensor) -> None:
+        """Rows go on by the first tokens of (n, width), so many in each, (n, 1). Host sync: none."""
+        assert self._token_ids is not None  # tells mypy
+        lengths, places = self._lengths[here], self._places[: token_ids.shape[1]]
+        self._token_ids[here].scatter_(1, lengths + places, torch.where(places < counts, token_ids, -1))
+        lengths.add_(counts).clamp_(max=self._length - 1)
 
     def grow(self, length: int) -> None:
         """Make room for more tokens."""

@@ -30,7 +30,8 @@ class Job:
         cached: how many of them were not read.
         prompt: collects what is told of the prompt's tokens, where that is asked for.
         age: which model has read them, see `gen.loop.prefixes.sharing`.
-        launched: how many tokens of each text have been launched.
+        launched: how many tokens of each text have been launched at least.
+        ahead: how many more may have been launched: as many as drafts might be right.
         cancelled: whether nobody wants it any more.
         alone: whether its prompt is read by itself, to see which one is to blame.
         error: what went wrong with its prompt.
@@ -49,6 +50,7 @@ class Job:
     prompt: PromptTokens | None = None
     age: int = 0
     launched: int = 0
+    ahead: int = 0
     cancelled: bool = False
     alone: bool = False
     error: Exception | None = None
@@ -95,15 +97,15 @@ class Job:
         """Whether no step more is launched for it: the last one may yet be on its way."""
         return self.launched >= self.request.limit or self.cancelled or self.error is not None
 
-    @property
-    def short(self) -> bool:
-        """Whether its texts may be short of room for their next token; see `Request.short`.
+    def short(self, width: int = 1) -> bool:
+        """Whether its texts may be short of room for one of their next tokens; see `Request.short`.
 
         Of a text that the host follows, only what can yet come of it counts.
         """
-        if not self.request.short(self.launched):
+        launched = self.launched + self.ahead + width - 1
+        if not self.request.short(launched):
             return False
-        left = self.request.limit - self.launched
+        left = self.request.limit - launched
         return any(not taker.texts or any(text.short(left) for text in taker.texts) for taker in self.takers)
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gen.loop.pace import WHOLE
+from gen.loop.speculation.settings import Speculate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Options:
         keeps: whether texts that are over are kept for later prompts, see `gen.loop.prefixes.tree`.
         admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on; None for
             as many as are read in the time of a step.
+        speculate: see `gen.generate`.
     """
 
     step_rows: int = 1
@@ -31,3 +33,4 @@ class Options:
     fixed: bool = False
     keeps: bool = False
     admit_tokens: int | None = WHOLE
+    speculate: Speculate = False

@@ -70,15 +70,15 @@ class Pace:
         """A step was launched at `begin`; from `between` until now so many tokens have been read."""
         if self._fixed is None:
             self._marks.append((begin, between, self.mark(), tokens))
-            while self._marks and _is_over(self._marks[0][2]):
+            while self._marks and is_over(self._marks[0][2]):
                 self._look(*self._marks.popleft())
 
     def _look(self, begin: Mark, between: Mark, end: Mark, tokens: int) -> None:
         """Read more, or less, the next time."""
-        self._steps.append(_seconds(begin, between))
+        self._steps.append(seconds_between(begin, between))
         if tokens > self._tokens:  # of a prompt that is read whole
             return
-        size, seconds = -(-tokens // _LEAST) * _LEAST, _seconds(between, end)
+        size, seconds = -(-tokens // _LEAST) * _LEAST, seconds_between(between, end)
         if size == _LEAST:
             self._fewest.append(seconds)
         if size != self._last[0]:
@@ -103,11 +103,11 @@ class Pace:
         return fit // _LEAST * _LEAST
 
 
-def _is_over(mark: Mark) -> bool:
+def is_over(mark: Mark) -> bool:
     return isinstance(mark, float) or bool(mark.query())  # type: ignore[no-untyped-call]
 
 
-def _seconds(begin: Mark, end: Mark) -> float:
+def seconds_between(begin: Mark, end: Mark) -> float:
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]
     return float(begin.elapsed_time(end)) / 1000

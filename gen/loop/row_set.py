@@ -17,12 +17,15 @@ from gen.loop.replay.recording import Replay
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
-from gen.loop.searches.search import Search
-from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns
+from gen.loop.searches.search import Picks, Search
+from gen.loop.speculation.drafts import FORCED, Drafts, look_up
+from gen.loop.speculation.settings import Speculation
+from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns, WideRows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.places import Here, Places
 from gen.stages.room import Room
-from gen.stages.stage import Follower, Limiter, RunsFunctions, Stage
+from gen.stages.stage import Drafter, Follower, Limiter, PlacesStage, RunsFunctions, Stage
 
 _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 
@@ -51,6 +54,8 @@ class RowSet:
         checked: by kind of step one that has been seen to do the same twice.
         filled: whether a prompt has been read into them, so that they have their memory.
         short: whether a text may be short of room in the next step, which then tells what its limit has changed.
+        drafts: of its texts; None where nothing is drafted.
+        speculation: where drafts come from; None where nothing is drafted.
     """
 
     def __init__(
@@ -96,6 +101,25 @@ class RowSet:
         [self._squeezed] = squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
         self._squeezed_ring = Ring(squeezed, streams.copies)
         self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
+        self.drafts: Drafts | None = None
+        self.speculation: Speculation | None = None
+        self._copies = streams.copies
+
+    def speculate(self, speculation: Speculation | None) -> None:
+        """Draft from now on, or do not: before rows are filled."""
+        self.speculation = speculation
+        if speculation is not None and self.drafts is None:
+            self.drafts = Drafts(self.count, self.device, self._copies)
+        for stage in self._followers:
+            if isinstance(stage, Drafter):
+                stage.forces = speculation is not None and speculation.output_type
+
+    def hindrance(self) -> str:
+        """What rows ask for now that goes with no drafts; empty for nothing."""
+        for stage in self.stages:
+            if stage.key() is not None and not isinstance(stage, PlacesStage):
+                return "a logits processor, or an output type on the host engine"
+        return "top_logprobs" if self._tops.width else ""
 
     def begin(self) -> None:
         """All rows are free."""
@@ -110,10 +134,14 @@ class RowSet:
         """Whether a step may be recorded now."""
         return self.rows.replayable and all(stage.replayable for stage in self._followers if stage.key() is not None)
 
-    def prepare(self, here: slice) -> None:
+    def prepare(self, here: slice, width: int = 1) -> None:
         """Let the host do what it must between two steps of these rows. Host sync: none on CUDA."""
         for stage in self._followers:
-            if stage.key() is not None:
+            if stage.key() is None:
+                continue
+            if isinstance(stage, Drafter) and width > 1:
+                stage.prepare_places(here, width)
+            else:
                 stage.prepare(here)
 
     @property
@@ -121,10 +149,11 @@ class RowSet:
         """The stages that do something now."""
         return [stage for stage in self.stages if stage.key() is not None]
 
-    def step_kind(self) -> tuple[Hashable, ...]:
+    def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         stages = tuple(stage.key() for stage in self.stages)
-        return self._history.wanted, self.search.key(), stages, self.short, self._tops.width
+        drafts = width, self.speculation
+        return drafts, self._history.wanted, self.search.key(), stages, self.short, self._tops.width
 
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
@@ -177,7 +206,13 @@ class RowSet:
         self._tops.keep(requests)
         for stage in self._run_functions:
             stage.keep(rows, requests)
-        self._history.wanted = self._history.wanted and any(stage.looks_back for stage in self._active)
+        self._history.wanted = self._history.wanted and self._wants_history
+
+    @property
+    def _wants_history(self) -> bool:
+        """Whether something looks at the tokens so far."""
+        drafts = self.speculation is not None and self.speculation.prompt
+        return drafts or any(stage.looks_back for stage in self._active)
 
     def share(self, source: int, row: int, columns: int) -> None:
         """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
@@ -224,27 +259,60 @@ class RowSet:
             logits = self.rows.read(slice(row, row + 1), [piece], [start + at], range(len(piece)))
             told.look(logits[0, :, : self._vocabulary], following[at : at + most])
 
-    def step(self, count: int, view: int) -> Callable[[], None]:
+    def step(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
         """The step of the first rows: takes no arguments, returns nothing, and changes tensors in place."""
-        token_ids, here = self.search.results[0][:count], slice(0, count)
+        return self._step(count, view, width, self._follow)
 
-        def run() -> None:
-            self._choose(self._model_step(token_ids, view), here, view, self._follow)
-
-        return run
-
-    def rehearsal(self, count: int, view: int) -> Callable[[], None]:
+    def rehearsal(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
         """The same step, but that each row's cache goes on from itself.
 
         What it changes is `moving`, which is little: a cache that goes on from others would have to be kept as a whole,
         to be put back.
         """
-        token_ids, here = self.search.results[0][:count], slice(0, count)
+        return self._step(count, view, width, self._stay)
+
+    def _step(self, count: int, view: int, width: int, reorder: Reorder) -> Callable[[], None]:
+        token_ids, here, drafts = self.search.results[0][:count], slice(0, count), self.drafts
 
         def run() -> None:
-            self._choose(self._model_step(token_ids, view), here, view, self._stay)
+            if self.speculation is not None and self.device.type != "cpu":
+                self._draft(here, view)
+            if width > 1:
+                self._choose_wide(here, view, width)
+                return
+            self._choose(self._model_step(token_ids, view), here, view, reorder)
+            if self.speculation is not None and drafts is not None:
+                drafts.compare(here, token_ids)
 
         return run
+
+    def draft(self, count: int, view: int) -> Sequence[Sequence[int]] | None:
+        """On a CPU: look for drafts for the next step of the first rows, before its width is chosen.
+
+        Returns:
+            How many drafts each row has, and of which kind. None elsewhere: there it is a part of each step, and the
+            host sees with its results how many there were.
+        """
+        if self.drafts is None or self.device.type != "cpu":
+            return None
+        self._draft(slice(0, count), view)
+        return self.drafts.real[:count].tolist(), self.drafts.kind[:count].tolist()
+
+    def _draft(self, here: slice, view: int) -> None:
+        """What may follow the newest token of each row, where a wide step reads it. Host sync: none on CUDA."""
+        drafts, speculation = self.drafts, self.speculation
+        assert drafts is not None and speculation is not None  # tells mypy
+        feed, newest = drafts.feed[here], self.search.results[0][here]
+        feed[:, :1] = newest
+        kind = torch.zeros_like(newest)
+        if speculation.prompt:
+            feed[:, 1:], kind = look_up(*self._history.seen(here, view), drafts.numbers)
+        real = (kind > 0) * speculation.most
+        for stage in self._followers:
+            if isinstance(stage, Drafter) and stage.key() is not None:
+                real, forced = stage.draft(here, feed, real)
+                kind = torch.where(forced, FORCED, kind)
+        drafts.real[here], drafts.kind[here] = real.squeeze(1).clamp(max=speculation.most), kind.squeeze(1)
 
     def _model_step(self, token_ids: Tensor, view: int) -> Tensor:
         """The logits (n, vocab) after these tokens, which count as generated."""
@@ -253,15 +321,23 @@ class RowSet:
             self._generated[: len(token_ids)].add_(1).clamp_(max=self.length - 1)
         return logits
 
-    def send(self) -> Sent:
-        """Send the newest results to the host."""
-        own, *others = self._rings
-        return Sent(own.send(), *(None if ring is None else ring.send() for ring in others))
+    def send(self, width: int = 1, *, drafted: bool = False) -> Sent:
+        """Send the newest results to the host.
 
-    @property
-    def _rings(self) -> tuple[Ring, Ring | None, Ring | None]:
-        """On which the next step's results come, in the order of `Sent`."""
-        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring
+        Args:
+            width: of the step.
+            drafted: whether drafts were looked for.
+        """
+        own, *others = self._rings(width, drafted)
+        squeezed, top, drafts = (None if ring is None else ring.send() for ring in others)
+        return Sent(own.send(), squeezed, top, drafts, width)
+
+    def _rings(self, width: int, drafted: bool) -> tuple[Ring, Ring | None, Ring | None, Ring | None]:
+        """On which a step's results come, in the order of `Sent`."""
+        notes = self.drafts.notes if drafted and self.drafts is not None else None
+        if width > 1 and self.drafts is not None:
+            return self.drafts.places, None, None, notes
+        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring, notes
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:
@@ -345,7 +421,7 @@ class RowSet:
         self._tops.admit(requests)
         for stage in self.stages:
             stage.admit(rows, requests, tokens)
-        self._history.admit(rows, tokens, wanted=any(stage.looks_back for stage in self._active))
+        self._history.admit(rows, tokens, wanted=self._wants_history)
 
     def _choose(self, logits: Tensor, here: slice, view: int, reorder: Reorder | None = None) -> None:
         """Choose the next token from logits, count it, and give it to the ring: what every step does.
@@ -368,7 +444,7 @@ class RowSet:
                 else:
                     logits = torch.empty_like(logits, dtype=torch.float32)
                     aside(anew.write, logits, *given, results=(logits,))
-        room = self._room(logits, here, generated) if self.short else None
+        room = self._room(logits, here, generated, self._squeezed[here]) if self.short else None
         keys = self._keys.next(here, generated) if self.search.draws else None
         ancestors = self.search.choose(logits, here, keys, generated, room)
         chosen = self.search.results[0][here]
@@ -382,9 +458,49 @@ class RowSet:
         if history.wanted:
             history.append(here, chosen, ancestors)
 
-    def _room(self, logits: Tensor, here: slice, generated: Tensor) -> Room:
+    def _choose_wide(self, here: slice, view: int, width: int) -> None:
+        """The walk of a step that reads drafts: at each place what a plain step would choose there, with its key.
+
+        A row goes on while its draft was what is chosen; the first token that was not drafted is right all the same.
+        """
+        drafts, rows, search, history = self.drafts, self.rows, self.search, self._history
+        assert drafts is not None and isinstance(rows, WideRows) and isinstance(search, Picks)  # tells mypy
+        feed, generated, numbers = drafts.feed[here, :width], self._generated[here], drafts.numbers[:width]
+        places = Places(here, width, drafts.of_rows(len(feed), width))
+        made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # tokens before each place
+        before = made.view(-1, 1)
+        logits = rows.step_wide(feed, view).flatten(0, 1)[:, : self._vocabulary]
+        stages = self._active
+        looks_back = any(stage.looks_back for stage in stages)
+        token_ids, lengths = history.ahead(here, view, feed) if looks_back else (feed, before)
+        for stage in stages:
+            assert isinstance(stage, PlacesStage)  # or no step is wide
+            logits = stage(logits, places, token_ids, lengths, before)
+        squeezed = torch.zeros_like(before[:, 0], dtype=torch.bool)
+        room = self._room(logits, places, before, squeezed) if self.short else None
+        keys = self._keys.next(places, before) if search.draws else None
+        token_ids, logprobs = search.pick(logits, places, keys, room)
+        chosen = token_ids.view(-1, width)
+        # what is no draft may be what is chosen all the same, but what comes after it is not known
+        right = (chosen[:, :-1] == feed[:, 1:]) & (numbers[:-1] < drafts.real[here].unsqueeze(1))
+        counts = right.to(torch.int64).cumprod(1).sum(1, keepdim=True) + 1
+        last = chosen.gather(1, counts - 1)
+        for stage in stages:
+            if isinstance(stage, Drafter):
+                stage.go_on(here, last, counts, made.gather(1, counts - 1))
+        if history.wanted:
+            history.go_on(here, chosen, counts)
+        search.go_on(here, last)
+        drafts.tokens[here, :width], drafts.logprobs[here, :width] = chosen, logprobs.view(-1, width)
+        drafts.squeezed[here, :width] = squeezed.view(-1, width)
+        drafts.made[here], drafts.agreed[here] = counts.squeeze(1), counts.squeeze(1) - 1
+        rows.advance(counts.squeeze(1))
+        if self._counts:
+            generated.add_(counts).clamp_(max=self.length - 1)
+
+    def _room(self, logits: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """What the limits leave room for."""
-        limiter, squeezed = self._limiter, self._squeezed[here]
+        limiter = self._limiter
         if limiter is None or limiter.key() is None:
             return Room(logits, squeezed)
         return limiter.room(logits, here, generated, squeezed)
@@ -398,4 +514,5 @@ class RowSet:
     def _tensors(self) -> Iterable[Tensor]:
         """All that the loop keeps of rows."""
         own = chain(self._keys.tensors(), (self._generated,), self._history.tensors())
-        return chain(own, self.search.tensors(), *(stage.tensors() for stage in self.stages))
+        drafts = () if self.drafts is None else self.drafts.tensors()
+        return chain(own, self.search.tensors(), drafts, *(stage.tensors() for stage in self.stages))

@@ -15,6 +15,7 @@ from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
+from gen.loop.speculation.settings import MOST
 from gen.models.base import Lent, Model
 from gen.requests.processors import LogitsProcessor
 
@@ -34,14 +35,14 @@ class Runner:
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
         self._model, self._options = model, options
         self._kind = kind_of_search(jobs[0].request.sampler)
-        order = together(jobs)
+        order, drafts = together(jobs), 0 if options.speculate is False else 2 * MOST
         self._pool = RowPool(
             model,
             self._kind,
             options,
             least=max(job.width for job in order),
             largest=max(job.rows for job in order),
-            lengths=[view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM)) for job in order],
+            lengths=[view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM) + drafts) for job in order],
             rows=rows,
         )
         self._rows = self._pool.take(rows or sum(job.rows for job in order))
@@ -172,7 +173,7 @@ class Runner:
         Where each row has the same bits in any batch a draw starts over too, since tokens that are read as a prompt's
         would get others; it makes the same ones again, which are dropped.
         """
-        job.launched = job.read = job.cached = 0
+        job.launched = job.ahead = job.read = job.cached = 0
         if self._options.step_rows > 1 and (text := job.only_text) is not None:
             job.takers = [Again(job.takers[0], len(text.token_ids))]
         elif (text := job.only_text) is not None:
@@ -194,6 +195,7 @@ class Runner:
             cuda_graph=options.cuda_graph,
             tree=self._pool.tree,
             keeps=options.keeps,
+            speculate=options.speculate,
         )
         for job in jobs:
             for part in job.split(self._model, self._rows.count):

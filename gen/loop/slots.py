@@ -1,23 +1,25 @@
 """Which text is in which row: rows that are free, rows that move, and how long all of them are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.results.taker import Taker
 from gen.loop.row_set import RowSet
+from gen.loop.speculation.widths import Agreement
 
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
 
 
 @dataclass(eq=False)
 class Slot:
-    """Rows side by side, from `row` on, that one text or one search has."""
+    """Rows side by side, from `row` on, that one text or one search has; and what its drafts have been worth."""
 
     job: Job
     taker: Taker
     row: int
+    agreement: Agreement = field(default_factory=Agreement)
 
     @property
     def over(self) -> bool:
@@ -63,31 +65,43 @@ class Slots:
             self.live = [slot for slot in self.live if not slot.over]
         return gone
 
-    def shape(self) -> tuple[int, int]:
+    def shape(self, width: int = 1) -> tuple[int, int]:
         """How many rows the next step has, and how many columns it looks at; there is room for it.
 
+        Args:
+            width: how many tokens of each row it reads; if several, `fits` has said that there is room.
         Raises:
             TooLong: it would take more memory than it may.
         """
         last = self.live[-1]
-        longest = max(self._written[slot.row] for slot in self.live) + 1
-        if longest + _AHEAD > self._rows.shared:
+        longest = max(self._written[slot.row] for slot in self.live) + width
+        if width == 1 and longest + _AHEAD > self._rows.shared:
             self.make_room()
         return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
 
-    def lengths(self, count: int) -> list[int]:
-        """How many columns each row of the next step has, its new token counted; 0 for one that is free or is read."""
+    def fits(self, width: int) -> bool:
+        """Whether all that go on have room for so many tokens more."""
+        rooms, shared = self._rows.rooms, self._rows.shared
+        return all(self._written[slot.row] + width + _AHEAD <= rooms.get(slot.row, shared) for slot in self.live)
+
+    def lengths(self, count: int, width: int = 1) -> list[int]:
+        """How many columns each row of the next step has, its new tokens counted; 0 for one that is free or is read."""
         lengths = [0] * count
         for slot in self.live:
             for row in range(slot.row, slot.row + slot.job.width):
-                lengths[row] = self._written[row] + 1
+                lengths[row] = self._written[row] + width
         return lengths
 
-    def stepped(self) -> None:
-        """All that go on have a token more."""
+    def stepped(self, width: int = 1) -> None:
+        """All that go on may have so many tokens more."""
         for slot in self.live:
             for row in range(slot.row, slot.row + slot.job.width):
-                self._written[row] += 1
+                self._written[row] += width
+
+    def correct(self, fewer: Mapping[Taker, int]) -> None:
+        """Texts have so many tokens fewer than steps might have given them."""
+        for slot in self.live:
+            self._written[slot.row] -= fewer.get(slot.taker, 0)
 
     def free_run(self, count: int) -> tuple[int, int]:
         """The first run of free rows with room for `count`: where it begins, how many there are; 0 if there is none."""
@@ -133,7 +147,7 @@ class Slots:
         self.at[last.row : last.row + last.job.width] = [None] * last.job.width
         if last.row in rows.rooms:
             rows.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
-        moved = Slot(last.job, last.taker, target)
+        moved = Slot(last.job, last.taker, target, last.agreement)
         self.at[target : target + last.job.width] = [moved] * last.job.width
         self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
         return True

@@ -246,6 +246,36 @@ class LooksByRow(Protocol):
 
 
 @runtime_checkable
+class WideRows(Protocol):
+    """Rows that take several tokens in a step, and can go back: those that turn out wrong leave nothing behind.
+
+    Attributes:
+        widest: how many tokens a row takes in a step at most; 1 where these rows cannot do it after all.
+    """
+
+    @property
+    def widest(self) -> int: ...
+
+    def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
+        """Read some tokens into each of the first n rows and give the logits after each; no row goes on yet.
+
+        Args:
+            token_ids: (n, w), int64, on the logits device, w at most `widest`; a row has room for two more than w.
+            view: how many columns are looked at, at least those of all rows that count with their new tokens.
+        Returns:
+            (n, w, vocab_size), floating, on the logits device. Host sync: none.
+        """
+
+    def advance(self, counts: Tensor) -> None:
+        """Let rows go on by the first tokens of the step before, and forget the others.
+
+        Args:
+            counts: (n,), int64, on the logits device, 1 to w: how many tokens count in each of the first n rows.
+        Host sync: none.
+        """
+
+
+@runtime_checkable
 class MayPartRows(Protocol):
     """A model whose rows may be `PartsRows`.
 

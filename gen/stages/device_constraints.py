@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.arena import ALL, FIRST_CLASS, ITSELF, NEEDED, NOTHING, WORST, Arena
+from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
 from gen.constraints.tables.masks import KeptLines, allow, bias_table, lines_of
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.places import Here, lines
 from gen.stages.room import Room
 
 _FAR = 2**62  # more tokens than any row has
@@ -35,23 +36,24 @@ class DeviceConstraints:
     """
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
-    replayable = True
+    replayable = takes_places = True
     looks_back = False
 
     def __init__(self, count: int, device: torch.device) -> None:
-        self._count, self._device = count, device
+        self._count, self._device, self.forces = count, device, False
         self._held: list[TokenAutomaton | None] = [None] * count
         self._used = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, as are these
         self._kept: KeptLines | None = None  # on a CPU
-        self._bytes = self._bias = self._numbers = torch.empty(0, device=device)
+        self._bytes = self._bias = self._numbers = self._forced = torch.empty(0, device=device)
 
         def row(width: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros((count, width), dtype=dtype, device=device)
 
         self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
         self._taken = row(1, torch.int64)  # on a CPU: the token by which a state has yet to go on; -1 for none
+        self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft
         self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # tokens before the last one that may come
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
@@ -87,6 +89,8 @@ class DeviceConstraints:
                 states.append(0)
             else:
                 arena.place(automaton, self._held)
+                if self.forces:
+                    arena.force(automaton)
                 states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
         width = self._ends.shape[1]
         may_end = [[not held or bool(request.eos_token_ids)] for request, held in zip(requests, asked, strict=True)]
@@ -98,8 +102,8 @@ class DeviceConstraints:
             (self._ends, [_repeated(request.ends or (0,), width) for request in requests]),
             (self._columns, np.stack([_columns(automaton) for automaton in asked])),
         )
-        for table, lines in tables:
-            given = torch.as_tensor(lines, dtype=table.dtype, device="cpu")
+        for table, values in tables:
+            given = torch.as_tensor(values, dtype=table.dtype, device="cpu")
             table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
 
     def prepare(self, here: slice) -> None:
@@ -107,37 +111,53 @@ class DeviceConstraints:
         of the time, and rows of allowed tokens are made when they are needed."""
         if self._kept is None or self._arena is None:
             return
-        states, taken, goes_on = (one.numpy()[:, 0] for one in (self._state, self._taken, self._goes_on))
+        self._walk_on(here, self._arena)
+        states = self._state.numpy()[:, 0]
         for row, automaton in zip(range(self._count)[here], self._held[here], strict=True):
-            state, token_id, at = int(states[row]), int(taken[row]), ALL
-            if automaton is not None and state:
-                if token_id >= 0:
-                    states[row] = state = self._arena.after(automaton, state, token_id) if goes_on[row] else 0
-                at = self._arena.fill(automaton, state, self._held) if state else ALL
-            taken[row] = -1
+            state = int(states[row])
+            at = ALL if automaton is None or not state else self._arena.fill(automaton, state, self._held)
             self._kept.write(row, at, self._arena.rows[at].numpy())
 
-    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+    def _walk_on(self, here: slice, arena: Arena) -> None:
+        """On a CPU: let the host walk by the tokens that the rows have taken."""
+        states, taken, goes_on = (one.numpy()[:, 0] for one in (self._state, self._taken, self._goes_on))
+        for row, automaton in zip(range(self._count)[here], self._held[here], strict=True):
+            state, token_id = int(states[row]), int(taken[row])
+            if automaton is not None and state and token_id >= 0:
+                states[row] = arena.after(automaton, state, token_id) if goes_on[row] else 0
+            taken[row] = -1
+
+    def prepare_places(self, here: slice, width: int) -> None:
+        """See `gen.stages.stage.Drafter.prepare_places`."""
+        if self._kept is None or self._arena is None:
+            return
+        for automaton, states in zip(self._held[here], self._ahead[here, :width].tolist(), strict=True):
+            for state in states:
+                if automaton is not None and state:
+                    self._arena.fill(automaton, state, self._held)
+
+    def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
         assert self._arena is not None  # tells mypy
-        torch.lt(generated, self._lasts[here], out=self._goes_on[here])
+        if isinstance(here, slice):
+            torch.lt(generated, self._lasts[here], out=self._goes_on[here])
         record = self._records(here)
-        may_end = self._may_end[here] & (record[:, NEEDED : NEEDED + 1] == 0)
-        own = torch.where(may_end, logits.gather(1, self._ends[here]), -math.inf)
+        may_end = lines(self._may_end, here) & (record[:, NEEDED : NEEDED + 1] == 0)
+        own = torch.where(may_end, logits.gather(1, lines(self._ends, here)), -math.inf)
         row = record[:, :1]
-        if self._kept is None:
-            masked = allow(logits, self._lines(row))
-        else:
+        if self._kept is not None and isinstance(here, slice):
             masked = allow(logits, self._kept.lines[here], out=self._kept.out[here])
+        else:
+            masked = allow(logits, self._lines(row))
         return self._with_ends(masked, row, here, own)
 
-    def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
+    def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
-        after = self._lasts[here] - generated  # how many may come after the next one
+        after = lines(self._lasts, here) - generated  # how many may come after the next one
         record = self._records(here)
         kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
         row = record.gather(1, kind)
-        own = masked.gather(1, self._ends[here])
+        own = masked.gather(1, lines(self._ends, here))
         logits = self._with_ends(allow(masked, self._lines(row)), row, here, own)
 
         def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
@@ -157,23 +177,71 @@ class DeviceConstraints:
         state = self._after(here, token_ids.squeeze(1), ancestors)
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
+    def draft(self, here: slice, feed: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """See `gen.stages.stage.Drafter.draft`: what the automaton forces comes before what was found."""
+        assert self._arena is not None  # tells mypy
+        table, columns, drafts = self._arena.table, self._columns[here], feed.shape[1] - 1
+        if self._kept is not None:
+            self._walk_on(here, self._arena)
+        if not self._ahead.shape[1]:
+            self._ahead = torch.zeros((self._count, feed.shape[1]), dtype=torch.int32, device=self._device)
+        ahead, state = self._ahead[here], self._state[here]
+        ahead[:, :1] = state
+        held, count = state > 0, torch.zeros_like(real)
+        going, agrees, first = torch.ones_like(held), torch.ones_like(held), torch.zeros_like(held)
+        for place in range(drafts):
+            found = feed[:, place + 1 : place + 2]
+            there = agrees & (real > place)
+            after = self._walk(state.squeeze(1), columns, found.squeeze(1)).unsqueeze(1)
+            if self.forces:
+                known = (state + self._forced).view(-1)
+                token, follows = table.index_select(0, known).view(-1, 2, 1).unbind(1)
+                is_forced = token > 0
+                token = torch.where(is_forced, token - 1, found)
+                agrees, there = agrees & (token == found), there | is_forced
+                after = torch.where(is_forced, follows, after)
+                found.copy_(token)
+                first = first if place else is_forced
+            going = going & there & (~held | (after > 0))
+            state = after * going
+            ahead[:, place + 1 : place + 2] = state
+            count += going
+            if self._device.type == "cpu" and not going.any():  # there the host may see that no row has more
+                ahead[:, place + 2 :] = 0
+                break
+        return count, first
+
+    def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
+        """See `gen.stages.stage.Drafter.go_on`. Host sync: none."""
+        before, goes_on = self._ahead[here].gather(1, counts - 1), generated < self._lasts[here]
+        if self._kept is not None:
+            self._state[here], self._taken[here], self._goes_on[here] = before, token_ids, goes_on
+            return
+        state = self._walk(before.squeeze(1), self._columns[here], token_ids.squeeze(1)).unsqueeze(1)
+        self._state[here] = state * goes_on
+
     def move(self, source: int, target: int) -> None:
         """See `gen.stages.stage.Follower.move`."""
         self._held[target] = self._held[source]
 
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.stages.stage.Stage.tensors`."""
-        return (self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on)
+        own = self._state, self._taken, self._columns, self._lasts, self._ends, self._may_end, self._goes_on
+        return (*own, self._ahead)
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower.memory`."""
         lines = 0 if self._kept is None else self._kept.nbytes
         return lines + (0 if self._arena is None else self._arena.memory())
 
-    def _records(self, here: slice) -> Tensor:
-        """What is known of the rows' states, without what follows them: (n, numbers)."""
+    def _states(self, here: Here) -> Tensor:
+        """(n, 1)."""
+        return self._state[here] if isinstance(here, slice) else self._ahead[here.rows, : here.width].reshape(-1, 1)
+
+    def _records(self, here: Here) -> Tensor:
+        """What is known of the states, without what follows them: (n, numbers)."""
         assert self._arena is not None  # tells mypy
-        state = self._state[here]
+        state = self._states(here)
         return self._arena.table.index_select(0, (state + self._numbers).view(-1)).view(len(state), -1)
 
     def _lines(self, row: Tensor) -> Tensor:
@@ -181,20 +249,25 @@ class DeviceConstraints:
         assert self._arena is not None  # tells mypy
         return lines_of(self._arena.rows.index_select(0, row.view(-1)), self._bias)
 
-    def _with_ends(self, masked: Tensor, row: Tensor, here: slice, own: Tensor) -> Tensor:
+    def _with_ends(self, masked: Tensor, row: Tensor, here: Here, own: Tensor) -> Tensor:
         """The logits (n, vocab) of what rows (n, 1) of the arena allow, changed in place: those of ends (n, ends) are
         as given; where nothing else is allowed, it is the first end alone.
         """
-        ends = self._ends[here]
+        ends = lines(self._ends, here)
         only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
 
-    def _after(self, here: slice, token_ids: Tensor, rows: Tensor | None) -> Tensor:
-        """The states (m,) after tokens (m,), each from the state of its row: the bytes of the tokens are walked."""
-        assert self._arena is not None  # tells mypy
-        table, state, columns = self._arena.table, self._state[here].squeeze(1), self._columns[here]
+    def _after(self, here: Here, token_ids: Tensor, rows: Tensor | None) -> Tensor:
+        """The states (m,) after tokens (m,), each from the state of its row."""
+        state, columns = self._states(here).squeeze(1), lines(self._columns, here)
         if rows is not None:
             state, columns = state.index_select(0, rows), columns.index_select(0, rows)
+        return self._walk(state, columns, token_ids)
+
+    def _walk(self, state: Tensor, columns: Tensor, token_ids: Tensor) -> Tensor:
+        """The states (m,) after tokens (m,): their bytes are walked, with the columns (m, 257) of their rows."""
+        assert self._arena is not None  # tells mypy
+        table = self._arena.table
         spelled = self._bytes.index_select(0, token_ids.clamp(0, len(self._bytes) - 1)).long()
         for column in columns.gather(1, spelled).unbind(1):
             state = table.index_select(0, state + column)
@@ -208,6 +281,7 @@ class DeviceConstraints:
         if self._device.type == "cpu":
             self._kept = KeptLines(self._count, automaton.row_bytes)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
+        self._forced = torch.arange(FORCED, FORCED_NEXT + 1, dtype=torch.int32, device=self._device)
         self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)
         return self._arena
 

@@ -15,6 +15,7 @@ from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 from gen.samplers.penalties import Penalties
+from gen.stages.places import Here, lines
 
 _NOTHING, _ANYTHING = -2, -3  # in the table of words: equal to no token, to every token
 _NONE = Penalties()
@@ -29,7 +30,7 @@ class PenaltyStage:
     """
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
-    looks_back = True
+    looks_back = takes_places = True
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
@@ -79,30 +80,30 @@ class PenaltyStage:
                 lines = torch.tensor(values, dtype=table.dtype, device="cpu")
                 table[rows] = to_device(lines, self._device).repeat_interleave(each, 0)
 
-    def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """See `gen.stages.stage.Stage`; (n, vocab) float32. Host sync: none."""
         used, vocab = self._used, logits.shape[1]
         logits = logits.float()
         if "bias" in used:
-            logits = logits.scatter_add(1, self._bias_ids[here], self._biases[here])
+            logits = logits.scatter_add(1, lines(self._bias_ids, here), lines(self._biases, here))
         if "repetition" in used:
-            penalty = self._repetition[here]
+            penalty = lines(self._repetition, here)
             penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
             logits = torch.where(_counts(history, vocab) > 0, penalized, logits)
         if "presence" in used:
             columns = torch.arange(history.shape[1], device=history.device)
             counts = _counts(torch.where(columns < lengths - generated, -1, history), vocab)
-            logits = logits - counts * self._frequency[here] - (counts > 0) * self._presence[here]
+            logits = logits - counts * lines(self._frequency, here) - (counts > 0) * lines(self._presence, here)
         banned = []
         if self._sizes:
             banned += [self._repeated(history, lengths, here, size) for size in sorted(self._sizes)]
         if "words" in used:
-            words = self._words[here]
+            words = lines(self._words, here)
             last = _last(history, lengths, words.shape[2] - 1).unsqueeze(1)
             follows = ((last == words[..., :-1]) | (words[..., :-1] == _ANYTHING)).all(-1)
             banned.append(torch.where(follows, words[..., -1], -1))
         if "minimum" in used:
-            banned.append(torch.where(generated < self._minimum[here], self._eos[here], -1))
+            banned.append(torch.where(generated < lines(self._minimum, here), lines(self._eos, here), -1))
         if not banned:
             return logits
         tokens = torch.cat(banned, 1)
@@ -162,13 +163,13 @@ class PenaltyStage:
             self._words = wider
             self._version += 1
 
-    def _repeated(self, history: Tensor, lengths: Tensor, here: slice, size: int) -> Tensor:
+    def _repeated(self, history: Tensor, lengths: Tensor, here: Here, size: int) -> Tensor:
         """The tokens that would make a run of `size` tokens come twice, -1 for none; (n, columns)."""
         if history.shape[1] < size:
             return torch.full_like(history[:, :1], -1)
         windows = history.unfold(1, size, 1)  # (n, columns - size + 1, size)
         same = (windows[..., :-1] == _last(history, lengths, size - 1).unsqueeze(1)).all(-1)
-        return torch.where(same & (self._ngram[here] == size), windows[..., -1], -1)
+        return torch.where(same & (lines(self._ngram, here) == size), windows[..., -1], -1)
 
 
 def _last(history: Tensor, lengths: Tensor, count: int) -> Tensor:

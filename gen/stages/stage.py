@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.places import Here
 from gen.stages.room import Room
 
 
@@ -96,10 +97,59 @@ class Follower(Stage, Protocol):
 
 
 @runtime_checkable
+class PlacesStage(Stage, Protocol):
+    """A stage that can be asked about several places of each row at once.
+
+    Attributes:
+        takes_places: whether it can.
+    """
+
+    @property
+    def takes_places(self) -> bool: ...
+
+    def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
+        """As of `Stage`, each place after its own tokens."""
+
+
+@runtime_checkable
+class Drafter(Follower, PlacesStage, Protocol):
+    """A follower that goes ahead of its texts: it has a state before each place of a step, and drafts of its own.
+
+    Attributes:
+        forces: whether it drafts what must come; set before rows are admitted.
+    """
+
+    forces: bool
+
+    def draft(self, here: slice, feed: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Follow the drafts of the rows `here` from where they are.
+
+        Args:
+            feed: (n, 1 + drafts), int64: the newest token and drafts, which are changed to what is forced.
+            real: (n, 1), int64: how many of the drafts mean something.
+        Returns:
+            (n, 1), int64: how many of them mean something now, and may come; (n, 1), bool: whether the first one is
+            forced. Host sync: none on CUDA.
+        """
+
+    def prepare_places(self, here: slice, width: int) -> None:
+        """As `prepare`, before a step that asks about so many places of each row."""
+
+    def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
+        """Rows go on by their first drafts, and by a token after them.
+
+        Args:
+            token_ids: (n, 1), int64: the last one.
+            counts: (n, 1), int64: how many tokens, the last one among them.
+            generated: (n, 1), int64: how many tokens each row has had before the last one.
+        """
+
+
+@runtime_checkable
 class Limiter(Follower, Protocol):
     """A follower that keeps texts within their limits; the last of the stages."""
 
-    def room(self, masked: Tensor, here: slice, generated: Tensor, squeezed: Tensor) -> Room:
+    def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """What the limits of the rows `here` leave room for, in a step in which some may be short of it: a part of the
         step, after `__call__`.
 

@@ -84,9 +84,9 @@ def _counts_of_a_step(sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(BeamSearchSampler, "candidates", counter.watch("sampler", BeamSearchSampler.candidates))
     monkeypatch.setattr(RowSet, "send", counter.watch("send", RowSet.send))
 
-    def stepping(rows: RowSet, count: int, view: int) -> Any:
+    def stepping(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
         counter.counts.clear()
-        return counter.watch("step", step(rows, count, view))
+        return counter.watch("step", step(rows, count, view, width))
 
     monkeypatch.setattr(RowSet, "step", stepping)
     model = gen.from_transformers(tiny_model(num_hidden_layers=layers).to("cuda"), byte_tokenizer(), probe=False)

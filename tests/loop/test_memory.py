@@ -379,11 +379,11 @@ def test_texts_that_were_read_and_then_idle_rows_go_before_a_batch_is_halved(
         gpu, tree = torch.device("cuda:0"), tree_of(model)
         assert tree is not None
 
-        def failing(rows: RowSet, count: int, view: int) -> Any:
+        def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
             seen.append((rows.count, tree.spare(gpu), len(beside.idle._kept)))
             if len(seen) < 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return step(rows, count, view)
+            return step(rows, count, view, width)
 
         with gen.Engine(model, rows=4) as engine:
             engine.submit("x" * 100, max_new_tokens=2).completion()

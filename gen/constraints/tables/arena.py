@@ -6,7 +6,9 @@ A state is a record of whole numbers, and is told by where its record begins in 
     3         how many tokens suffice to end a text
     4         how many tokens suffice after any token of the first row
     5         itself, where what is no byte leads
-    6 ...     the records after the bytes of each class
+    6         the token that spells what must come, plus 1; 0 for none, and until `force` is called
+    7         the record after that token
+    8 ...     the records after the bytes of each class
 
 The record at 0 is for rows that are held to nothing: all of it is 0, and row 0 allows all tokens.
 """
@@ -21,7 +23,7 @@ from gen.constraints.tables.device_rows import KINDS
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 
-NEEDED, WORST, ITSELF, FIRST_CLASS = 3, 4, 5, 6
+NEEDED, WORST, ITSELF, FORCED, FORCED_NEXT, FIRST_CLASS = 3, 4, 5, 6, 7, 8
 ALL, NOTHING = 0, 1
 """Rows that are always there: of all tokens, and of none."""
 
@@ -37,6 +39,7 @@ class _Place:
         rows: where its rows are.
         filled: on a CPU the groups whose rows are there.
         row_at: on a CPU where each of them is, by identity.
+        forced: whether the tokens are there that spell what must come.
     """
 
     start: int
@@ -45,6 +48,7 @@ class _Place:
     rows: list[int]
     filled: set[int] = field(default_factory=set)
     row_at: dict[int, int] = field(default_factory=dict)
+    forced: bool = False
 
 
 class Arena:
@@ -126,6 +130,17 @@ class Arena:
         records[states, WORST] = records[states, NEEDED] + raised
         place.filled.add(group)
 
+    def force(self, automaton: TokenAutomaton) -> None:
+        """See to it that the tokens are there that spell what must come. Host sync: none."""
+        place = self._places[automaton]
+        if place.forced:
+            return
+        place.forced = True
+        tokens, after = (to_device(torch.from_numpy(one[1:]), self.device) for one in automaton.forced)
+        records = self._records(place)
+        records[:, FORCED] = tokens + 1
+        records[:, FORCED_NEXT] = torch.where(after > 0, (after - 1) * place.width + place.start, 0)
+
     def memory(self) -> int:
         """How many bytes there is room for."""
         return self.table.nbytes + self.rows.nbytes
@@ -144,6 +159,7 @@ class Arena:
         after = placed.after
         records[:, FIRST_CLASS:] = torch.where(after > 0, (after - 1) * width + place.start, 0)
         records[:, ITSELF] = starts
+        records[:, FORCED:FIRST_CLASS] = 0
         records[:, NEEDED] = placed.needed
         records[:, WORST] = placed.worst
         if rows:

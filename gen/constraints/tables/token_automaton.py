@@ -6,6 +6,7 @@ certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.table import Table
 from gen.constraints.tables.device_rows import KINDS, Placed, placed
+from gen.constraints.tables.forced import forced_tokens
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.host_rows import HostRows
 from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
@@ -107,6 +109,11 @@ class TokenAutomaton:
     def is_complete(self, state: int) -> bool:
         """Whether a text is whole in a state and nothing can follow."""
         return bool(self._complete[state])
+
+    @cached_property
+    def forced(self) -> tuple[Ints, Ints]:
+        """See `gen.constraints.tables.forced.forced_tokens`; made at the first use."""
+        return forced_tokens(self)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a whole text is one of the automaton's."""

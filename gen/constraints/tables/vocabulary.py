@@ -5,13 +5,13 @@ automaton is walked through all tokens at once, level by level: a node's state i
 which is one lookup for all nodes of a level.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,13 @@ NO_BYTE = 256
 
 _MARKS = range(0xF5, 0x100)
 """Bytes that UTF-8 does not have: no text holds them, so that special tokens are told by them."""
+
+
+Encode = Callable[[str], list[int]]
+
+
+def _no_encoder() -> Encode | None:
+    return None
 
 
 class Level(NamedTuple):
@@ -127,10 +134,12 @@ class Vocabulary:
         for level, keys in enumerate(self._keys[:2]):
             self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
         self._placed: dict[torch.device, PlacedVocabulary] = {}
+        self.encoder: Callable[[], Encode | None] = _no_encoder
+        """What gives the tokenizer's way to write a text, as long as that lives."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is on devices, for other processes."""
-        return {**vars(self), "_placed": {}}
+        """Without what is on devices and the tokenizer, for other processes."""
+        return {**vars(self), "_placed": {}, "encoder": _no_encoder}
 
     def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
         """The nodes after nodes that stand behind so many bytes, and one byte more; `nodes` where there is none."""
@@ -207,6 +216,7 @@ def vocabulary_of(model: Model) -> Vocabulary:
                 tokens[token_id] = b""
             specials = {one: text for one, text in model.tokenizer.special_tokens.items() if one < size}
             known[key] = Vocabulary(tokens, specials, eos_token_ids)
+            known[key].encoder = WeakMethod(model.tokenizer.encode_plain)
         return known[key]
 
 

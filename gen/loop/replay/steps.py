@@ -95,49 +95,50 @@ class Steps:
         """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
         return version_of(self._model, self._rows.rests_on)
 
-    def run(self, count: int, view: int, lengths: Sequence[int] = ()) -> bool:
+    def run(self, count: int, view: int, lengths: Sequence[int] = (), width: int = 1) -> bool:
         """A step of the first `count` rows, which look at the first `view` columns; whether it took longer, since it
         was recorded, or a part of it.
 
         Args:
+            width: how many tokens of each row it reads.
             lengths: how many columns each row has, the new token counted and 0 for a free one, where that is known:
                 then it may look at no more.
         """
         if self._looks is None or not lengths:
-            return self._run(count, view)
+            return self._run(count, view, width)
         self._looks.look_at(lengths)
         try:
-            return self._run(count, view)
+            return self._run(count, view, width)
         finally:
             self._looks.look_at(())
 
-    def _run(self, count: int, view: int) -> bool:
+    def _run(self, count: int, view: int, width: int) -> bool:
         rows = self._rows
-        rows.prepare(slice(0, count))
-        key = count, view, *rows.step_kind()
+        rows.prepare(slice(0, count), width)
+        key = count, view, width, *rows.step_kind(width)
         keeps = self._keeps and rows.captures and rows.replayable and rows.rests_on is not None
         recording = rows.recordings.get(key) if keeps else None
         if recording is not None:
             recording()
             return False
-        if keeps and self._is_worth_it(key) and self._has_room(count, view):
+        if keeps and self._is_worth_it(key, width) and self._has_room(count, view):
             with heard(Once()):
-                self._run_and_keep(count, view, key)
+                self._run_and_keep(count, view, width, key)
             return True
-        rows.step(count, view)()
+        rows.step(count, view, width)()
         return False
 
-    def _is_worth_it(self, key: Hashable) -> bool:
+    def _is_worth_it(self, key: Hashable, width: int) -> bool:
         """Whether a kind of step, unless it is refused, has come so often that it will come again; since rows have
         grown, too."""
         rows = self._rows
-        if (rows.kind, rows.step_kind()) in rows.refused:
+        if (rows.kind, rows.step_kind(width)) in rows.refused:
             return False
         if len(rows.seen) >= _MOST_SHAPES:
             rows.forget()
         here = rows.length, key
         rows.seen[here] = rows.seen.get(here, 0) + 1
-        known = rows.step_kind() in rows.checked
+        known = rows.step_kind(width) in rows.checked
         return rows.seen[here] >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH[rows.device.type])
 
     def _has_room(self, count: int, view: int) -> bool:
@@ -150,12 +151,12 @@ class Steps:
         free = None if self._captures else free_bytes(torch.device("cpu"))
         return free is None or _HELD * looked_at <= free
 
-    def _run_and_keep(self, count: int, view: int, key: Hashable) -> None:
+    def _run_and_keep(self, count: int, view: int, width: int, key: Hashable) -> None:
         """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.
 
         What may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
         """
-        rows, step = self._rows, self._rows.step(count, view)
+        rows, step, kind = self._rows, self._rows.step(count, view, width), self._rows.step_kind(width)
         before: list[tuple[Tensor, Tensor]] = []
 
         def restore() -> None:
@@ -165,9 +166,9 @@ class Steps:
         try:
             before += [(tensor, tensor.clone()) for tensor in rows.moving()]
             if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
-                self._record_on(step, key)
+                self._record_on(step, kind, key)
                 return
-            seen = self._recorded(rows.rehearsal(count, view), restore, before)
+            seen = self._recorded(rows.rehearsal(count, view, width), kind, restore, before)
             restore()
             if not self._captures:
                 rows.recordings[key] = record(step)
@@ -177,16 +178,16 @@ class Steps:
             graph = self._captured(step, seen)
         except (CannotReplay, CaptureFailed, torch.OutOfMemoryError) as reason:
             rows.recording = None
-            self._refuse(reason)
+            self._refuse(reason, kind)
             restore()
             step()
         else:
             rows.recordings[key] = graph
             graph()
 
-    def _record_on(self, step: Callable[[], None], key: Hashable) -> None:
+    def _record_on(self, step: Callable[[], None], kind: Hashable, key: Hashable) -> None:
         """Record the next part of a step while it runs."""
-        rows, kind = self._rows, self._rows.step_kind()
+        rows = self._rows
         if rows.recording is None or rows.recording[0] != key:
             rows.recording = key, record_in_parts(step, [*rows.moving()], rows.checked.get(kind))
         recorded = next(rows.recording[1])
@@ -194,7 +195,7 @@ class Steps:
             rows.recordings[key] = rows.checked[kind] = recorded
             rows.recording = None
 
-    def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError) -> None:
+    def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError, kind: Hashable) -> None:
         """Do not try in vain again, and say why."""
         rows, name = self._rows, type(self._model).__name__
         if isinstance(reason, CaptureFailed):
@@ -202,7 +203,7 @@ class Steps:
             logger.warning("steps of %s are captured no more: %s", name, reason)
             return
         if isinstance(reason, CannotReplay):
-            rows.refused[rows.kind, rows.step_kind()] = str(reason)
+            rows.refused[rows.kind, kind] = str(reason)
         else:  # there may be memory in the next call
             self._keeps = False
         logger.info("steps of %s are not %s: %s", name, "captured" if self._captures else "replayed", reason)
@@ -229,10 +230,14 @@ class Steps:
             raise CaptureFailed(f"memory is out: {error}") from error
 
     def _recorded(
-        self, step: Callable[[], None], restore: Callable[[], None], before: Sequence[tuple[Tensor, Tensor]]
+        self,
+        step: Callable[[], None],
+        kind: Hashable,
+        restore: Callable[[], None],
+        before: Sequence[tuple[Tensor, Tensor]],
     ) -> Replay[None]:
         """A step as it was recorded, checked by a second run unless it is like one of another shape."""
-        kind, checked = self._rows.step_kind(), self._rows.checked
+        checked = self._rows.checked
         changes = [tensor for tensor, _ in before]
         recorded = record(step, again=restore, known=checked.get(kind), changes=changes)
         checked[kind] = recorded
@@ -245,10 +250,10 @@ class Steps:
         with heard(leave_out):
             rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
             restore()
-            seen = self._recorded(rehearsal, restore, before)
+            seen = self._recorded(rehearsal, rows.step_kind(), restore, before)
         restore()
         graph = self._captured(rows.step(rows.count, rows.length), seen)
-        rows.recordings[rows.count, rows.length, *rows.step_kind()] = graph
+        rows.recordings[rows.count, rows.length, 1, *rows.step_kind()] = graph
 
 
 def _difference(now: object, earlier: object) -> str:

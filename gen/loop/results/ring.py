@@ -38,18 +38,50 @@ class Ticket:
         return self.ring.read(self, rows)
 
 
+class Received(NamedTuple):
+    """What a step gave.
+
+    Attributes:
+        places: the results at each of its places; a plain step has one.
+        made: how many of these count in each row.
+        drafts: how many drafts there were in each row, and of which kind, and how many were right; see
+            `gen.loop.speculation.drafts`. None where nothing is drafted.
+    """
+
+    places: Sequence[StepResults]
+    made: Sequence[int]
+    drafts: Sequence[Sequence[int]] | None
+
+
 @dataclass(frozen=True)
 class Sent:
-    """All that a step sends to the host, each on a ring of its own; see `StepResults`."""
+    """All that a step sends to the host, each on a ring of its own; see `StepResults` and `Received`.
+
+    Attributes:
+        width: how many places it had.
+        search: the results of the search, of a plain step; else tokens, their log-probabilities, whether the limit has
+            changed them, each (rows, places), and how many count.
+    """
 
     search: Ticket
     squeezed: Ticket | None
     top: Ticket | None
+    drafts: Ticket | None = None
+    width: int = 1
 
-    def read(self, rows: int) -> StepResults:
+    def read(self, rows: int) -> Received:
         """The results of the first rows. Host sync: as of `Ring.read`."""
-        [squeezed] = [None] if self.squeezed is None else self.squeezed.read(rows)
-        return StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
+        drafts = None if self.drafts is None else self.drafts.read(rows)
+        if self.width == 1:
+            [squeezed] = [None] if self.squeezed is None else self.squeezed.read(rows)
+            results = StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
+            return Received([results], [1] * rows, drafts)
+        *chosen, made = self.search.read(rows)
+        at = ([[line[place] for line in table] for table in chosen] for place in range(self.width))
+        results_at = [
+            StepResults(([[token_id] for token_id in tokens], logprobs), squeezed) for tokens, logprobs, squeezed in at
+        ]
+        return Received(results_at, made, drafts)
 
 
 class Packed(tuple[Tensor, ...]):

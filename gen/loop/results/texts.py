@@ -42,7 +42,7 @@ class Text:
         stop_reason: see `Completion`.
         error: what went wrong, in the place of a completion.
         squeezed: whether its limit has changed a token of it, which it is held to a constraint for.
-        token_ids, logprobs, top_logprobs: see `Completion`.
+        token_ids, logprobs, top_logprobs, drafted, accepted: see `Completion`.
     """
 
     def __init__(self, request: Request, sample: int, tokenizer: Tokenizer) -> None:
@@ -54,6 +54,7 @@ class Text:
         self.stop_reason: str | int | None = None
         self.error: GenError | None = None
         self.squeezed = False
+        self.drafted = self.accepted = 0
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
@@ -257,6 +258,8 @@ class Text:
             top_logprobs=self.top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
             stop_reason=self.stop_reason,
+            drafted=self.drafted,
+            accepted=self.accepted,
         )
 
     def so_far(self) -> Completion:

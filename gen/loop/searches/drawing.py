@@ -13,6 +13,7 @@ from gen.samplers import GreedySampler, MultinomialSampler
 from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
+from gen.stages.places import Here, Places, lines
 from gen.stages.room import Room
 
 _DEFAULTS = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
@@ -95,7 +96,11 @@ class Drawing:
     def choose(
         self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
     ) -> None:
-        """See `gen.loop.searches.search.Search.choose`; what does not fit is drawn again, with the same key."""
+        """See `gen.loop.searches.search.Search.choose`."""
+        self._token_ids[here], self._logprobs[here] = self.pick(logits, here, keys, room)
+
+    def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
+        """See `gen.loop.searches.search.Picks.pick`; what does not fit is drawn again, with the same key."""
         token_ids, logprobs = self._draw(logits, here, keys)
         if room is not None:
             fits = room.fits(token_ids)
@@ -103,10 +108,13 @@ class Drawing:
             token_ids = torch.where(fits, token_ids, again)
             logprobs = torch.where(fits.squeeze(1), logprobs, their_logprobs)
             room.squeezed.copy_(fits.squeeze(1).logical_not())
-        self._token_ids[here] = token_ids
-        self._logprobs[here] = logprobs
+        return token_ids, logprobs
 
-    def _draw(self, logits: Tensor, here: slice, keys: Tensor | None) -> tuple[Tensor, Tensor]:
+    def go_on(self, here: slice, token_ids: Tensor) -> None:
+        """See `gen.loop.searches.search.Picks.go_on`."""
+        self._token_ids[here] = token_ids
+
+    def _draw(self, logits: Tensor, here: Here, keys: Tensor | None) -> tuple[Tensor, Tensor]:
         """A token a row, (n, 1), and its log-probability, (n,)."""
         if keys is None:
             return most_likely(logits)
@@ -116,8 +124,11 @@ class Drawing:
             return draw(logits, keys, sampler.parameters)
         return draw(logits, keys, self._parameters(here))
 
-    def _parameters(self, here: slice) -> Parameters:
-        """Each row's own: views of the tables, which change in place when rows are filled."""
+    def _parameters(self, here: Here) -> Parameters:
+        """Each row's own: views of the tables, which change in place when rows are filled; copies for places."""
+        if isinstance(here, Places):
+            copies: dict[str, Any] = {name: lines(self._tables[name], here) for name in self._used}
+            return Parameters(**copies)
         where = here.start, here.stop
         if where not in self._views:
             tables: dict[str, Any] = {name: self._tables[name][here] for name in self._used}

@@ -1,12 +1,13 @@
 """What chooses the next token of each row: one interface for draws, beams and samplers that are not gen's own."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from gen.loop.results.ring import Packed
 from gen.requests.request import Request
+from gen.stages.places import Here
 from gen.stages.room import Room
 
 
@@ -59,3 +60,17 @@ class Search(Protocol):
 
     def tensors(self) -> Iterable[Tensor]:
         """All that belongs to rows, rows first."""
+
+
+@runtime_checkable
+class Picks(Search, Protocol):
+    """A search whose rows are independent, and may choose at several places at once before it is known which count."""
+
+    def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
+        """A token for each row or place, (n, 1) int64, and its log-probability, (n,); nothing is written.
+
+        Args: as for `choose`. Host sync: none on CUDA.
+        """
+
+    def go_on(self, here: slice, token_ids: Tensor) -> None:
+        """The rows `here` go on from these tokens (n, 1)."""

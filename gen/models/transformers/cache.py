@@ -110,7 +110,7 @@ class PiecesLayer(_RowLayer):
 
 
 class StepLayer(_RowLayer):
-    """Writes one token a row, each at its own column. Shapes depend on (rows, view) alone; nothing is read."""
+    """Writes a step's tokens, each row's at its own columns. Shapes depend on the place's alone; nothing is read."""
 
     is_compileable = True  # or transformers drops the mask of steps of one token
 
@@ -145,7 +145,7 @@ class StepLayer(_RowLayer):
         return self.place.view, 0
 
     def get_seq_length(self) -> int:
-        return self.place.view - 1  # a number; only masks that are replaced look at it
+        return self.place.view - self.place.width  # a number; only masks that are replaced look at it
 
 
 class RecurrentStepLayer(LinearAttentionLayer):  # type: ignore[misc]

@@ -31,6 +31,7 @@ class LayerState:
         self.columns: dict[str, Tensor] = {}
         self.apart: dict[str, dict[int, Tensor]] = {}
         self._rooms: dict[int, int] = {}
+        self._zeros: dict[str, Tensor] = {}
         self.summaries: dict[tuple[str, int], Tensor] = {}
 
     def write_prompt(self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None) -> Tensor:
@@ -82,14 +83,27 @@ class LayerState:
         kept[rows] = state
 
     def write_step(self, name: str, place: "Place", states: Tensor) -> Tensor:
-        """Put a token's states (n, ..., 1, width) into each of the first rows; the columns that those look at."""
+        """Put states (n, ..., tokens, width) into each of the first rows; the columns that those look at."""
         kept = self.columns[name]
-        where = (place.row, slice(None), place.column) if kept.dim() == 4 else (place.row, place.column)
-        kept[where] = states.squeeze(-2)
-        for row, own in self.apart.get(name, {}).items():
-            if row < len(states):
-                own[0].index_copy_(1, place.own_column[row : row + 1], states[row])
+        heads = kept.dim() == 4
+        if place.width > 1:
+            row, given = place.row.unsqueeze(1), states.transpose(1, 2) if heads else states
+        else:
+            row, given = place.row, states.squeeze(-2)
+        kept[(row, slice(None), place.column) if heads else (row, place.column)] = given
+        for number, own in self.apart.get(name, {}).items():
+            if number < len(states):
+                own[0].index_copy_(-2, place.own_column[number].view(-1), states[number])
         return kept[: len(states), ..., : place.view, :]
+
+    def forget(self, place: "Place", column: Tensor, own_column: Tensor) -> None:
+        """Zero some columns (n, tokens) of the first rows: a NaN there would be one even where the mask hides it."""
+        row, count = place.row.unsqueeze(1), len(place.row)
+        for name, kept in self.columns.items():
+            kept[(row, slice(None), column) if kept.dim() == 4 else (row, column)] = self._zeros[name]
+            for number, own in self.apart.get(name, {}).items():
+                if number < count:
+                    own[0].index_fill_(-2, own_column[number], 0)
 
     def read_apart(self, count: int) -> Apart:
         """The keys and values of those of the first rows that have memory of their own."""
@@ -136,6 +150,7 @@ class LayerState:
         if name not in self.columns:
             shape = (self.count, *like.shape[:-2], whole(self.length), like.shape[-1])
             self.columns[name] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+            self._zeros[name] = torch.zeros((), dtype=like.dtype, device=like.device)  # no number of the host's
             self.grow(self.length, self._rooms)
         apart = self.apart[name].get(rows.start)
         return self.columns[name][rows] if apart is None else apart
@@ -200,13 +215,15 @@ class Place:
 
     Attributes:
         row: (n,), int64: 0 to n - 1.
-        column: (n,), int64: each row's next column, of those that have no memory of their own.
-        own_column: (n,), int64: each row's next column.
+        column: (n,), or (n, width) for several tokens, int64: each row's next columns, of those that have no memory of
+            their own.
+        own_column: the same of all.
         view: how many columns are looked at.
+        width: how many tokens each row reads.
     """
 
-    def __init__(self, row: Tensor, column: Tensor, own_column: Tensor, view: int) -> None:
-        self.row, self.column, self.own_column, self.view = row, column, own_column, view
+    def __init__(self, row: Tensor, column: Tensor, own_column: Tensor, view: int, width: int = 1) -> None:
+        self.row, self.column, self.own_column, self.view, self.width = row, column, own_column, view, width
 
 
 class Pieces:

@@ -63,6 +63,7 @@ class TransformersModel:
         # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
+        self.goes_wide = False  # until a probe has shown that a step may read several tokens of a row
         self._step_rows: dict[tuple[int, str], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0

@@ -9,6 +9,9 @@ over the padded batch.
 A difference is the root mean square over the vocabulary, in units of the logits' standard deviation: unequal texts
 differ by about 1.4, rounding alone by 1e-6 in float32 and 0.01 in bfloat16. Rounding may also send a token to another
 expert of a mixture, so that a model is refused only if it differs with each of three pairs of prompts.
+
+At last two steps read several tokens of each row, whose last ones are forgotten. A model whose logits differ then is
+not refused: its steps read one token of a row.
 """
 
 import logging
@@ -24,6 +27,7 @@ from torch import Tensor, nn
 
 from gen.devices import current, to_device
 from gen.errors import GenError, ModelError
+from gen.models.base import WideRows
 from gen.models.transformers.wrappers import innermost
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 TOLERANCE = {torch.float64: 0.01, torch.float32: 0.01, torch.float16: 0.05, torch.bfloat16: 0.2}
 LENGTHS = (7, 3)
 STEPS = 2
+_WIDE = 4  # tokens of a row in a step
 TRIES = 3
 _ROUNDING = 0.2  # of the tolerance is more than rounding alone makes, and less than states that are not gone on from
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
@@ -57,6 +62,7 @@ def probe_model(model: "TransformersModel") -> None:
         ModelError: the logits differ, or a forward fails. It says where and by how much.
     Host sync: several; this is at load.
     """
+    model.goes_wide = False
     name = type(innermost(model.hf_model)).__name__
     if model.placement.offloaded:
         logger.warning("%s has offloaded weights and is not probed: gen cannot tell whether its texts are right", name)
@@ -72,6 +78,7 @@ def probe_model(model: "TransformersModel") -> None:
                 worst = _largest(found, expected)
                 if worst.size <= tolerance:
                     logger.info("attention of %s: %s", name, model.told_attention)
+                    _probe_wide(model, prompts, continuations, expected, tolerance)
                     return
     except GenError:
         raise
@@ -113,6 +120,52 @@ def reads_on(model: "TransformersModel") -> bool:
             if distance(logits[1], logits[0]) <= most:
                 return True
     return False
+
+
+def _probe_wide(
+    model: "TransformersModel",
+    prompts: list[list[int]],
+    continuations: list[list[int]],
+    expected: dict[tuple[int, int], Tensor],
+    tolerance: float,
+) -> None:
+    """See whether a step may read several tokens of each row, of which some are forgotten; if not, none will."""
+    try:
+        model.goes_wide = True
+        if len(continuations[0]) < STEPS or getattr(model.new_rows(1, 1), "widest", 1) < _WIDE:
+            model.goes_wide = False
+            return
+        worst = _largest(_wide_logits(model, prompts, continuations), expected).size
+        problem = "" if worst <= tolerance else f"its logits differ by {worst:.2g} of their spread"
+    except Exception as error:  # as of forwards above
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        model.goes_wide = False
+        logger.info("%s reads one token of a row in a step: with several %s", type(innermost(model.hf_model)), problem)
+
+
+def _wide_logits(
+    model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
+) -> list[tuple[int, int, Tensor]]:
+    """As `_logits_of_gen`: of steps of some tokens a row, whose last ones are forgotten, and of what comes after them.
+
+    The first one is forgotten as a whole. Of the second one counts one token in one row, and two in the other one.
+    """
+    length = max(map(len, prompts)) + 3 * _WIDE
+    rows = model.new_rows(len(prompts), length)
+    assert isinstance(rows, WideRows)  # tells mypy
+    rows.fill(slice(0, len(prompts)), prompts)
+    found: list[tuple[int, int, Tensor]] = []
+    feeds = [[new + [prompt[0]] * (_WIDE - STEPS) for prompt, new in zip(prompts, continuations, strict=True)]]
+    feeds.append([[new[0], *([prompt[0]] * (_WIDE - 1))] for prompt, new in zip(prompts, continuations, strict=True)])
+    feeds[1][1] = feeds[0][1]
+    for feed, right in zip(feeds, ((2, 2), (1, 2)), strict=True):
+        logits = rows.step_wide(to_device(torch.tensor(feed, device="cpu"), model.placement.logits_device), length)
+        found += [(row, place + 1, logits[row, place].cpu()) for row in range(2) for place in range(right[row])]
+    rows.advance(to_device(torch.tensor([1, 2], device="cpu"), model.placement.logits_device))
+    newest = [[continuations[0][1]], [continuations[1][1]]]
+    logits = rows.step(to_device(torch.tensor(newest, device="cpu"), model.placement.logits_device), length)
+    return [*found, (0, 2, logits[0].cpu())]
 
 
 def tolerance_of(model: nn.Module) -> tuple[float, str]:

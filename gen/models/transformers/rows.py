@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # linear layers give a token the same bits in any batch where it has so many rows, or a whole number of times as many
 _WIDTH, _PLACES = 16, 4  # of prompts with their padding, and of the places after which logits are made
 _STEP_COSTS = 16  # tokens that are read in the time of a step, about
+WIDEST = 8  # tokens of a row in a step
 _LOGITS = 2**25  # how many numbers the logits of prompts that are read together may have
 
 
@@ -66,6 +67,7 @@ class TransformersRows:
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
         self._caches: dict[tuple[int, int], Cache] = {}
         self._sides: list[Side] = []  # all that layers keep, once rows go on from others
+        self._wide: dict[tuple[int, int, int], tuple[Place, Cache]] = {}
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
         self.replayable = not self._spread  # a graph is of one device
@@ -154,6 +156,47 @@ class TransformersRows:
             own[:count].add_(1).clamp_(max=last[:count])
         return logits
 
+    @property
+    def widest(self) -> int:
+        """See `gen.models.base.WideRows.widest`: 1 but where all is attention, on one device, and has been probed."""
+        wide = self._model.goes_wide and not (self.whole_prompts or self._masks.flat or self._spread)
+        return WIDEST if wide else 1
+
+    def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
+        """See `gen.models.base.WideRows.step_wide`."""
+        (count, width), view = token_ids.shape, min(whole(view), len(self._all_columns))
+        place, cache = self._wide_cache(count, view, width)
+        place.column, place.own_column = self._next_columns(count, width)
+        mask = self._masks.of(place.own_column, self._all_columns[:view])
+        positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
+        self._place = place
+        token_ids = token_ids.to(self._position.device, non_blocking=True)
+        return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
+
+    def advance(self, counts: Tensor) -> None:
+        """See `gen.models.base.WideRows.advance`."""
+        count = len(counts)
+        self._counts[:, :count].add_(counts).clamp_(max=self._most[:, :count])
+        behind = self._next_columns(count, self._place.width)  # all that do not count are among them
+        for state in self._states:
+            state.forget(self._place, *behind)
+
+    def _next_columns(self, count: int, width: int) -> tuple[Tensor, Tensor]:
+        """The next columns (n, width) of rows that have no memory of their own, and of all; the last one where there is
+        no more room, as in rows that are free."""
+        columns = self._counts[0, :count].unsqueeze(1) + self._all_columns[:width]
+        columns.clamp_(max=self._most[0, :count].unsqueeze(1))
+        return columns.clamp(max=self._shared - 1) if self._rooms else columns, columns
+
+    def _wide_cache(self, count: int, view: int, width: int) -> "tuple[Place, Cache]":
+        """Where a wide step writes, and its cache; made once for each shape."""
+        if (count, view, width) not in self._wide:
+            row = self._row[self._position.device][:count]
+            place = Place(row, row, row, min(view, whole(self._shared)), width)
+            cache = step_cache(self._layers, self._states, [place] * len(self._layers), count, self._attention)
+            self._wide[count, view, width] = place, cache
+        return self._wide[count, view, width]
+
     def _columns_elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The columns on other devices than the embedding's, and the last ones that they come to."""
         return ((own, self._last[on]) for on, own in self._column.items() if on != self._counts.device)
@@ -235,6 +278,7 @@ class TransformersRows:
             own.clamp_(max=self._last[on])
         self._all_columns = torch.arange(whole(self.length), device=self._position.device)
         self._caches.clear()
+        self._wide.clear()
 
     def parts(self) -> Iterator[tuple[str, Tensor, torch.device]]:
         """See `gen.models.base.Rows.parts`."""
@@ -267,6 +311,7 @@ class TransformersRows:
         """So that few launches do for all layers."""
         self._sides = side_by_side(self._states)
         self._caches.clear()  # they look at what was moved
+        self._wide.clear()
 
     def _bound(self) -> None:
         """See how far each row counts: its last column, the last position, and as many tokens as there is room for."""

@@ -85,9 +85,9 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]
     last: list[tuple[int, int]] = []
     of: dict[int, tuple[int, int]] = {}
 
-    def stepping(rows: RowSet, count: int, view: int) -> Any:
+    def stepping(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
         last.append((count, view))
-        made = step(rows, count, view)
+        made = step(rows, count, view, width)
         of[id(made)] = count, view
         return made
 

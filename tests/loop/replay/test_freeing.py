@@ -52,11 +52,11 @@ def alive(tensors: list[ref[Tensor]]) -> int:
 def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
     step, failed = RowSet.step, [False]
 
-    def failing(rows: RowSet, count: int, view: int) -> Callable[[], None]:
+    def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Callable[[], None]:
         if not failed[0]:
             failed[0] = True
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return step(rows, count, view)
+        return step(rows, count, view, width)
 
     monkeypatch.setattr(RowSet, "step", failing)
 

@@ -1,0 +1,1 @@
+"""Several tokens a step, and never another text: what is drafted, and how many drafts a step reads."""

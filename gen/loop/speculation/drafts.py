@@ -1,0 +1,87 @@
+"""Drafts of the next tokens, on the device: what followed where the last tokens stood before.
+
+Example: the prompt says "Helen Whitcombe said", and the text so far ends in "Helen Whit". The last two tokens, "Helen"
+and " Whit", stood in the prompt before " combe said", so that these are the drafts.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from gen.loop.results.ring import Ring, packed
+from gen.loop.speculation.settings import MOST
+
+NGRAM = 3  # tokens that are looked for, and fewer where they are not found
+FORCED = NGRAM + 1  # stands for the number of tokens that were found, where a type forces the first draft
+
+
+class Drafts:
+    """The drafts of each row, and what a step has made of them.
+
+    Attributes:
+        feed: (count, 1 + MOST), int64: what a wide step reads: the newest token, and drafts.
+        real: (count,), int64: how many of them mean something.
+        kind: (count,), int64: how many of the last tokens were found again, or `FORCED`.
+        agreed: (count,), int64: how many drafts the last step has confirmed; of a plain one the first draft at most.
+        tokens, logprobs, squeezed: (count, 1 + MOST): what was chosen at each place of a wide step.
+        made: (count,), int64: how many of these count.
+        notes, places: what the host gets of every step, and of wide ones.
+    """
+
+    def __init__(self, count: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
+        def table(dtype: torch.dtype, *width: int) -> Tensor:
+            return torch.zeros((count, *width), dtype=dtype, device=device)
+
+        wide = 1 + MOST
+        self.feed = table(torch.int64, wide)
+        notes = packed([table(torch.int64) for _ in range(3)])
+        self.real, self.kind, self.agreed = notes
+        places = packed(
+            (table(torch.int64, wide), table(torch.float32, wide), table(torch.bool, wide), table(torch.int64))
+        )
+        self.tokens, self.logprobs, self.squeezed, self.made = places
+        self.notes, self.places = Ring(notes, copies), Ring(places, copies)
+        self.numbers = torch.arange(max(wide, count), device=device)
+        self._of_rows = {w: self.numbers[:count].repeat_interleave(w) for w in range(2, wide + 1)}
+
+    def of_rows(self, count: int, width: int) -> Tensor:
+        """Of which row each of `width` places of the first rows is: (count * width,)."""
+        return self._of_rows[width][: count * width]
+
+    def compare(self, here: slice, chosen: Tensor) -> None:
+        """Note whether the first draft of each row was what a plain step has chosen, (n, 1). Host sync: none."""
+        same = (chosen == self.feed[here, 1:2]).squeeze(1)
+        self.agreed[here] = same * self.real[here].clamp(max=1)
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All that belongs to rows from step to step."""
+        return (self.feed, self.real, self.kind)
+
+
+def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """What followed the newest place where the last tokens of a row stood before; the most tokens count first.
+
+    What would follow the last token is taken to be what followed before: a text that repeats itself goes on so.
+
+    Args:
+        history: (n, columns), int64: the tokens so far, -1 where there is none.
+        lengths: (n, 1), int64: how many they are.
+        numbers: (at least MOST,), int64: 0, 1, 2, ...
+    Returns:
+        (n, MOST) tokens; (n, 1) how many of the last tokens were found, 0 to `NGRAM`. Host sync: none.
+    """
+    columns = history.shape[1]
+    if columns <= NGRAM:
+        return history.new_zeros((len(history), MOST)), torch.zeros_like(lengths)
+    last = history.gather(1, (lengths - NGRAM + numbers[:NGRAM]).clamp_(min=0))
+    same = (history.unfold(1, NGRAM, 1) == last.unsqueeze(1)).to(torch.int64)
+    found = same[..., NGRAM - 1]
+    for back in range(NGRAM - 2, -1, -1):  # 1 for the last token, 2 where the one before it is the same too, ...
+        run = same[..., back:].prod(-1)
+        found = found + run
+    ends = torch.arange(NGRAM - 1, columns, device=history.device)
+    best, at = torch.where(ends < lengths - 1, found * columns + ends, 0).max(1, keepdim=True)
+    kind = best // columns
+    at = at + NGRAM
+    return history.gather(1, at + numbers[:MOST] % (lengths - at).clamp_(min=1)).clamp_(min=0), kind

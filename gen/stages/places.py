@@ -1,0 +1,31 @@
+"""What a step is about: some rows, or several places of each where a step reads drafts beside the newest token.
+
+Example: rows 0 and 1 with 3 places each are six lines, of rows 0, 0, 0, 1, 1 and 1; a table has a line for each row.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Places:
+    """Several places of each of some rows.
+
+    Attributes:
+        rows: which rows.
+        width: how many places each has.
+        index: (n * width,), int64: of which row each is, on the device.
+    """
+
+    rows: slice
+    width: int
+    index: Tensor
+
+
+Here = slice | Places
+
+
+def lines(table: Tensor, here: Here) -> Tensor:
+    """The lines (n, ...) of a table with one for each row: views for rows, copies for places. Host sync: none."""
+    return table[here] if isinstance(here, slice) else table.index_select(0, here.index)

@@ -1,0 +1,94 @@
+"""What is drafted: against a search by hand, and against what an automaton allows."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import gen
+from gen.constraints.automata.regexes import regex_table
+from gen.constraints.tables.forced import forced_tokens
+from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
+from gen.loop.row_set import RowSet
+from gen.loop.speculation.drafts import NGRAM, look_up
+from gen.loop.speculation.settings import MOST
+from gen.models.transformers.model import TransformersModel
+from tests.constraints.vocabularies import spelled, walk_all
+
+
+def found_by_hand(tokens: list[int]) -> tuple[list[int], int]:
+    """What followed the newest place where most of the last tokens stood before, and how many these are."""
+    for count in range(NGRAM, 0, -1):
+        for end in range(len(tokens) - 1, NGRAM - 1, -1):  # the tokens before it
+            if tokens[end - count : end] == tokens[-count:]:
+                follow = tokens[end:]
+                return [follow[place % len(follow)] for place in range(MOST)], count
+    return [], 0
+
+
+def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> None:
+    draw = random.Random(0)
+    texts = [[draw.randrange(4) for _ in range(draw.randint(NGRAM, 29))] for _ in range(200)]
+    history = torch.full((200, 32), -1)
+    for row, text in zip(history, texts, strict=True):
+        row[: len(text)] = torch.tensor(text)
+    lengths = torch.tensor([[len(text)] for text in texts])
+    drafts, kinds = look_up(history, lengths, torch.arange(8))
+    expected = [found_by_hand(text) for text in texts]
+    assert kinds.squeeze(1).tolist() == [kind for _, kind in expected]
+    assert {kind for _, kind in expected} == {0, 1, 2, 3}
+    for row, (tokens, kind) in zip(drafts.tolist(), expected, strict=True):
+        assert row == tokens or not kind
+
+
+@pytest.mark.parametrize("pattern", ['\\{"name": "[a-z]+", "age": [0-9]+\\}', "(yes|no, never)", "abc(aa)?abc", "日本"])
+def test_what_is_forced_spells_the_one_way_on(pattern: str) -> None:
+    vocabulary = Vocabulary(spelled())
+    automaton = TokenAutomaton(regex_table(pattern), vocabulary)
+    tokens, after = forced_tokens(automaton)
+    assert (tokens[1:] >= 0).any()
+    for state in range(1, automaton.states + 1):
+        bytes_on = {byte for byte in range(256) if automaton.table.next[state, automaton.table.classes[byte]]}
+        only = len(bytes_on) == 1 and not automaton.table.final[state]
+        assert (tokens[state] >= 0) == only
+        if only:
+            assert after[state] == walk_all(automaton.table, state, vocabulary.tokens)[tokens[state]] > 0
+
+
+def test_what_is_forced_is_spelled_as_the_tokenizer_does() -> None:
+    model = gen.load("demo")
+    automaton = TokenAutomaton(regex_table('\\{"name": "x"\\}'), vocabulary_of(model))
+    state, made = 1, list[int]()
+    while (token := int(automaton.forced[0][state])) >= 0:
+        made.append(token)
+        state = int(automaton.forced[1][state])
+    assert made == model.tokenizer.encode_plain('{"name": "x"}')
+
+
+def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gen.load("demo")
+    assert isinstance(model, TransformersModel)
+    settings: dict[str, Any] = {
+        "sampler": gen.samplers.greedy(),
+        "max_new_tokens": 25,
+        "details": True,
+        "eos_token_id": [],
+    }
+    plain = gen.generate(model, "Once upon a time", speculate=False, **settings)
+    draft = RowSet._draft
+
+    def padded(rows: RowSet, here: slice, view: int) -> None:
+        draft(rows, here, view)
+        assert rows.drafts is not None
+        made = int(rows._generated[0]) + 1
+        coming = plain.token_ids[made : made + MOST]
+        rows.drafts.feed[0, 1 : 1 + len(coming)] = torch.tensor(coming)
+        rows.drafts.real[here] = 1
+
+    monkeypatch.setattr(RowSet, "_draft", padded)
+    monkeypatch.setattr("gen.loop.speculation.widths.Widths.choose", lambda *_: 8)
+    found = gen.generate(model, "Once upon a time", speculate=gen.Speculation(), **settings)
+    assert found.token_ids == plain.token_ids
+    assert found.drafted == found.accepted > 8  # one in each step, and not the others that are right too
