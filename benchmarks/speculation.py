@@ -1,0 +1,227 @@
+"""What steps that read drafts save, against plain steps and transformers' prompt lookup; and that texts stay the same.
+
+    python -m benchmarks.speculation --model models/SmolLM2-135M-Instruct
+    python -m benchmarks.speculation --texts 1000
+
+Greedy texts of 48 tokens, one at a time and eight at a time, in turns, in CPU seconds of one thread from the first
+token on. "bare" is what the model's forwards alone take, of the widths that ran.
+
+`--texts` runs random calls instead: the demo model and tiny ones with windows, shared keys and experts; greedy, drawn,
+penalties, stops, types, samples, engines whose requests join. Each text is compared with that of plain steps; widths
+are drawn, whatever they cost.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import thread_time
+from typing import Any
+
+import torch
+
+import gen
+from benchmarks.architectures.tiny_models import tiny_model, tokenizer
+from benchmarks.measuring import machine, write_json
+from benchmarks.speculation_cases import CASES, compare_case
+from gen.loop.batch import Batch
+from gen.loop.replay.steps import Steps
+
+NEW = 48
+LOOKUP = 8  # tokens that transformers' prompt lookup drafts
+MODELS = ("demo", "demo", "mistral", "qwen3", "mixtral", "gemma3_text", "gpt2")
+
+
+def check_texts(cases: range, given: Any | None = None) -> dict[str, Any]:
+    """How many texts of random calls are others than with plain steps; each is printed."""
+    counts = Counter({"texts": 0, "tokens": 0, "drafts read": 0, "drafts right": 0, "different": 0})
+    known: dict[str, Any] = {} if given is None else dict.fromkeys(MODELS, given)
+    for seed in cases:
+        name = MODELS[seed % len(MODELS)]
+        if name not in known:
+            demo = name == "demo"
+            known[name] = gen.load("demo") if demo else gen.from_transformers(tiny_model(name), tokenizer())
+        found, differences = compare_case(known[name], seed)
+        for difference in differences:
+            print(f"case {seed}, {name}: {difference}", flush=True)
+        counts["texts"] += len(found)
+        counts["tokens"] += sum(len(one.token_ids) for one in found)
+        counts["drafts read"] += sum(one.drafted for one in found)
+        counts["drafts right"] += sum(one.accepted for one in found)
+        counts["different"] += len(differences)
+    return {"cases": f"{cases.start} to {cases.stop - 1}", **counts}
+
+
+@contextmanager
+def noted() -> Iterator[Any]:
+    """Seconds of all turns of the loop but for the reading of prompts, and how many steps of which shape there are."""
+    seen: Any = Counter()  # of floats too
+    step, run = Batch._step, Steps.run
+
+    def timed(self: Batch) -> bool:
+        begin = thread_time()
+        made = step(self)
+        seen["seconds"] += thread_time() - begin
+        seen["steps"] += 1
+        return made
+
+    def counted(self: Steps, count: int, view: int, lengths: Sequence[int] = (), width: int = 1) -> bool:
+        seen[count, width] += 1
+        return run(self, count, view, lengths, width)
+
+    Batch._step, Steps.run = timed, counted  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        Batch._step, Steps.run = step, run  # type: ignore[method-assign]
+
+
+def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[dict[str, Any]]:
+    """Seconds and steps of each program, in turns."""
+    rows = []
+    for name in cases:
+        output_type, texts = CASES[name]
+        kind = None if output_type is None else gen.compile(model, output_type)
+        chosen = (texts * batch)[: prompts * batch]
+        programs: dict[str, Any] = {"plain": False, "auto": "auto"}
+        if kind is not None:
+            programs["forced alone"] = gen.Speculation(prompt=False)
+        totals: dict[str, Any] = {program: Counter() for program in programs}
+        peer: Any = Counter()
+        for first in range(0, len(chosen), batch):
+            group, ids = chosen[first : first + batch], {}
+            for program, speculate in programs.items():
+                with noted() as seen:
+                    made = gen.generate(
+                        model,
+                        group,
+                        kind,
+                        chat=True,
+                        sampler=gen.samplers.greedy(),
+                        max_new_tokens=NEW,
+                        seed=7,
+                        details=True,
+                        shorten=True,
+                        speculate=speculate,
+                    )
+                ids[program] = [one.token_ids for one in made]
+                totals[program].update(seen)
+                totals[program]["tokens"] += sum(len(one.token_ids) for one in made)
+            assert all(found == ids["plain"] for found in ids.values()), f"{name}: texts differ"
+            if batch == 1 and kind is None:
+                for lookup in (0, LOOKUP):
+                    peer[lookup] += transformers_seconds(model, group[0], lookup)
+        for program, total in totals.items():
+            bare = sum(
+                count * bare_seconds(model, *shape) for shape, count in total.items() if isinstance(shape, tuple)
+            )
+            plain = totals["plain"]
+            rows.append(
+                {
+                    "text": name,
+                    "batch": batch,
+                    "program": program,
+                    "tokens": total["tokens"],
+                    "seconds": round(total["seconds"], 2),
+                    "of plain": round(total["seconds"] / plain["seconds"], 3),
+                    "steps of plain": round(total["steps"] / plain["steps"], 3),
+                    "of bare": round(total["seconds"] / bare, 3),
+                }
+            )
+        for lookup, seconds in peer.items():
+            program = "transformers" + (", prompt lookup" if lookup else "")
+            of_plain = round(seconds / totals["plain"]["seconds"], 3)
+            rows.append(
+                {"text": name, "batch": 1, "program": program, "seconds": round(seconds, 2), "of plain": of_plain}
+            )
+    return rows
+
+
+class _First:
+    """Hears of tokens, and notes when the first one after the prompt's came."""
+
+    def __init__(self) -> None:
+        self.calls, self.at = 0, 0.0
+
+    def put(self, value: object) -> None:
+        self.calls += 1
+        if self.calls == 2:  # the prompt is the first
+            self.at = thread_time()
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+def transformers_seconds(model: Any, prompt: str, lookup: int) -> float:
+    """Seconds of transformers' generate from its first token on."""
+    token_ids = torch.tensor(
+        [model.tokenizer.encode_plain(model.tokenizer.chat_text([{"role": "user", "content": prompt}]))]
+    )
+    first = _First()
+    more = {"prompt_lookup_num_tokens": lookup} if lookup else {}
+    with torch.inference_mode():
+        model.hf_model.generate(
+            token_ids,
+            attention_mask=torch.ones_like(token_ids),
+            max_new_tokens=NEW,
+            do_sample=False,
+            streamer=first,
+            **more,
+        )
+    return thread_time() - first.at
+
+
+_bare: dict[tuple[int, int], float] = {}
+
+
+@torch.inference_mode()
+def bare_seconds(model: Any, count: int, width: int) -> float:
+    """Seconds of a forward of the module itself, of so many rows and tokens over as long a cache."""
+    if (count, width) not in _bare:
+        from transformers import StaticCache
+
+        cache = StaticCache(config=model.hf_model.config, max_cache_len=256)
+        model.hf_model(torch.randint(10, 1000, (count, 160)), past_key_values=cache, logits_to_keep=1)
+        seconds = []
+        for _ in range(7):
+            token_ids = torch.randint(10, 1000, (count, width))
+            begin = thread_time()
+            model.hf_model(token_ids, past_key_values=cache)
+            seconds.append(thread_time() - begin)
+        _bare[count, width] = median(seconds)
+    return _bare[count, width]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
+    parser.add_argument("--texts", type=int, default=0, help="compare the texts of so many random calls instead")
+    parser.add_argument("--first", type=int, default=0, help="the first of these calls")
+    parser.add_argument("--given", action="store_true", help="with the model that is given instead of tiny ones")
+    parser.add_argument("--prompts", type=int, default=4, help="of each kind, one at a time")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--cases", nargs="+", default=[*CASES])
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.texts:
+        model = gen.load(given.model, dtype="float32") if given.given else None
+        found: Any = check_texts(range(given.first, given.first + given.texts), model)
+    else:
+        model = gen.load(given.model, device="cpu", dtype="float32")
+        found = [
+            row
+            for batch in given.batch
+            for row in measure(model, given.cases, batch, given.prompts if batch == 1 else 1)
+        ]
+    told = {"machine": machine(), "results": found}
+    if given.json:
+        write_json(given.json, told)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Texts that can be guessed and texts that cannot, and random calls, each text beside that of plain steps."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+import gen
+from gen.completions import Completion
+from gen.loop.speculation.widths import Widths
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+    city: str
+    profession: str
+    children: int
+    email: str
+
+
+class Order(BaseModel):
+    customer: str
+    item: str
+    colour: Literal["red", "green", "blue", "black"]
+    size: Literal["small", "large"] | None
+    count: int
+
+
+BRIDGE = (
+    "The city council of Marlow approved a new bridge on Tuesday. The bridge will cost 14 million pounds "
+    "and will carry two lanes of traffic, a cycle path and a footpath. Work begins in March 2027 and takes eighteen "
+    "months. Councillor Helen Whitcombe said the bridge would end the long queues on Station Road. Opponents, led by "
+    "the Marlow Heritage Society, argue that it will spoil the view of the church. "
+)
+BEES = (
+    "Honey bees tell each other where food is by dancing. A bee that returns performs the waggle dance on the comb. "
+    "The angle of the dance gives the direction of the flowers relative to the sun, and its duration the distance. "
+    "Karl von Frisch decoded the dance in the 1940s and received the Nobel Prize in 1973. "
+)
+CODE = '''def total_price(items, tax_rate):
+    """Return the total price of all items with tax."""
+    total = 0
+    for item in items:
+        total += item.price * item.quantity
+    return total * (1 + tax_rate)
+
+
+def print_receipt(items, tax_rate):
+    """Print a receipt for the items."""
+    for item in items:
+        print(item.name, item.price, item.quantity)
+    print("Total:", total_price(items, tax_rate))
+'''
+FILE = """{
+  "name": "shop",
+  "version": "0.1.0",
+  "license": "Apache-2.0",
+  "dependencies": {
+    "torch": ">=2.4",
+    "pydantic": ">=2.0",
+    "tqdm": ">=4.60"
+  },
+  "scripts": {
+    "test": "pytest -q",
+    "lint": "ruff check ."
+  }
+}
+"""
+PEOPLE = (
+    "Maria Keller, 34, is a nurse from Basel. She has two children. Her email is maria.keller@example.org.",
+    "Our new colleague Tom Hughes (41) works as an electrician in Leeds; email tom@example.org, no children.",
+    "Dr. Aiko Tanaka lives in Osaka. The 52-year-old surgeon has 3 children. Contact: aiko@example.org",
+    "Pedro Alvarez, a 29 year old teacher in Madrid, has one child. Write to pedro.alvarez@example.org.",
+    "Lena Fischer, 63, baker, Hamburg, 4 children, lena@example.org",
+    "Samuel Okoro is an engineer, 37, in Lagos. Email s.okoro@example.org. He has 2 children.",
+    "Ines Duarte (45), journalist, Lisbon. One child. ines.duarte@example.org",
+    "Viktor Novak, 58, farmer near Brno, five children, v.novak@example.org",
+)
+CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
+    "six-field JSON": (
+        Person,
+        [
+            f"Extract the person as JSON with name, age, city, profession, children and email.\n\n{one}"
+            for one in PEOPLE
+        ],
+    ),
+    "quoting": (
+        None,
+        [
+            f"Repeat the following text word for word:\n\n{BRIDGE}",
+            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
+            f"Quote the sentences about the cost and the critics exactly.\n\n{BRIDGE}",
+            f"Copy this text and correct its spelling:\n\n{BEES}",
+        ],
+    ),
+    "editing": (
+        None,
+        [
+            f"Rename the variable total to amount in this code and print the whole code.\n\n```python\n{CODE}```",
+            f"Set the version to 0.2.0 in this JSON and print the whole JSON.\n\n```json\n{FILE}```",
+            f"Add type hints to this code and print all of it.\n\n```python\n{CODE}```",
+            f"Remove the dependency tqdm from this JSON and print the rest.\n\n```json\n{FILE}```",
+        ],
+    ),
+    "open chat": (
+        None,
+        [
+            "Why is the sky blue?",
+            "Tell me a short story about a dragon who is afraid of fire.",
+            "What should I cook tonight with eggs and rice?",
+            "Explain what a hash table is.",
+        ],
+    ),
+}
+BEGINNINGS = (
+    "Once upon a time",
+    "Describe Ada as JSON.\n",
+    "The quick brown fox. The quick brown fox. The quick",
+    "def f(x):\n    return x\ndef f(y):\n",
+    "A",
+    "Tom said: hello hello hello hello",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A text that is another one than that of plain steps: from which token on, and how likely both tokens were."""
+
+    place: int
+    tokens: tuple[int, int]
+    logprobs: tuple[float, float]
+
+
+@contextmanager
+def any_widths(random: Random) -> Iterator[None]:
+    """In the block widths are drawn, whatever they cost."""
+    choose = Widths.choose
+
+    def drawn(self: Widths, count: int, texts: object) -> int:
+        return min(random.choice([1, 4, 8]), self.widest)
+
+    Widths.choose = drawn  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Widths.choose = choose  # type: ignore[method-assign]
+
+
+def compare_case(model: Any, seed: int, *, longest: int = 50) -> tuple[list[Completion], list[Difference]]:
+    """The texts of a random call, or of an engine's requests, and which of them are others than with plain steps."""
+    random = Random(seed)
+    count = random.choice([1, 3, 12, 16])
+    most = 3 if model.context_length >= 512 else 1
+    prompts = [" ".join(random.choices(BEGINNINGS, k=random.randint(1, most))) for _ in range(count)]
+    penalised, samples = random.random() < 0.4, random.choice([1, 1, 1, 3])
+    samplers = [_sampler(random, penalised, samples) for _ in range(count)]
+    if random.random() < 0.4:
+        samplers = samplers[:1] * count
+    kinds: list[Any] = [
+        None,
+        None,
+        None,
+        Order,
+        gen.regex(r"(yes|no), (19|20)\d\d-[01]\d"),
+        list[Literal["red", "green"]],
+    ]
+    output_type = random.choice(kinds)
+    least = 1
+    if output_type is not None:
+        output_type = gen.compile(model, output_type)
+        least = output_type.least_tokens or 1
+    limits = [random.randint(least, least + longest) for _ in prompts]
+    settings: dict[str, Any] = {
+        "sampler": samplers,
+        "seed": [random.randrange(2**30) for _ in prompts],
+        "max_new_tokens": limits,
+        "stop": random.choice([["."], ["\n", " and"], None, None]) if least == 1 else None,
+        "shorten": True,
+    }
+    speculation = gen.Speculation(prompt=random.random() < 0.8, most=random.choice([1, 2, 3, 5, 7, 7]))
+    plain = _run(model, prompts, output_type, settings, False)
+    with any_widths(random):
+        through = random.random() < 0.3 and all(sampler.samples == 1 for sampler in samplers)
+        run = _through_an_engine if through else _run
+        drafted = run(model, prompts, output_type, settings, speculation)
+    return drafted, [one for pair in zip(plain, drafted, strict=True) for one in _differences(*pair)]
+
+
+def _sampler(random: Random, penalised: bool, samples: int) -> Any:
+    penalties: dict[str, Any] = {
+        "repetition_penalty": random.choice([1, 1, 1.3]),
+        "presence_penalty": random.choice([0, 0, 0.5]),
+        "no_repeat_ngram_size": random.choice([0, 0, 0, 3]),
+        "min_new_tokens": random.choice([0, 0, 5]),
+    }
+    penalties = penalties if penalised else {}
+    if random.random() < 0.4:
+        return gen.samplers.greedy(**penalties)
+    cuts: dict[str, Any] = {"top_p": 0.9} if random.random() < 0.5 else {}
+    cuts |= {"top_k": 20} if random.random() < 0.3 else {}
+    return gen.samplers.multinomial(samples, temperature=random.choice([0.3, 0.7, 1.0]), **cuts, **penalties)
+
+
+def _run(
+    model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any
+) -> list[Completion]:
+    found = gen.generate(model, prompts, output_type, details=True, speculate=speculate, **settings)
+    return [text for one in found for text in (one if isinstance(one, list) else [one])]
+
+
+def _through_an_engine(
+    model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any
+) -> list[Completion]:
+    each = ("sampler", "seed", "max_new_tokens")
+    with gen.Engine(model, rows=4, admit_tokens=16, speculate=speculate) as engine:
+        streams = []
+        for number, prompt in enumerate(prompts):
+            own = {name: value[number] if name in each else value for name, value in settings.items()}
+            streams.append(engine.submit(prompt, output_type, **own))
+        return [stream.completion() for stream in streams]
+
+
+def _differences(plain: Completion, drafted: Completion) -> Iterator[Difference]:
+    same = plain.token_ids == drafted.token_ids and plain.finish_reason == drafted.finish_reason
+    if same and all(abs(a - b) <= 1e-4 for a, b in zip(plain.logprobs, drafted.logprobs, strict=True)):
+        return
+    pairs = zip(plain.token_ids, drafted.token_ids, strict=False)
+    place = next((at for at, (one, other) in enumerate(pairs) if one != other), -1)
+    yield Difference(
+        place,
+        (plain.token_ids[place], drafted.token_ids[place]),
+        (plain.logprobs[place], drafted.logprobs[place]),
+    )
