@@ -78,7 +78,9 @@ def responses_streamed(url: str) -> bool:
 
 def embeddings(url: str) -> bool:
     """With texts: LangChain's usual token ids are another tokenizer's."""
-    made = OpenAIEmbeddings(model="embedder", base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False)
+    made = OpenAIEmbeddings(
+        model="text-embedding-3-small", base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False
+    )
     return len(made.embed_query("a red kite")) > 1
 
 

@@ -109,7 +109,7 @@ def responses_tools_streamed(url: str) -> bool:
 
 
 def embeddings(url: str) -> bool:
-    made = client(url).embeddings.create(model="embedder", input=["a red kite", "a kite"])
+    made = client(url).embeddings.create(model="text-embedding-3-small", input=["a red kite", "a kite"])
     return len(made.data[0].embedding) > 1
 
 
