@@ -185,7 +185,7 @@ async def agenerate(
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
-    if read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests)):
+    if read_speculate(speculate) is False and all(map(runs_in_engines, call.requests)):
         await _run_beside_others(model, jobs)
     else:
         try:

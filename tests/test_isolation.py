@@ -169,7 +169,8 @@ def test_what_a_sampler_raises_comes_through_and_leaves_the_model_and_the_settin
             texts(made.text, Interrupting(error))
         if isinstance(error, KeyboardInterrupt):  # comes with what was done
             assert isinstance(caught.value, gen.Interrupted)
-            assert caught.value.results == [None] * len(PROMPTS)
+            so_far = [(one.finish_reason, len(one.token_ids)) for one in caught.value.results]
+            assert so_far == [(None, 2)] * len(PROMPTS)
             assert caught.value.__context__ is error
         else:
             assert caught.value is error

@@ -70,10 +70,10 @@ def test_an_error_that_is_no_rows_own_is_a_death_and_memory_that_is_out_ends_the
 ) -> None:
     step = RowSet.step
 
-    def failing(rows: RowSet, count: int, view: int) -> Callable[[], None]:
+    def failing(rows: RowSet, count: int, view: int, width: int = 1) -> Callable[[], None]:
         if count > 1:
             raise error
-        return step(rows, count, view)
+        return step(rows, count, view, width)
 
     monkeypatch.setattr(RowSet, "step", failing)
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
