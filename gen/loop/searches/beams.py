@@ -170,7 +170,8 @@ class Beams:
             out: where to write it.
         """
         if self._sampler.early_stopping is True:
-            return torch.logical_or(worst > -math.inf, best.isneginf(), out=out)
+            # as many as beams are finished, or none goes on: both are at most 0, so that nothing else gives inf
+            return torch.ne(best - worst, math.inf, out=out)
         length = self._limit_factors[here][:: self._beams] if self._to_the_limit else factor
         return torch.le(best / length, worst, out=out)
 
