@@ -10,7 +10,6 @@ A recorded step keeps the plan itself, not its numbers: the host sets them befor
 from collections.abc import Collection, Sequence
 
 PIECE = 32  # columns: what is beyond a whole number of them would be summed in another order in another batch
-LONG = 1024  # columns, from which on another way to compute may be the faster one: a row's own length says which
 _CALL = 2**14  # how many numbers of keys could be read in the time that one more call takes
 
 Run = tuple[int, int, int]
@@ -54,18 +53,14 @@ def whole(columns: int) -> int:
 
 
 def _runs(pieces: Sequence[int], call: int, apart: Collection[int]) -> tuple[Run, ...]:
-    """Rows side by side together wherever that reads fewer columns for nothing than one more call costs.
-
-    Long rows are never together with others, so that a row is computed in one way whatever is beside it.
-    """
+    """Rows side by side together wherever that reads fewer columns for nothing than one more call costs."""
     runs: list[Run] = []
     for row, count in enumerate(pieces):
         first, end, view = row, row + 1, count * PIECE
         while runs and row not in apart and runs[-1][0] not in apart:
             before, _, its_view = runs[-1]
             wider = max(view, its_view)
-            unlike = (view < LONG) != (its_view < LONG)
-            if unlike or (first - before) * (wider - its_view) + (end - first) * (wider - view) > call:
+            if (first - before) * (wider - its_view) + (end - first) * (wider - view) > call:
                 break
             first, view = before, wider
             runs.pop()

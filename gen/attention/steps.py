@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from gen.attention.plan import LONG, Plan, Run
+from gen.attention.plan import Plan, Run
 from gen.devices import runs_triton
 
 Apart = tuple[tuple[int, Tensor, Tensor], ...]
@@ -17,7 +17,6 @@ Apart = tuple[tuple[int, Tensor, Tensor], ...]
 
 _TRITONS = {torch.float32, torch.float16, torch.bfloat16}
 _MOST_QUERIES, _MOST_WIDTH = 128, 256  # that Triton's kernels take: queries a key head, numbers a query
-_FEW = 4  # queries a key head
 
 
 def attend_rows(
@@ -31,7 +30,7 @@ def attend_rows(
 ) -> Tensor:
     """What each row's tokens find in its columns, `softmax(query @ keys * scale + mask) @ values`.
 
-    A recording keeps this as one call with the plan as it is at that time, whatever its numbers were before.
+    A recording keeps this as one call, which reads the plan's numbers anew each time.
 
     Args:
         query: (n, heads, tokens, width), of the rows' new tokens; floating, any device.
@@ -70,28 +69,13 @@ def attend_rows(
     if tokens > 1 and heads > key_heads:
         mask = mask.repeat(1, 1, heads // key_heads, 1)
     answers = [
-        _attend(packed[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view], scale)
+        functional.scaled_dot_product_attention(
+            packed[rows], read[:, :, :view], told[:, :, :view], attn_mask=mask[rows, ..., :view], scale=scale
+        )
         for rows, read, told, view in parts
     ]
     found = answers[0] if len(answers) == 1 else torch.cat(answers)
     return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()
-
-
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """Attention of queries (n, key_heads, asked, width) that look at all of the keys; the same shape.
-
-    On a CPU torch's kernel reads long keys for few queries at a fraction of what memory gives. Two plain products are
-    faster there: of keys by queries, not of queries by keys, and of four rows of weights, be they fewer. Scores of
-    bfloat16 would be rounded between the products.
-    """
-    key_heads, asked, view = query.shape[1], query.shape[2], keys.shape[2]
-    few = key_heads * asked > 1 and asked <= _FEW  # one alone is multiplied in another order than one of each row
-    if query.device.type != "cpu" or query.dtype != torch.float32 or not few or view < LONG:
-        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-    scores = keys @ (query * (query.shape[3] ** -0.5 if scale is None else scale)).mT
-    weights = query.new_zeros((*query.shape[:2], _FEW, view))
-    torch.add(scores.mT, mask, out=weights[:, :, :asked])
-    return (weights.softmax(-1) @ values)[:, :, :asked]
 
 
 def _all_runs(count: int, view: int, longest: int, apart: Apart) -> tuple[Run, ...]:

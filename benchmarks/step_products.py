@@ -1,0 +1,57 @@
+"""How long a step's linear layers take as torch computes them, and by `gen.models.transformers.step_products`.
+
+    python -m benchmarks.step_products
+
+The weights are random and of SmolLM2-135M's shapes, float32, 540 MB, so that they are read from memory. Rounds in which
+the two take turns; CPU time of one thread, or the wall's with more. Run it on your CPU to see what it would gain there.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
+from gen.models.transformers.step_products import product
+
+LAYER = [(576, 576)] * 2 + [(192, 576)] * 2 + [(1536, 576)] * 2 + [(576, 1536)]  # outputs, inputs
+LAYERS, VOCABULARY, HIDDEN = 30, 49152, 576
+
+
+@torch.inference_mode()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="rows")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the report there")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    weights = [torch.randn(shape) for shape in [*LAYER * LAYERS, (VOCABULARY, HIDDEN)]]
+    clock, rows = clock_for("cpu", arguments.threads), []
+    for count in arguments.batch:
+        given = {width: torch.randn(count, width) for _, width in LAYER}
+
+        def all_layers(multiply: Callable[[Tensor, Tensor], Tensor], given: dict[int, Tensor] = given) -> None:
+            for weight in weights:
+                multiply(given[weight.shape[1]], weight)
+
+        cases = {"here": lambda run=all_layers: run(product), "torch": lambda run=all_layers: run(linear)}
+        seconds = interleave(cases, arguments.rounds, clock=clock)
+        milliseconds = {name: f"{1e3 * spread(times).median:.1f}" for name, times in seconds.items()}
+        rows.append({"rows": count, **milliseconds, "ratio": f"{ratio(seconds['here'], seconds['torch']):.2f}"})
+        print(rows[-1], flush=True)
+    report: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds, "rows": rows}
+    print(json.dumps(report["machine"]), "\n")
+    print(markdown_table(rows))
+    if arguments.json:
+        write_json(arguments.json, report)
+
+
+if __name__ == "__main__":
+    main()
