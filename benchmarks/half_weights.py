@@ -4,16 +4,20 @@
     python -m benchmarks.half_weights --model models/SmolLM2-135M-Instruct
 
 Times are CPU time of one thread, greedy; medians of rounds in which the two take turns, and ratios medians of each
-round's ratio. A step's time is the difference of two calls' for the difference of their tokens. Bytes are those of all
-weights, as they are kept.
+round's ratio. A step's time is the difference of two calls' for the difference of their tokens. The memory of the
+weights is counted after the rounds, whose prompt has 512 tokens from all over the vocabulary: that of the process's
+own, and with what the system has mapped of an embedding that stays in its file. The fresh process says how much its
+resident set has grown when it has loaded the model, and when it has read that prompt and made eight texts.
 """
 
 import argparse
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,9 +36,13 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a float16 checkpoint")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt that is read")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--grow", help=argparse.SUPPRESS)  # for the processes that this one starts
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.grow:
+        print(json.dumps(_grow(arguments.model, arguments.grow)))
+        return
     models = {"packed": gen.load(arguments.model, device="cpu")}
     models["float32"] = gen.load(arguments.model, device="cpu", dtype="float32")
     report: dict[str, Any] = {"machine": machine(), "rows": []}
@@ -49,8 +57,13 @@ def main() -> None:
         rounds = [{name: measure(model) for name, model in models.items()} for _ in range(arguments.rounds)]
         packed, plain = ([one[name] for one in rounds] for name in models)
         report["rows"].append(_row(what, 1e3 * spread(packed).median, 1e3 * spread(plain).median, ratio(packed, plain)))
-    packed_mb, plain_mb = (_weights(model) / 1e6 for model in models.values())
-    report["rows"].append(_row("weights, MB", packed_mb, plain_mb, packed_mb / plain_mb))
+    folder = str(Path(arguments.model).resolve())
+    own, read = zip(*(_weights(model, folder) for model in models.values()), strict=True)
+    report["rows"].append(_megabytes("weights in memory of its own, MB", *own))
+    report["rows"].append(_megabytes("with what was read of the file, MB", *map(sum, zip(own, read, strict=True))))
+    grown = [_growth(arguments.model, dtype) for dtype in ("packed", "float32")]
+    for what, sizes in zip(("loaded", "after texts"), zip(*grown, strict=True), strict=True):
+        report["rows"].append(_megabytes(f"a fresh process, {what}, MB", *sizes))
     print(json.dumps(report["machine"]), "\n")
     print(markdown_table(report["rows"]))
     if arguments.json:
@@ -59,6 +72,10 @@ def main() -> None:
 
 def _row(what: str, packed: float, plain: float, share: float) -> dict[str, object]:
     return {"what": what, "packed": f"{packed:.1f}", "float32": f"{plain:.1f}", "ratio": f"{share:.2f}"}
+
+
+def _megabytes(what: str, packed: int, plain: int) -> dict[str, object]:
+    return _row(what, packed / 1e6, plain / 1e6, packed / plain)
 
 
 def _step(model: TransformersModel, batch: int) -> float:
@@ -74,7 +91,7 @@ def _step(model: TransformersModel, batch: int) -> float:
 
 def _prompt(model: TransformersModel, tokens: int) -> float:
     """Seconds until the first token."""
-    token_ids = [1 + number % 1000 for number in range(tokens)]
+    token_ids = [(1 + 89 * number) % model.vocab_size for number in range(tokens)]  # all over the embedding
     return _timed(lambda: gen.generate(model, token_ids, sampler=GREEDY, max_new_tokens=1))
 
 
@@ -84,11 +101,52 @@ def _timed(call: Callable[[], object]) -> float:
     return time.thread_time() - begun
 
 
-def _weights(model: TransformersModel) -> int:
-    """Bytes of a model's weights."""
-    parts = [part for part in model.hf_model.modules() if isinstance(part, PackedLinear)]
-    plain: int = sum(weight.nbytes for weight in model.hf_model.parameters())
-    return plain + sum(part.nbytes for part in parts)
+def _weights(model: TransformersModel, folder: str) -> tuple[int, int]:
+    """Bytes of a model's weights in the process's own memory, and those that it has read of weights in a file."""
+    files = [region for region in _regions() if region.path.startswith(folder)]
+    size, read = sum(part.nbytes for part in model.hf_model.modules() if isinstance(part, PackedLinear)), 0
+    for weight in model.hf_model.parameters():
+        mapped = [region for region in files if region.begin <= weight.data_ptr() < region.end]
+        read, size = (read + mapped[0].resident, size) if mapped else (read, size + weight.nbytes)
+    return size, read
+
+
+class _Region(NamedTuple):
+    """A line of /proc/self/smaps: addresses, the file that is there or "", and how many bytes of it are in memory."""
+
+    begin: int
+    end: int
+    path: str
+    resident: int
+
+
+def _regions() -> Iterator[_Region]:
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split()
+        if "-" in fields[0]:
+            begin, end = (int(limit, 16) for limit in fields[0].split("-"))
+            path = " ".join(fields[5:])
+        elif fields[0] == "Rss:":
+            yield _Region(begin, end, path, 1024 * int(fields[1]))
+
+
+def _growth(model: str, dtype: str) -> tuple[int, int]:
+    """By how many bytes a fresh process has grown when it has loaded a model, and when it has made texts."""
+    command = [sys.executable, "-m", "benchmarks.half_weights", "--model", model, "--grow", dtype]
+    loaded, used = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return loaded, used
+
+
+def _grow(path: str, dtype: str) -> tuple[int, int]:
+    """What the fresh process does; the demo model first, so that all libraries are loaded before."""
+    gen.generate(gen.load("demo", device="cpu"), some_prompts(8), sampler=GREEDY, max_new_tokens=FEW)
+    before = sum(region.resident for region in _regions())
+    model = gen.load(path, device="cpu", dtype=None if dtype == "packed" else dtype)
+    loaded = sum(region.resident for region in _regions())
+    _prompt(model, 512)
+    gen.generate(model, some_prompts(8), sampler=GREEDY, max_new_tokens=MANY, eos_token_id=[])
+    model.release()
+    return loaded - before, sum(region.resident for region in _regions()) - before
 
 
 if __name__ == "__main__":

@@ -2,18 +2,19 @@
 
 Half the memory of float32, and less to read for each token; results are those of float32 but for the order of sums.
 Layers of other kinds compute in float32. Example: of the 576 inputs of a layer 512 are packed, and 64 are float32.
+Where a model's embedding is its head too, the head is packed, and the embedding stays in the checkpoint's file.
 """
 
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gen.errors import ModelError
+from gen.models.transformers.mapped_weights import left_in_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,10 +82,17 @@ class PackedLinear(nn.Module):
         if self.bias is not None:
             destination[f"{prefix}bias"] = self.bias.half()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLinear":
-        if fn(torch.empty(0, device="cpu")).device.type != "cpu":
-            raise ModelError("these float16 weights are packed for the CPU; load the model anew, with device=...")
-        return self
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        return self if _stays(fn) else nn.Linear._apply(self.unpack_(), fn)  # type: ignore[no-untyped-call]
+
+    def unpack_(self) -> nn.Linear:
+        """Become a plain layer of float32 weights."""
+        weight, bias, plain = self.weight, self.bias, cast("nn.Linear", self)
+        del self._packed, self._rest, self._packed_features
+        plain.__class__ = nn.Linear
+        plain.weight = nn.Parameter(weight, requires_grad=False)
+        plain.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
+        return plain
 
 
 class HalfEmbedding(nn.Embedding):
@@ -93,6 +101,22 @@ class HalfEmbedding(nn.Embedding):
     def forward(self, token_ids: Tensor) -> Tensor:
         """(...) to (..., embedding_dim), float32."""
         return super().forward(token_ids).float()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        return self if _stays(fn) else nn.Embedding._apply(self.unpack_(), fn)  # type: ignore[no-untyped-call]
+
+    def unpack_(self) -> nn.Embedding:
+        """Become a plain embedding of float32 weights."""
+        plain = cast("nn.Embedding", self)
+        plain.__class__ = nn.Embedding
+        plain.weight.data = plain.weight.data.float()
+        return plain
+
+
+def _stays(fn: Callable[[Tensor], Tensor]) -> bool:
+    """Whether what is done to all weights leaves those of float32 on the CPU as they are."""
+    one = fn(torch.empty(0, device="cpu", dtype=torch.float32))
+    return one.device.type == "cpu" and one.dtype == torch.float32
 
 
 def suit_cpu_(model: "PreTrainedModel") -> bool:
@@ -119,17 +143,9 @@ def suit_cpu_(model: "PreTrainedModel") -> bool:
 
 def unpack_(model: nn.Module) -> None:
     """Make a packed model one of plain float32 layers."""
-    for module in [*model.modules()]:
-        for name, part in module.named_children():
-            if isinstance(part, PackedLinear):
-                with torch.device("meta"):
-                    plain = nn.Linear(part.in_features, part.out_features, bias=part.bias is not None)
-                plain.weight = nn.Parameter(part.weight, requires_grad=False)
-                if part.bias is not None:
-                    plain.bias = nn.Parameter(part.bias, requires_grad=False)
-                setattr(module, name, plain.train(part.training))
-        if type(module) is HalfEmbedding:
-            module.__class__ = nn.Embedding  # type: ignore[assignment]
+    for part in [*model.modules()]:
+        if isinstance(part, PackedLinear | HalfEmbedding):
+            part.unpack_()
     model.float()
 
 
@@ -148,7 +164,8 @@ def _pack_(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Embedding:
             module.__class__ = HalfEmbedding
-            module.weight.data = module.weight.data.clone()  # of its own: else the whole file stays mapped
+            weight, in_file = module.weight.data, left_in_file(module.weight.data)
+            module.weight.data = weight.clone() if in_file is None else in_file  # else the whole file stays mapped
         else:
             for own in module.parameters(recurse=False):
                 own.data = own.data.float() if own.is_floating_point() else own.data
