@@ -1,9 +1,11 @@
 """Where in the user's code something happened: the innermost frame that is not torch's or this package's own."""
 
+import dis
 import os
 import sys
 import warnings
-from types import CodeType
+from collections.abc import Iterator
+from types import CodeType, FrameType
 
 import torch
 
@@ -17,17 +19,48 @@ CallSite = tuple[CodeType, int]  # a code object and an offset in it: much cheap
 
 def call_site() -> CallSite | None:
     """The innermost frame outside torch and gen.testing; None if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        name = code.co_filename
-        internal = _is_internal.get(name)
-        if internal is None:
-            internal = _is_internal[name] = name.startswith(_INTERNAL) or name.startswith("<frozen ")
-        if not internal:
+        if not _internal(code.co_filename):
             return code, frame.f_lasti
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
+
+
+def _internal(name: str) -> bool:
+    """Whether a file is torch's or gen.testing's own."""
+    internal = _is_internal.get(name)
+    if internal is None:
+        internal = _is_internal[name] = name.startswith(_INTERNAL) or name.startswith("<frozen ")
+    return internal
+
+
+def assignment(value: object) -> str | None:
+    """The variable of the caller's, or of who called that, which holds a value, and the lines that assign to it.
+
+    Returns:
+        As "`mask` at file:12 or 15 in function"; None if no variable holds it, or only arguments do.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not _internal(code.co_filename):
+            for name in [name for name, held in frame.f_locals.items() if held is value]:
+                lines = dict.fromkeys(_assigned(code, name))
+                if lines:
+                    return f"`{name}` at {_short(code.co_filename)}:{' or '.join(map(str, lines))} in {code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+def _assigned(code: CodeType, name: str) -> Iterator[int]:
+    """The lines of a function that assign to a variable."""
+    for step in dis.get_instructions(code):
+        if step.opname.startswith(("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")):
+            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # newer Pythons join two
+            if name in names and step.positions is not None and step.positions.lineno is not None:
+                yield step.positions.lineno
 
 
 def describe(site: CallSite | None) -> str:

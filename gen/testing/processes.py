@@ -8,9 +8,12 @@ from functools import wraps
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_storage
 from torch.nn import Parameter
 
+from gen.testing.files.storages import of_the_host, set_
 from gen.testing.machine import active_machine
 from gen.testing.tensors.plain_tensors import plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
@@ -47,6 +50,11 @@ def with_virtual_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
     return prepared
 
 
+def _opened(read: Callable[..., Any], given: Any, dtype: torch.dtype, *shape: Any) -> Tensor:
+    """A tensor on memory that another process has sent."""
+    return set_(torch.empty(0, dtype=dtype, device="cpu"), read(*given), *shape)
+
+
 def _rebuild(tensor: Tensor, gpu: int, requires_grad: bool, is_parameter: bool) -> Any:
     made: Any = on_gpu(tensor, gpu)
     return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
@@ -60,7 +68,24 @@ def _reduce(tensor: VirtualTensor) -> Any:
             "crossing process boundaries. If you just want to transfer the data, call detach() on the tensor before "
             "serializing (e.g., putting it on the queue)."
         )
-    return _rebuild, (plain(tensor.detach()), tensor._gpu, tensor.requires_grad, isinstance(tensor, Parameter))
+    shown: Any = plain(tensor.detach())
+    if shown.layout is torch.strided:
+        shown = _Sent(shown)
+    return _rebuild, (shown, tensor._gpu, tensor.requires_grad, isinstance(tensor, Parameter))
+
+
+class _Sent:
+    """An ordinary CPU tensor, pickled by its memory, which is the host's whatever the tensor's storage says."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> Any:
+        storage = self._tensor.untyped_storage()
+        with of_the_host(storage):
+            read, given = reduce_storage(storage)  # type: ignore[no-untyped-call]
+        shape = self._tensor.storage_offset(), self._tensor.size(), self._tensor.stride()
+        return _opened, (read, given, self._tensor.dtype, *shape)
 
 
 ForkingPickler.register(VirtualTensor, _reduce)

@@ -74,6 +74,7 @@ PARTS = (
 
 # What is slow to import, or belongs to objects that there are none of yet: looked for where it is needed.
 LATE_PARTS = (
+    "torch:TypedStorage._untyped_storage",
     "torch._decomp:decompositions_for_jvp",
     "torch._dynamo:OptimizedModule",
     "torch._library.custom_ops:CustomOpDef._backend_fns",

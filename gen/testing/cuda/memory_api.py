@@ -64,7 +64,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def peers(memory: int) -> list[tuple[object, str, object]]:
-    """What stands in the place of functions of others, each as (module, name, value), on GPUs with so many bytes.
+    """What stands in the place of functions of others, each as (module, name, value), on GPUs with this many bytes.
 
     transformers warms torch's allocator up before it loads a model: with what it needs, but with 1.2 GiB less than the
     GPU has at most, which is less than nothing on a GPU that is smaller.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gen.errors import DeviceError
-from gen.testing.files.storages import marked, storage_place
+from gen.testing.files.storages import marked, on_host, set_, storage_place
 from gen.testing.machine import CPU, active_machine
 from gen.testing.syncs.reports import report_sync
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
@@ -59,16 +59,24 @@ def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
     else:
         with torch.no_grad(), as_plain():
             physical = plain(tensor.detach()).resolve_conj().resolve_neg()
-            storage = deepcopy(physical.untyped_storage(), memo)
-            copied = torch.empty(0, dtype=tensor.dtype).set_(
-                storage, physical.storage_offset(), physical.size(), physical.stride()
-            )
+            storage = _copy_of(physical.untyped_storage(), memo)
+            shape = physical.storage_offset(), physical.size(), physical.stride()
+            copied = set_(torch.empty(0, dtype=tensor.dtype), storage, *shape)
         made = on_gpu(copied, tensor._gpu).requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
             made.grad = deepcopy(tensor.grad, memo)
     vars(made).update(deepcopy(_own_attributes(tensor), memo))
     memo[id(tensor)] = made
     return made
+
+
+def _copy_of(storage: torch.UntypedStorage, memo: dict[int, Any]) -> torch.UntypedStorage:
+    """`copy.deepcopy` of a storage, as memory of the host."""
+    kept = memo.setdefault("torch", {})  # type: ignore[call-overload]  # where torch keeps its copies
+    if storage._cdata not in kept:
+        kept[storage._cdata] = on_host(storage)
+    copied: torch.UntypedStorage = kept[storage._cdata]
+    return copied
 
 
 def _reduce_pinned(tensor: PinnedTensor, protocol: Any) -> Any:
@@ -104,12 +112,9 @@ def _check_leaf(tensor: Tensor) -> None:
 
 
 def _tag(storage: Any) -> str | None:
-    """The location that torch.save writes for a storage. Host sync: its values are copied to the host."""
+    """The location that torch.save writes for a storage; torch then copies it to the host."""
     place = storage_place(storage)
-    if place == CPU:
-        return None
-    report_sync("saving a tensor")
-    return f"cuda:{place}"
+    return None if place == CPU else f"cuda:{place}"
 
 
 def _restore(storage: Any, location: str) -> Any:
@@ -132,9 +137,11 @@ def _rebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def rebuild(storage: Any, *args: Any) -> Any:
-        made = original(storage, *args)
         place = storage_place(storage)
-        return made if place == CPU else on_gpu(made, place)
+        if place == CPU:
+            return original(storage, *args)
+        made = torch.empty(0, dtype=storage.dtype, device="cpu")
+        return on_gpu(set_(made, storage._untyped_storage, *args), place)
 
     return rebuild
 

@@ -1,15 +1,20 @@
-"""Storages that belong to a virtual GPU. They are the CPU's, and say so; the GPU is a note on the Python object."""
+"""Storages that belong to a virtual GPU, and say so. Their memory is the host's; the GPU is a note on the object."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
-from torch import TypedStorage, UntypedStorage
+from torch import Tensor, TypedStorage, UntypedStorage
 
 from gen.testing.cuda.memory import count
-from gen.testing.machine import CPU, active_machine, machine
+from gen.testing.machine import CPU, DEVICES, active_machine, machine
+from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import not_reported, report_sync
+
+_device: Any = torch._C.StorageBase.device  # type: ignore[attr-defined]
+set_ = Tensor.set_  # torch's own, which looks at no note
 
 
 def storage_place(storage: Any) -> int:
@@ -24,6 +29,59 @@ def marked(storage: UntypedStorage, gpu: int) -> UntypedStorage:
     return storage
 
 
+@contextmanager
+def of_the_host(storage: UntypedStorage) -> Iterator[None]:
+    """In the block, a storage says that it is the host's, as torch must see it to send it to another process."""
+    gpu = storage_place(storage)
+    marked(storage, CPU)
+    try:
+        yield
+    finally:
+        marked(storage, gpu)
+
+
+def on_host(storage: UntypedStorage) -> UntypedStorage:
+    """A copy that belongs to no GPU; not reported as a host sync."""
+    copied = UntypedStorage(storage.nbytes())  # type: ignore[no-untyped-call]
+    torch._C.StorageBase.copy_(copied, storage)  # type: ignore[attr-defined]
+    return copied
+
+
+def _shown(storage: UntypedStorage) -> torch.device:
+    """`UntypedStorage.device`."""
+    place = storage_place(storage)
+    shown: torch.device = _device.__get__(storage) if place == CPU else DEVICES[place]
+    return shown
+
+
+def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`Tensor.set_`, which takes a storage of the tensor's own device. Source: aten/src/ATen/native/Resize.h."""
+
+    @wraps(original)
+    def checked(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        source = kwargs.get("source", args[0] if args else None)
+        if isinstance(source, UntypedStorage | TypedStorage) and storage_place(source) != place_of(tensor):
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different '
+                f'device "{source.device}".  This is no longer allowed; the devices must match.'
+            )
+        return original(tensor, *args, **kwargs)
+
+    return checked
+
+
+def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`UntypedStorage.copy_`. Host sync: between a GPU and the host, unless it is not to block."""
+
+    @wraps(original)
+    def copy_(self: UntypedStorage, source: Any, non_blocking: Any = None) -> Any:
+        if not non_blocking and (storage_place(self) == CPU) != (storage_place(source) == CPU):
+            report_sync("copy of a storage between the host and a GPU")
+        return original(self, source, non_blocking)
+
+    return copy_
+
+
 def _made(original: Callable[..., Any]) -> Callable[..., Any]:
     """`UntypedStorage.__new__`, which takes virtual GPUs."""
 
@@ -34,7 +92,7 @@ def _made(original: Callable[..., Any]) -> Callable[..., Any]:
         if gpu is None:
             return original(cls, *args, **kwargs, **({} if device is None else {"device": device}))
         storage = marked(original(cls, *args, **kwargs), gpu)
-        count(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage), gpu)
+        count(set_(torch.empty(0, dtype=torch.uint8, device="cpu"), storage), gpu)
         return storage
 
     return make
@@ -67,7 +125,7 @@ def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
             return self
         if storage_place(self) == CPU:
             report_sync("copy of a storage from the host")
-        return marked(self.clone(), gpu)  # type: ignore[no-untyped-call]
+        return marked(on_host(self), gpu)
 
     return cuda
 
@@ -80,7 +138,7 @@ def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
         if storage_place(self) == CPU:
             return original(self)  # type: ignore[no-any-return]
         report_sync("copy of a storage to the host")
-        return self.clone()  # type: ignore[no-any-return, no-untyped-call]
+        return on_host(self)
 
     return cpu
 
@@ -89,6 +147,9 @@ def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (class, name, value)."""
     return [
         *((owner, name, _read(getattr(owner, name))) for owner in (UntypedStorage, TypedStorage) for name in _READING),
+        (UntypedStorage, "device", property(_shown)),
+        (UntypedStorage, "copy_", _copied(UntypedStorage.copy_)),
+        (Tensor, "set_", _checked(Tensor.set_)),
         (UntypedStorage, "__new__", staticmethod(_made(UntypedStorage.__new__))),
         (UntypedStorage, "cuda", _cuda(UntypedStorage.cuda)),
         (UntypedStorage, "cpu", _cpu(UntypedStorage.cpu)),

@@ -1,4 +1,4 @@
-"""What CUDA computes and the CPU does not: kernels that lack a dtype there.
+"""What CUDA computes and the CPU does not: kernels that lack a dtype there, or compute in another way.
 
 Source: the dtypes and dtypesIfCUDA of torch/testing/_internal/common_methods_invocations.py.
 """
@@ -66,7 +66,17 @@ def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return total if "dtype" in kwargs else total.to(tensor.dtype)
 
 
-_BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "nansum": _nansum, "trace": _trace}
+def _lstsq(run: Run, *args: Any, driver: str | None = None, **kwargs: Any) -> Any:
+    """Least squares by CUDA's only driver, which tells no rank. The CPU has others, and another default.
+
+    Source: get_default_lstsq_driver in aten/src/ATen/native/BatchLinearAlgebra.cpp.
+    """
+    if driver is not None and driver.lower() != "gels":
+        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+    return run(*args, driver="gels", **kwargs)
+
+
+_BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "linalg_lstsq": _lstsq, "nansum": _nansum, "trace": _trace}
 
 
 def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.testing.call_sites import CallSite, call_site, describe
+from gen.testing.call_sites import CallSite, assignment, call_site, describe
 from gen.testing.calls.current_call import current_call
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU, DEVICES
@@ -89,8 +89,13 @@ def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culpr
 
 
 def describe_tensor(label: str, tensor: Tensor) -> str:
-    """A line about a tensor: name, shape, dtype, device and where it was made."""
+    """A line about a tensor: name, shape, dtype, device and where it was made.
+
+    Nobody sees what is computed on the CPU. Of such a tensor the line says which variable holds it.
+    """
     site: CallSite | None = recall(tensor) if place_of(tensor) == CPU else tensor._made_at  # type: ignore[attr-defined]
     made = f", made at {describe(site)}" if site is not None else ""
+    if not made and (assigned := assignment(tensor)):
+        made = f", assigned to {assigned}"
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{label}: {tuple(tensor.shape)} {dtype} on {device_of(tensor)}{made}"

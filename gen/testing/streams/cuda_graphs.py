@@ -20,10 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.errors import DeviceError
 from gen.testing.call_sites import CallSite
+from gen.testing.files.storages import on_host
 from gen.testing.machine import machine
 from gen.testing.rules.op_rule import rule_of
 from gen.testing.streams.streams_and_events import StreamContext, VirtualStream, current_stream
-from gen.testing.syncs.reports import SyncReport, listening, report_sync
+from gen.testing.syncs.reports import SyncReport, listening, not_reported, report_sync
 from gen.testing.tensors.plain_tensors import as_plain, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
@@ -201,13 +202,14 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name in rule.written:
                 storage = plain(tensor).untyped_storage()
                 if storage.data_ptr() not in self._before:
-                    self._before[storage.data_ptr()] = storage, storage.clone()  # type: ignore[no-untyped-call]
+                    self._before[storage.data_ptr()] = storage, on_host(storage)
         return func(*args, **(kwargs or {}))
 
     def undo(self) -> None:
         """Put back what was there before the first write."""
-        for storage, before in self._before.values():
-            storage.copy_(before)
+        with not_reported():
+            for storage, before in self._before.values():
+                storage.copy_(before)
 
 
 def _memory(value: Any) -> Any:

@@ -16,7 +16,7 @@ from gen.testing.streams import races
 from gen.testing.syncs.reports import report_sync
 
 _handles = itertools.count(0x1000, 0x10)
-_POOL = 32  # so many streams of each priority torch has on a device, and hands out in turn
+_POOL = 32  # how many streams of each priority torch has on a device, which it hands out in turn
 
 
 class VirtualStream:

@@ -132,6 +132,7 @@ _TESTS: dict[str, Callable[[Arguments], bool]] = {
     "_linalg_svd": _always,
     "linalg_eig": _always,
     "linalg_eigvals": _always,
+    "linalg_lstsq": _always,
     "linalg_pinv.atol_rtol_tensor": _always,
     "cholesky": _always,
     "cholesky_inverse": _always,
