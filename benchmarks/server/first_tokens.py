@@ -112,6 +112,7 @@ def main() -> int:
         if args.gguf:
             llama = [str(CLIENTS / "llama_cpp" / "bin" / "python"), "-m", "llama_cpp.server", "--model", args.gguf]
             llama += ["--port", "8213", "--n_threads", "1", "--n_ctx", "2048"]
+            llama += ["--interrupt_requests", "False"]  # else a client that asks ends the text of the one before
             servers["llama_cpp.server"] = stack.enter_context(peer(llama, 8213))
         found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
         for number in range(args.rounds + 1):

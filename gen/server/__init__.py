@@ -45,7 +45,7 @@ def app(
         max_body_mb: how large the body of a request may be, in MiB.
         max_schema_kb: how large its schemas, patterns and tools may be, in KiB.
         max_image_mpx: how many millions of pixels an image may have.
-        cors_origins: pages of which origins may call the server from a browser; none at first.
+        cors_origins: the origins whose pages may call the server from a browser; none unless you give some.
     Raises:
         ArgumentError: an argument cannot be used.
         ModelError: starlette is not installed.

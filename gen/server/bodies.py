@@ -34,7 +34,7 @@ class Body(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that nobody knows."""
+        """The fields that no protocol knows."""
         return [name for name in self.model_extra or () if name not in self.refused]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A conversation with its tools, as `gen.generate` takes it: what the chat protocols have in common."""
+"""A conversation with its tools, as `gen.generate` takes it: what the chat protocols share."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -52,6 +52,18 @@ def asked_of_chat(
         cap=cap,
         arguments=arguments,
     )
+
+
+def clients_template(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a client gives the chat template.
+
+    Raises:
+        ApiError: the template itself is among it, or what a request has fields for.
+    """
+    for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
+        if given is not None and name in given:
+            raise refused(f"chat_template_kwargs cannot have {name}.", "chat_template_kwargs")
+    return dict(given or {})
 
 
 def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The process that compiles clients' schemas: it forks for each one, so that what one takes is nobody else's.
+"""The process that compiles clients' schemas: it forks for each one, so that none takes memory from the next.
 
 A fork has the vocabulary already. It may use so much memory and so many seconds of a processor, and lets others go
 first once it has used one of these.
@@ -25,7 +25,7 @@ def compile_for(requests: Connection, vocabulary: Vocabulary, limits: CompileLim
     """Fork for each plan that comes, with the handle of what its result is written to, until no more come."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the forks' ends
     while True:
         try:
             plan = requests.recv_bytes()

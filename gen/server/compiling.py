@@ -1,4 +1,4 @@
-"""Compiles clients' schemas in processes of their own: none of them can take the server's time or memory."""
+"""Compiles clients' schemas in processes of their own: they take neither the server's time nor its memory."""
 
 import asyncio
 import os

@@ -36,6 +36,8 @@ def _message(message: Any, name: str, field: str) -> dict[str, Any]:
     elif not isinstance(content, str):
         raise refused(f"{name}: the content must be a text or a list of parts, got {show(content)}", field)
     kept = {key: message[key] for key in _KEPT if message.get(key)}
+    if isinstance(message.get("reasoning"), str):  # the other name that a client may have it under
+        kept.setdefault("reasoning_content", message["reasoning"])
     return {"role": "system" if role == "developer" else role, "content": content, **kept}
 
 

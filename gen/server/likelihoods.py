@@ -19,7 +19,7 @@ def likely_tokens(new: StreamEvent) -> list[Likely]:
 
 
 def likely_prompt(prompt_ids: Sequence[int], told: Sequence[TopLogprobs], top: int) -> list[Likely]:
-    """The tokens of a prompt, each with its log-probabilities and so many rivals'; the first one has none."""
+    """The tokens of a prompt, each with its log-probabilities and this many rivals'; the first one has none."""
     cut = [replace(one, token_ids=one.token_ids[:top], logprobs=one.logprobs[:top]) for one in told]
     return list(zip(prompt_ids, [None, *cut], strict=True))
 

@@ -66,7 +66,7 @@ class Clock:
         self._texts[number] = self._texts.get(number, (now, now))[0], now
 
     def ended(self, number: int, tokens: int) -> None:
-        """A text has ended, with so many tokens."""
+        """A text has ended, with this many tokens."""
         if number in self._texts and tokens > 1:
             first, last = self._texts[number]
             self._between.observe((last - first) / (tokens - 1))

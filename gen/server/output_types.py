@@ -55,7 +55,7 @@ def type_of_structure(given: Mapping[str, Any] | None, most_kb: float) -> Any:
 
 
 def check_size(given: object, field: str, most_kb: float) -> None:
-    """Raise an ApiError for a schema, or what stands in the place of one, that is too large."""
+    """Raise an ApiError for a schema, or what is given as one, that is too large."""
     size = len(json.dumps(given)) / 1024
     if size > most_kb:
         raise refused(f"{field} has {size:.0f} KiB, and may have {most_kb:g}.", field)

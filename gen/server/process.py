@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from threading import Thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ class Process:
             server_header=False,
             log_level="error",
             access_log=False,
-            timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
+            timeout_graceful_shutdown=ceil(shutdown_timeout),
         )
         self._server = _Server(config, self._look)
 

@@ -1,7 +1,7 @@
 """`gen.server.app` as a deployment of Ray Serve, with a replica for each GPU of a cluster.
 
-Ray gives each request to a replica, begins those anew that die or are not well, and lets one that it ends answer what
-it has begun with.
+Ray gives each request to a replica, replaces replicas that die or are not well, and lets one that it ends finish the
+answers that it has begun.
 """
 
 import os
@@ -98,5 +98,5 @@ def _split(arguments: Mapping[str, Any]) -> tuple[Arguments, Arguments, Argument
 
 
 def _taken(function: Any) -> set[str]:
-    """The names of a function's arguments but for the first one."""
+    """The names of a function's arguments after the first one."""
     return {*[*signature(function).parameters][1:]}

@@ -1,4 +1,4 @@
-"""The fields that say how tokens are drawn and when a text ends, which protocols have in common."""
+"""The fields that say how tokens are drawn and when a text ends, which protocols share."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -40,7 +40,7 @@ class Texts:
         count: how many they are.
         rows: how many run at once.
         calls: whether they may call tools.
-        only_prompts: whether nothing but what is told of their prompts is wanted.
+        only_prompts: whether only the prompts' log-probabilities are wanted.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Texts:
         await asyncio.to_thread(self._begin)
 
     def cancel(self) -> None:
-        """Nobody wants them any more."""
+        """End them: the client wants no more."""
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()

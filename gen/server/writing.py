@@ -98,7 +98,7 @@ class EventStream(Response):
 
     Args:
         events: makes them.
-        done: called at the end, whatever it is.
+        done: called at the end of any kind.
     """
 
     media_type = "text/event-stream"

@@ -83,8 +83,14 @@ def test_it_answers_503_while_it_loads_and_what_runs_at_a_signal_ends(number: si
     assert "".join(re.findall('"text":"(.*?)"', found[1])) == "hello there" and found[1].endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize(
+    "numbers, seconds, code",
+    [([signal.SIGINT, signal.SIGINT], 60, 130), ([signal.SIGTERM], 0, 0), ([signal.SIGINT], 0, 130)],
+)
 @pytest.mark.usefixtures("signals")
-def test_a_second_ctrl_c_cuts_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_or_the_limit_cuts_what_runs(
+    numbers: list[signal.Signals], seconds: float, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, listening, engines = GatedModel("hello there"), listen("127.0.0.1", 0), list[gen.Engine]()
     close = gen.Engine.close
 
@@ -105,12 +111,12 @@ def test_a_second_ctrl_c_cuts_what_runs(monkeypatch: pytest.MonkeyPatch) -> None
                 status = answer.status
                 if status == 200:
                     assert model.begun.acquire(timeout=60)
-                    signal.raise_signal(signal.SIGINT)
-                    signal.raise_signal(signal.SIGINT)
+                    for number in numbers:
+                        signal.raise_signal(number)
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert Process(load, shutdown_timeout=60).run(listening) == 130
+    assert Process(load, shutdown_timeout=seconds).run(listening) == code
     asking.join()
     assert engines[0].stats().tokens < len("hello there")
 
@@ -160,3 +166,16 @@ def test_what_cannot_begin_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("GEN_API_KEY", "")
     assert "the key is empty" in str(CliRunner().invoke(app, ["serve", "demo"]).exception)
     listening.close()
+
+
+@pytest.mark.parametrize(
+    "host, key, warns", [("0.0.0.0", [], True), ("0.0.0.0", ["k"], False), ("127.0.0.1", [], False)]
+)
+def test_it_says_where_it_listens_and_warns_where_others_may_use_it(
+    host: str, key: list[str], warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Process, "run", lambda self, listening: listening.close() or 0)
+    options = [option for one in key for option in ("--api-key", one)]
+    result = CliRunner().invoke(app, ["serve", "demo", "--host", host, "--port", "0", *options])
+    assert result.exit_code == 0 and f"gen: listens on http://{host}:" in result.stderr
+    assert ("everybody who reaches" in result.stderr) == warns

@@ -110,7 +110,7 @@ def message_says(reply: Reply) -> Said:
 
 PROTOCOLS: list[tuple[str, Any, dict[str, Any]]] = [
     (CHAT, chat_says, {"messages": HELLO, "tools": [TOOL, TIME]}),
-    (RESPONSES, response_says, {"input": HELLO, "tools": [{"type": "function", **WEATHER}, TIME]}),
+    (RESPONSES, response_says, {"input": HELLO, "store": True, "tools": [{"type": "function", **WEATHER}, TIME]}),
     (
         MESSAGES,
         message_says,
@@ -203,6 +203,19 @@ def test_thoughts_are_told_apart_from_the_text(number: int, more: Any, thinker: 
     assert says(whole) == says(streamed) == wanted
 
 
+def test_a_thought_that_is_sent_back_is_read_under_either_name() -> None:
+    model = ScriptedModel("x")
+    model.tokenizer.use_chat_template("{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}")
+
+    def tokens(**thought: Any) -> Any:
+        messages = [{"role": "assistant", "content": "b", **thought}, {"role": "user", "content": "c"}]
+        return client.post("/tokenize", {"messages": messages}).json["tokens"]
+
+    with gen.Engine(model) as engine:
+        client = Client(gen.server.app(engine))
+        assert tokens(reasoning="a") == tokens(reasoning_content="a") == [*b"abc"] != tokens()
+
+
 @pytest.mark.parametrize("number", [0, 1, 2], ids=NAMES)
 def test_values_have_the_form_that_is_asked_for(number: int, demo: Any, client: Client) -> None:
     path, says, fields = PROTOCOLS[number]
@@ -290,6 +303,7 @@ def test_messages_go_on_with_the_assistants_last_one_and_stop_at_sequences(demo:
         (RESPONSES, {"input": "Hi", "text": {"verbosity": "low"}}, "text"),
         (RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search"),
         (RESPONSES, {"input": "Hi", "reasoning": {"effort": "high"}}, "how much to think"),
+        (RESPONSES, {"input": "Hi", "chat_template_kwargs": {"tools": [TOOL]}}, "cannot have tools"),
         (CHAT, {"messages": HELLO, "tools": [{"type": "custom", "custom": {}}]}, "custom"),
         (CHAT, {"messages": HELLO, "tool_choice": "required"}, "no tools"),
         (CHAT, {"messages": HELLO, "tools": [TOOL], "tool_choice": "wizard"}, "wizard"),

@@ -158,6 +158,11 @@ def test_what_a_prompt_is_worth_is_told_as_openai_and_as_vllm_tell_it(tokens: in
     assert (offsets == sorted(offsets)) and offsets[-1] + len(logprobs["tokens"][-1]) == len(told["text"])
     assert told["finish_reason"] == made.finish_reason
 
+    [spelt] = client.post(TEXT, {**fields, "prompt": "One morning", "echo": True}).json["choices"]
+    assert "".join(spelt["logprobs"]["tokens"]) == spelt["text"] == "One morning" + (made.text if tokens else "")
+    assert spelt["logprobs"]["token_logprobs"] == pytest.approx(own, abs=1e-4)  # and none of the token that begins it
+    assert spelt["logprobs"]["text_offset"][0] == 0
+
     nothing, *others = plain.json["choices"][0]["prompt_logprobs"]
     assert nothing is None and len(others) == len(likely)
     for one, wanted, token_id in zip(others, likely, token_ids[1:], strict=True):

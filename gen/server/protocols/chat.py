@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 import gen
-from gen.completions import Completion, StreamEvent
+from gen.completions import Completion, StreamEvent, ToolCallDelta
 from gen.server.errors import in_openai_form, refused, told
 from gen.server.likelihoods import in_prompt_form, likely_prompt
 from gen.server.protocols.chat_bodies import ChatBody, finished, logprobs_of, read_chat, thought, whole_chat
@@ -17,7 +17,6 @@ from gen.server.texts import Ended, Texts
 from gen.server.tools import new_id
 from gen.server.usage import usage_of
 from gen.server.writing import Answer, event
-from gen.tools.values import ToolCallDelta
 
 
 class ServedChatBody(ChatBody):

@@ -1,4 +1,4 @@
-"""Chat completions but for HTTP: what a body asks for, and the answer as one object. Jobs have these in common with
+"""Chat completions without HTTP: what a body asks for, and the answer as one object. Jobs have these in common with
 `gen serve`.
 """
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from gen.completions import Completion, StreamEvent
 from gen.models.base import Model
-from gen.server.chats import asked_of_chat, thinking
+from gen.server.chats import asked_of_chat, clients_template, thinking
 from gen.server.conversations import read_messages, turn_of
 from gen.server.errors import refused
 from gen.server.likelihoods import in_chat_form, likely_tokens
@@ -99,7 +99,7 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
 def whole_chat(
     tokenizer: Tokenizer, body: ChatBody, ended: Sequence[Ended], prompt_tokens: int, called: str
 ) -> dict[str, Any]:
-    """The answer, but for what stands at its head.
+    """The answer without its first fields.
 
     Args:
         called: the finish_reason of texts that end with calls of tools.
@@ -152,13 +152,11 @@ def thought(reasoning: str) -> dict[str, Any]:
 
 
 def _template_arguments(model: Model, body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    given = dict(body.chat_template_kwargs or {})
-    for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
-        if name in given:
-            raise refused(f"chat_template_kwargs cannot have {name}.", "chat_template_kwargs")
     begin = body.add_generation_prompt if body.add_generation_prompt is not None else not body.continue_final_message
     thoughts = thinking(model.tokenizer, body.reasoning_effort, "reasoning_effort")
-    return thoughts | given | turn_of(messages, begin, body.continue_final_message)
+    return (
+        thoughts | clients_template(body.chat_template_kwargs) | turn_of(messages, begin, body.continue_final_message)
+    )
 
 
 def _output_type(body: ChatBody, most_kb: float) -> Any:

@@ -10,7 +10,7 @@ from gen.completions import Completion, StreamEvent
 from gen.errors import show
 from gen.server.errors import in_openai_form, refused, told
 from gen.server.filling_in import fill_in
-from gen.server.likelihoods import in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
+from gen.server.likelihoods import Likely, in_prompt_form, in_text_form, likely_prompt, likely_tokens, text_of
 from gen.server.output_types import type_of_format, type_of_structure
 from gen.server.protocols.chat_bodies import FINISHED, StreamOptions
 from gen.server.sampling import NOT_SUPPORTED, SamplingFields
@@ -96,7 +96,7 @@ class CompletionWriter:
 
     def __init__(self, served: Served, body: CompletionBody, name: str, prompts: Sequence[Any], texts: Texts) -> None:
         self._tokenizer, self._body, self._texts = served.model.tokenizer, body, texts
-        decode = self._tokenizer.decode
+        self._prompts, decode = prompts, self._tokenizer.decode
         said = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
         self._echoed = [text for text in said for _ in range(body.n)]  # what each text begins with
         self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
@@ -163,11 +163,21 @@ class CompletionWriter:
         tokens, offset = likely_tokens(new), self._offsets[number]
         if number in self._late:
             self._late.remove(number)
-            before = likely_prompt(self._texts.prompt_ids(number), new.prompt_logprobs or [], self._body.logprobs)
+            before = self._before(number, new)
             tokens, offset = before + tokens, offset - sum(len(text_of(self._tokenizer, one)) for one, _ in before)
         told = in_text_form(self._tokenizer, tokens, offset)
         self._offsets[number] = offset + sum(map(len, told["tokens"]))
         return told
+
+    def _before(self, number: int, new: StreamEvent) -> list[Likely]:
+        """The tokens of what is echoed: of a text those that spell it, without one that begins all texts."""
+        prompt_ids, prompt = self._texts.prompt_ids(number), self._prompts[number // self._body.n]
+        tokens = likely_prompt(prompt_ids, new.prompt_logprobs or [], self._body.logprobs or 0)
+        if isinstance(prompt, str):
+            spelling = self._tokenizer.encode_plain(prompt)
+            added = len(prompt_ids) - len(spelling)
+            return tokens[added:] if list(prompt_ids[added:]) == spelling else tokens
+        return tokens
 
     def _of_prompt(self, number: int, new: StreamEvent) -> dict[str, Any]:
         """What vLLM tells of a prompt, if it was asked for."""

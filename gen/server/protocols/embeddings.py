@@ -2,13 +2,16 @@
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.responses import Response
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from gen.embedding import embed
+from gen.models.encoders.encoder import Encoder
 from gen.server.bodies import Body
 from gen.server.errors import ApiError, refused
 from gen.server.protocols.completions import read_prompts
@@ -42,13 +45,12 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
     if len(texts) > served.settings.max_prompts:
         raise refused(f"input may have {served.settings.max_prompts} texts, and has {len(texts)}.", "input")
     async with served.embedding:
-        vectors = (await asyncio.to_thread(embed, embedder, texts)).float().cpu()
+        vectors, tokens = await asyncio.to_thread(_embed, embedder, texts)
     if (wanted := body.dimensions) is not None:
         if wanted > vectors.shape[1]:
             raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
         if wanted < vectors.shape[1]:
             vectors = normalize(vectors[:, :wanted])
-    tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
     data = [
         {
             "object": "embedding",
@@ -59,6 +61,12 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return as_json({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def _embed(embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:
+    """The vectors of texts, and how many tokens they have."""
+    tokens = sum(len(text) if isinstance(text, list) else len(embedder.tokenize([text])[0]) for text in texts)
+    return embed(embedder, texts).float().cpu(), tokens
 
 
 def _in_base64(vector: Any) -> str:

@@ -1,5 +1,6 @@
 """`/tokenize` and `/detokenize`, as vLLM has them."""
 
+import asyncio
 from typing import Any
 
 from starlette.responses import Response
@@ -35,10 +36,10 @@ async def tokenize(served: Served, body: TokenizeBody) -> Response:
         raise refused("give a prompt, or messages.", "prompt")
     tokenizer = served.model.tokenizer
     if body.messages is not None:
-        token_ids = read_prompt(served.model, read_messages(body.messages), chat=True)
+        token_ids = await asyncio.to_thread(read_prompt, served.model, read_messages(body.messages), chat=True)
     else:
         encode = tokenizer.encode if body.add_special_tokens else tokenizer.encode_plain
-        token_ids = encode(body.prompt or "")
+        token_ids = await asyncio.to_thread(encode, body.prompt or "")
     return as_json({"tokens": token_ids, "count": len(token_ids), "max_model_len": served.model.context_length})
 
 
@@ -48,4 +49,4 @@ async def detokenize(served: Served, body: DetokenizeBody) -> Response:
     known = served.model.tokenizer.vocab_size
     if any(not 0 <= token_id < known for token_id in body.tokens):
         raise refused(f"tokens: the vocabulary is 0 to {known - 1}.", "tokens")
-    return as_json({"prompt": served.model.tokenizer.decode(body.tokens)})
+    return as_json({"prompt": await asyncio.to_thread(served.model.tokenizer.decode, body.tokens)})
