@@ -174,7 +174,7 @@ def ask_exact(setup: Setup) -> Iterator[Answer]:
     for batch, goal in ((1, 1.7), (8, 1.05)):
         prompts = some_prompts(batch)
         cases = {
-            name: ours(model, prompts, OURS["greedy"], tokens, exact=exact)
+            name: ours(model, prompts, OURS["greedy"], tokens, exact=exact, speculate=False)
             for name, exact in (("gen greedy, exact", True), ("gen greedy", False))
         }
         yield _answer("exact", batch, "gen greedy, exact", "gen greedy", goal, setup.measure(cases), tokens)

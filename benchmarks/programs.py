@@ -7,6 +7,7 @@ import torch
 
 import gen
 from gen.loop.slots import view_bucket
+from gen.loop.speculation.settings import Speculate
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import Sampler
 
@@ -27,6 +28,7 @@ def ours(
     eos_token_ids: Sequence[int] = (),
     made: int | None = None,
     exact: bool = False,
+    speculate: Speculate = "auto",
 ) -> Program:
     """`gen.generate`: log-probabilities and texts included.
 
@@ -46,6 +48,7 @@ def ours(
             eos_token_id=list(eos_token_ids),
             details=True,
             exact=exact,
+            speculate=speculate,
         )
         lengths: set[int] = {len(completion.token_ids) for completion in found}  # type: ignore[union-attr]
         assert lengths == {new_tokens if made is None else made}, f"gen made {lengths} tokens"

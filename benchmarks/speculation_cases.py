@@ -1,5 +1,6 @@
 """Texts that can be guessed and texts that cannot, and random calls, each text beside that of plain steps."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 import gen
+from benchmarks.near_ties import gaps_of_text, near_ties
 from gen.completions import Completion
 from gen.loop.speculation.widths import Widths
 
@@ -92,9 +94,18 @@ CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
         None,
         [
             f"Repeat the following text word for word:\n\n{BRIDGE}",
-            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
             f"Quote the sentences about the cost and the critics exactly.\n\n{BRIDGE}",
             f"Copy this text and correct its spelling:\n\n{BEES}",
+            f"What does the text say about Karl von Frisch? Quote it.\n\n{BEES}",
+        ],
+    ),
+    "summarising": (
+        None,
+        [
+            f"Summarise the text in three sentences, using its own words.\n\n{BEES}",
+            f"Summarise this article:\n\n{BRIDGE}",
+            f"Summarise the text in three sentences, using its own words.\n\n{BRIDGE}",
+            f"List the facts of this text in its own words:\n\n{BEES}",
         ],
     ),
     "editing": (
@@ -116,6 +127,8 @@ CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
         ],
     ),
 }
+_EACH = ("sampler", "seed", "max_new_tokens")  # of settings that there is one of for each prompt
+Outcome = list[Completion] | str
 BEGINNINGS = (
     "Once upon a time",
     "Describe Ada as JSON.\n",
@@ -128,11 +141,23 @@ BEGINNINGS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A text that is another one than that of plain steps: from which token on, and how likely both tokens were."""
+    """A text that is another one than that of plain steps.
+
+    Attributes:
+        place: from which token on; the texts' length where they differ in something else; -1 of errors.
+        plain, drafted: how both go on: tokens, log-probabilities, and why they ended.
+        gaps: how far another choice was there, of `benchmarks.near_ties`; empty where that is not known.
+    """
 
     place: int
-    tokens: tuple[int, int]
-    logprobs: tuple[float, float]
+    plain: tuple[object, ...]
+    drafted: tuple[object, ...]
+    gaps: list[dict[str, float]]
+
+    @property
+    def is_near_tie(self) -> bool:
+        """Whether rounding may have made it."""
+        return any(near_ties(found) for found in self.gaps)
 
 
 @contextmanager
@@ -150,12 +175,14 @@ def any_widths(random: Random) -> Iterator[None]:
         Widths.choose = choose  # type: ignore[method-assign]
 
 
-def compare_case(model: Any, seed: int, *, longest: int = 50) -> tuple[list[Completion], list[Difference]]:
+def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Completion], list[Difference]]:
     """The texts of a random call, or of an engine's requests, and which of them are others than with plain steps."""
     random = Random(seed)
-    count = random.choice([1, 3, 12, 16])
+    count = random.choice([1, 3, 6, 12])
     most = 3 if model.context_length >= 512 else 1
     prompts = [" ".join(random.choices(BEGINNINGS, k=random.randint(1, most))) for _ in range(count)]
+    if most > 1 and random.random() < 0.2:  # a row that has memory of its own
+        prompts[random.randrange(count)] = " ".join(random.choices(BEGINNINGS, k=9))
     penalised, samples = random.random() < 0.4, random.choice([1, 1, 1, 3])
     samplers = [_sampler(random, penalised, samples) for _ in range(count)]
     if random.random() < 0.4:
@@ -182,12 +209,27 @@ def compare_case(model: Any, seed: int, *, longest: int = 50) -> tuple[list[Comp
         "shorten": True,
     }
     speculation = gen.Speculation(prompt=random.random() < 0.8, most=random.choice([1, 2, 3, 5, 7, 7]))
+    if random.random() < 0.2:
+        settings["top_logprobs"] = random.choice([0, 2, 5])
     plain = _run(model, prompts, output_type, settings, False)
     with any_widths(random):
         through = random.random() < 0.3 and all(sampler.samples == 1 for sampler in samplers)
         run = _through_an_engine if through else _run
         drafted = run(model, prompts, output_type, settings, speculation)
-    return drafted, [one for pair in zip(plain, drafted, strict=True) for one in _differences(*pair)]
+    made, differences = list[Completion](), list[Difference]()
+    for number, (these, others) in enumerate(zip(plain, drafted, strict=True)):
+        if isinstance(these, str) or isinstance(others, str):  # the same error, after as many tokens
+            differences += [Difference(-1, (these,), (others,), [])] if these != others else []
+            continue
+        made += others
+        for one, other in zip(these, others, strict=True):
+            place = _first_difference(one, other)
+            if place is not None:
+                own = {name: value[number] if name in _EACH else value for name, value in settings.items()}
+                own["seed"] = one.seed
+                found = gaps_of_text(model, prompts[number], output_type, own, place, one.token_ids[:place])
+                differences.append(Difference(place, _from(one, place), _from(other, place), found))
+    return made, differences
 
 
 def _sampler(random: Random, penalised: bool, samples: int) -> Any:
@@ -205,33 +247,55 @@ def _sampler(random: Random, penalised: bool, samples: int) -> Any:
     return gen.samplers.multinomial(samples, temperature=random.choice([0.3, 0.7, 1.0]), **cuts, **penalties)
 
 
-def _run(
-    model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any
-) -> list[Completion]:
-    found = gen.generate(model, prompts, output_type, details=True, speculate=speculate, **settings)
-    return [text for one in found for text in (one if isinstance(one, list) else [one])]
+def _run(model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any) -> list[Outcome]:
+    found: Any = gen.generate(
+        model, prompts, output_type, details=True, speculate=speculate, errors="return", **settings
+    )
+    return [_outcome(one) for one in found]
+
+
+def _outcome(found: Any) -> Outcome:
+    """A prompt's texts, or what its error says but for the prompt's name."""
+    if isinstance(found, Exception):
+        return re.sub(r"^prompt \d+", "", str(found))
+    return found if isinstance(found, list) else [found]
 
 
 def _through_an_engine(
     model: Any, prompts: list[str], output_type: Any, settings: dict[str, Any], speculate: Any
-) -> list[Completion]:
-    each = ("sampler", "seed", "max_new_tokens")
+) -> list[Outcome]:
     with gen.Engine(model, rows=4, admit_tokens=16, speculate=speculate) as engine:
         streams = []
         for number, prompt in enumerate(prompts):
-            own = {name: value[number] if name in each else value for name, value in settings.items()}
+            own = {name: value[number] if name in _EACH else value for name, value in settings.items()}
             streams.append(engine.submit(prompt, output_type, **own))
-        return [stream.completion() for stream in streams]
+        outcomes = list[Outcome]()
+        for stream in streams:
+            try:
+                outcomes.append([stream.completion()])
+            except gen.GenError as error:
+                outcomes.append(_outcome(error))
+        return outcomes
 
 
-def _differences(plain: Completion, drafted: Completion) -> Iterator[Difference]:
-    same = plain.token_ids == drafted.token_ids and plain.finish_reason == drafted.finish_reason
-    if same and all(abs(a - b) <= 1e-4 for a, b in zip(plain.logprobs, drafted.logprobs, strict=True)):
-        return
+def _first_difference(plain: Completion, drafted: Completion) -> int | None:
+    """The first token in which two texts differ, or its log-probabilities do by more than rounding; None for none."""
     pairs = zip(plain.token_ids, drafted.token_ids, strict=False)
-    place = next((at for at, (one, other) in enumerate(pairs) if one != other), -1)
-    yield Difference(
-        place,
-        (plain.token_ids[place], drafted.token_ids[place]),
-        (plain.logprobs[place], drafted.logprobs[place]),
-    )
+    told = zip(_logprobs(plain), _logprobs(drafted), strict=False)
+    for place, ((one, other), numbers) in enumerate(zip(pairs, told, strict=False)):
+        if one != other or any(not abs(a - b) <= 1e-4 for a, b in zip(*numbers, strict=True)):
+            return place
+    same = len(plain.token_ids) == len(drafted.token_ids) and plain.finish_reason == drafted.finish_reason
+    return None if same else min(len(plain.token_ids), len(drafted.token_ids))
+
+
+def _logprobs(text: Completion) -> list[list[float]]:
+    """All that is told of each token; the likeliest ones by their place, since those that are equal may change it."""
+    if text.top_logprobs is None:
+        return [[logprob] for logprob in text.logprobs]
+    told = zip(text.logprobs, text.top_logprobs, strict=True)
+    return [[own, one.logprob, *(value for value in one.logprobs if value > -50)] for own, one in told]
+
+
+def _from(text: Completion, place: int) -> tuple[object, ...]:
+    return text.token_ids[place : place + 3], text.logprobs[place : place + 3], text.finish_reason

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gen import samplers, testing
     from gen.api import generate, stream
     from gen.asynchronous import agenerate, astream
-    from gen.completions import Completion, StreamEvent, TopLogprobs
+    from gen.completions import Completion, StreamEvent, ToolCallDelta, TopLogprobs
     from gen.constraints.compiling import compile
     from gen.constraints.constraint import Constraint
     from gen.constraints.output_types import choice, either, grammar, json_schema, regex, repeat, sequence, text
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gen.scoring.scores import classify, score
     from gen.streaming import Stream
     from gen.tools.calls import tool_calls
-    from gen.tools.values import ToolCall, ToolCallDelta, ToolCalls
+    from gen.tools.values import ToolCall, ToolCalls
 
 __all__ = [
     "ArgumentError",
@@ -140,7 +140,7 @@ _HOMES = {
     ],
     "loop.engine_thread": ["EngineStats"],
     "loop.speculation.settings": ["Speculation"],
-    "completions": ["Completion", "StreamEvent", "TopLogprobs"],
+    "completions": ["Completion", "StreamEvent", "ToolCallDelta", "TopLogprobs"],
     "models.encoders.loading": ["from_transformers_encoder", "load_encoder"],
     "models.exllama.exllamav2": ["from_exllamav2"],
     "models.exllama.exllamav3": ["from_exllamav3"],
@@ -153,7 +153,7 @@ _HOMES = {
     "scoring.scores": ["classify", "score"],
     "streaming": ["Stream"],
     "tools.calls": ["tool_calls"],
-    "tools.values": ["ToolCall", "ToolCallDelta", "ToolCalls"],
+    "tools.values": ["ToolCall", "ToolCalls"],
 }
 
 

@@ -212,7 +212,7 @@ def generate(
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
-    speculate: Speculate = False,
+    speculate: Speculate = "auto",
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
@@ -220,7 +220,7 @@ def generate(
     bfloat16 themselves change with the batch). Equal prompts with equal seeds give equal texts.
 
     Args:
-        model: from `gen.load` and its kin.
+        model: from `gen.load`, or another function that loads or takes a model.
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
             any of these. An empty text starts from the bos token. Token ids may also be an array or a tensor,
             (length,) for one prompt or (prompts, length) for a list. Where a whole number is wanted, one of numpy or a
@@ -241,9 +241,9 @@ def generate(
             an output type 2048, or as many as the context and max_batch_tokens leave. For a list of prompts it may be a
             list with one for each. Time and memory follow the tokens that are made.
         stop: strings and compiled regexes that end a text and are left out of it, wherever the borders of tokens are; a
-            regex ends it as soon as it matches in the text so far. Special tokens have no text; those that a stop has
-            in it, such as "<|im_end|>", are written out where it is looked for. For a list of prompts it may be a list
-            of lists, or None, one for each.
+            regex ends it as soon as it matches in the text so far. Special tokens have no text, but those that a stop
+            names, such as "<|im_end|>", are found. For a list of prompts it may be a list with one for each: lists,
+            or None.
         include_stop: keep in the text what ended it: the stop string, or what the regex matched.
         seed: one whole number below 2**63 for all prompts, or one for each; None draws one for each. Further samples
             of a prompt have seeds derived from its own.
@@ -255,16 +255,16 @@ def generate(
         skip_special_tokens: whether special tokens are left out of the text; or a list of those that are, and all
             others stay. The eos that ended a text is no part of it. The special tokens that an output type writes stay.
         details: return a `Completion` in the place of each text.
-        errors: "return" puts the error of a prompt of a list in the place of its result, so that it ends no other: of
-            one that is too long too, or whose text is not whole. Errors that are of no single prompt are raised.
+        errors: "return" puts the error of a prompt of a list in the place of its result, and the other prompts go on;
+            also where a prompt is too long, or a text is not whole. Errors that concern no single prompt are raised.
         num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
         logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
             token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
             int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
             Those of transformers, and functions of two parameters (input_ids, scores), are called for each row with its
             own tokens (1, length) and its scores (1, vocab) in float32.
-        top_logprobs: with each token of a completion, tell its log-probability and the likeliest tokens, so many of
-            them, under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
+        top_logprobs: with each token of a completion, tell its log-probability and this many of the likeliest tokens,
+            under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
         prompt_logprobs: tell the same of each token of the prompt after its first one, in
             `Completion.prompt_logprobs`; for details=True. All of the prompt is read then, whatever was read before.
         shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
@@ -286,12 +286,13 @@ def generate(
         replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
         cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
             that is spread over several devices runs as it is.
-        speculate: where a step reads drafts of the next tokens beside the newest one, so that it may make several.
-            Texts are the same. False does not; "auto" does so where it pays, in float32: drafts are what an output type
-            forces, and what followed the last tokens before. In half precision it does not, since there the numbers of
-            a step depend on how many tokens it reads: `gen.Speculation(...)` turns it on, with one number of tokens in
-            all steps. Why it is off is logged (INFO). Beam searches, samplers and processors of yours, output types on
-            the host engine, `top_logprobs`, `exact`, recurrent layers, and models on several devices go without.
+        speculate: whether a step reads drafts of the next tokens beside the newest one, so that it may make several.
+            Texts are the same; log-probabilities differ by 1e-4 at most. "auto": where it pays, in float32; drafts are
+            what an output type forces, and what followed the last tokens before. Not in half precision, where the
+            numbers of a step depend on how many tokens it reads: `gen.Speculation(...)` turns it on there, with one
+            number of tokens in all steps. False: never. Beam searches, samplers and processors of yours, output types
+            on the host engine, `exact`, recurrent layers, and models on several devices go without; why is logged
+            (INFO), once for a model.
         exact: give each text and its log-probabilities the same bits alone and in any batch, on one machine with one
             number of threads, in bfloat16 and float16 too. Steps then have at least four rows, or what the machine
             needs. For transformers models on a CPU that run gen's own attention; a ModelError says what others lack.
@@ -304,11 +305,11 @@ def generate(
         IncompleteError: the limit has shaped the value of an output type, though it is whole; or the text ended before
             it was whole, at a stop string, or at its limit on the host engine; or its type refuses the value.
         SamplingError: a row had no token left to choose.
-        BatchError: this or another error came with some prompts of a list; its `results` has what became of the others.
+        BatchError: some prompts of a list failed, with this or another error; its `results` has those of the others.
         Interrupted: Ctrl-C; its `results` has the texts that were done, and what there is of the others.
         ModelError: the checkpoint recommends what no sampler takes; or memory has no room for a prompt's text, or its
             search, even alone.
-    What stands around the call changes no text: autocast is off while gen computes, and the default device is not used.
+    Settings around the call change no text: autocast is off while gen computes, and the default device is not used.
     Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
     """
     for name, flag in (("progress", progress), ("replay", replay), ("cuda_graph", cuda_graph)):
@@ -386,7 +387,7 @@ def stream(
     replay: bool = True,
     cuda_graph: bool = True,
     exact: bool = False,
-    speculate: Speculate = False,
+    speculate: Speculate = "auto",
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 

@@ -17,9 +17,9 @@ from gen.loop.options import Options
 from gen.loop.run_all import run_all
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
+from gen.models.checking import check_loaded
 from gen.models.idle_rows import Idle
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.reading import check_loaded
 from gen.requests.settings import OneArguments, PromptArguments, read_settings
 from gen.samplers import GreedySampler, Sampler
 from gen.streaming import EngineStream
@@ -49,8 +49,8 @@ def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: 
 
     The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
 
-    Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`; they are checked at the call, output types
-    as by `Engine.submit`.
+    Arguments are those of `gen.stream`, but for `replay`, `cuda_graph` and `speculate`; they are checked at the call,
+    output types as by `Engine.submit`.
 
     Raises:
         ArgumentError, ModelError: as of `gen.generate`.
@@ -160,15 +160,15 @@ async def agenerate(
     details: bool = False,
     num_return_sequences: int = 1,
     errors: OnErrors = "raise",
-    speculate: Speculate = False,
+    speculate: Speculate = "auto",
     **arguments: Unpack[PromptArguments],
 ) -> Any:
     """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
 
-    What that engine cannot run, such as beams, several samples a prompt, and whatever has a `speculate` of its own,
+    What that engine cannot run, such as beams, several samples a prompt, and calls whose `speculate` is not "auto",
     runs in a worker thread; output types are compiled in one. A task that is cancelled frees its rows by the next step.
 
-    Args: as for `gen.generate`, but for `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
+    Args: as for `gen.generate`, without `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
     Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
     """
     settings = read_settings("agenerate", {"sampler": sampler, **arguments})
@@ -185,7 +185,7 @@ async def agenerate(
     )
     call = read() if output_type is None else await asyncio.to_thread(read)
     jobs = [new_job(model, request) for request in call.requests]
-    if read_speculate(speculate) is False and all(map(runs_in_engines, call.requests)):
+    if read_speculate(speculate) == "auto" and all(map(runs_in_engines, call.requests)):
         await _run_beside_others(model, jobs)
     else:
         try:

@@ -16,10 +16,11 @@ from gen.loop.memory import check_room
 from gen.loop.results.values import valued
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model, RecommendsSampler, SameBits
+from gen.models.checking import check_loaded, check_model
 from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
-from gen.requests.reading import check_loaded, check_model, read_requests
+from gen.requests.reading import read_requests
 from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.requests.stops import is_list_for_each
@@ -27,7 +28,7 @@ from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 
 Submitted = tuple[Request, Callable[[Request], Request] | None]
-"""A request, and what to call in another thread for the one to run in its place; None where this is it."""
+"""A request, and what makes the one to run instead of it, called in another thread; None if it runs as it is."""
 
 OnErrors = Literal["raise", "return"]
 
@@ -122,7 +123,7 @@ def read_call(
     """The arguments of `gen.generate`, which says what they are, checked.
 
     Args:
-        check: of the model; `check_loaded` where it is checked again once the requests join a batch.
+        check: what checks the model; `check_loaded` where it is checked again once the requests join a batch.
     Raises:
         ArgumentError: one of them cannot be used.
         ConstraintError: an output type cannot be held to.
@@ -271,7 +272,7 @@ def read_all_submitted(
     samplers = _read_samplers(model, settings.sampler, len(prompts))
     count = len(prompts) if batch else None
     types = split_types(output_type, count)
-    found = {id(one): _compiling(model, one) for one in types}  # a type that stands there often is read once
+    found = {id(one): _compiling(model, one) for one in types}  # a type that is there several times is read once
     requests = read_requests(
         model,
         prompts,

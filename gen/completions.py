@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gen.tools.values import ToolCallDelta
-
 FinishReason = Literal["stop", "eos", "length", "timeout", "cancelled"]
 
 
@@ -23,6 +21,21 @@ class TopLogprobs:
     logprob: float
     token_ids: list[int]
     logprobs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCallDelta:
+    """What is new of a call of a tool while a text grows.
+
+    Attributes:
+        number: which of the text's calls it is, from 0.
+        name: the tool's, with the first of a call's deltas; None with the others.
+        arguments: a piece of the text of the arguments' JSON.
+    """
+
+    number: int
+    name: str | None = None
+    arguments: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +72,7 @@ class Completion:
         score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
         finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
             or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
-            output type, though it ended before: any other one is the text that larger limits give. "timeout" where
+            output type that ended before it: without "length", it is the text that larger limits give. "timeout" where
             max_time was over. In what a stream's `so_far()` gives: None while the text grows, and "cancelled" once it
             was cancelled.
         stop_reason: the stop string that ended the text, a stop regex's pattern, or the token of `eos_token_id` where
@@ -69,13 +82,13 @@ class Completion:
         top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
         prompt_logprobs: the same for each token of the prompt after its first one; None where not asked for.
         reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
-            of the text. None where it did not think, for prompts that are no chat, and for output types but for
+            of the text. None where it did not think, for prompts that are no chat, and for output types other than
             `gen.tool_calls`, whose texts are all that was written.
         cached_tokens: how many tokens of the prompt were not read for it, since another text's prompt began alike. It
             depends on the batch, so that two completions may be equal without it.
         drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. It depends on clocks, and is
             no part of equality either.
-        accepted: how many of them were right, those behind the end of the text among them: so many steps were saved.
+        accepted: how many of them were right, also after the end of the text: that many steps were saved.
     """
 
     text: str

@@ -1,16 +1,14 @@
 """Examines a loaded model: what is on which device, and where the host waits for each token."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import nn
 
 from gen.api import generate
 from gen.devices import Placement
@@ -23,6 +21,7 @@ from gen.models.exllama.exllamav2 import from_exllamav2
 from gen.models.exllama.exllamav3 import from_exllamav3
 from gen.models.exported.program import from_exported
 from gen.models.loading import load, load_tokenizer
+from gen.models.misplaced import describe, misplaced_weights
 from gen.samplers import Sampler, beam_search, greedy, multinomial
 from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
@@ -88,22 +87,13 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        on = f"{self.virtual} virtual GPUs" if self.virtual else "the devices of this machine"
-        placement = self.placement
-        vision = f", vision {placement.vision_device}" if placement.vision_device else ""
-        lines = [
-            f"ran on      {on}",
-            f"placement   {placement}",
-            f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers "
-            + (", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"),
-        ]
-        lines += [
-            f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
-            for name, waits in self.waits.items()
-        ]
-        lines += [f"note: {note}" for note in self.notes]
-        lines += [f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]
-        return "\n".join(lines)
+        waits = [_waits_line(name, waits) for name, waits in self.waits.items()]
+        return "\n".join([_ran_on(self.virtual), *_placement_lines(self.placement), *waits, *self.findings()])
+
+    def findings(self) -> list[str]:
+        """The last lines of the text: notes and problems."""
+        problems = [f"PROBLEM: {problem}" for problem in self.problems] or ["no problems"]
+        return [f"note: {note}" for note in self.notes] + problems
 
 
 def diagnose(
@@ -115,6 +105,7 @@ def diagnose(
     encoder: bool = False,
     tokenizer: str | Path | None = None,
     exllama: int | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Diagnosis:
     """Load a model and examine it.
 
@@ -128,6 +119,7 @@ def diagnose(
         encoder: whether it is a model that embeds.
         tokenizer: an exported program's, as a directory or Hub id.
         exllama: 2 or 3 to load it with `gen.from_exllamav2` or `gen.from_exllamav3`.
+        tell: called with each line of the diagnosis's text as soon as it is known.
     Raises: as the function that loads it.
     """
     if device_map and (encoder or tokenizer or exllama):
@@ -145,29 +137,44 @@ def diagnose(
         if virtual:
             contexts.enter_context(virtual_gpus(virtual))
             device = device or (None if device_map else f"cuda:{virtual - 1}")
+        tell(_ran_on(virtual))
         if encoder:
-            return examine(load_encoder(path_or_hub_id, device=device))
+            return examine(load_encoder(path_or_hub_id, device=device), tell=tell)
         if tokenizer:
-            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device))
+            return examine(from_exported(path_or_hub_id, load_tokenizer(tokenizer), device=device), tell=tell)
         if exllama:
-            return examine((from_exllamav2 if exllama == 2 else from_exllamav3)(path_or_hub_id, device=device))
-        return examine(load(path_or_hub_id, device=device, device_map=device_map))
+            loading = from_exllamav2 if exllama == 2 else from_exllamav3
+            return examine(loading(path_or_hub_id, device=device), tell=tell)
+        return examine(load(path_or_hub_id, device=device, device_map=device_map), tell=tell)
 
 
-def examine(model: Model | Encoder) -> Diagnosis:
+def examine(model: Model | Encoder, *, tell: Callable[[str], None] = lambda line: None) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
     An encoder is run once, and its waits are not counted: it has no tokens to wait for. Nor are they where there is no
     CUDA device, real or virtual. The weights of a model that has no module `hf_model` or `module`, and does not
     show them itself (`gen.models.base.ShowsWeights`), are not looked at.
+
+    Args:
+        tell: called with each line of the diagnosis's text but the first one, as soon as it is known.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
+    for line in _placement_lines(model.placement):
+        tell(line)
+    _examine_(diagnosis, model, tell)
+    for line in diagnosis.findings():
+        tell(line)
+    return diagnosis
+
+
+def _examine_(diagnosis: Diagnosis, model: Model | Encoder, tell: Callable[[str], None]) -> None:
+    """Run the model, and write what is found into the diagnosis."""
     module = getattr(model, "module", None) or getattr(model, "hf_model", None)
     if isinstance(module, nn.Module):
-        diagnosis.problems += _misplaced_weights(module, model.placement)
+        diagnosis.problems += misplaced_weights(module, model.placement)
     elif isinstance(model, ShowsWeights):
         diagnosis.problems += [
-            f"{name} {_describe(tensor)} is on {tensor.device}, but is used on {device}"
+            f"{name} {describe(tensor)} is on {tensor.device}, but is used on {device}"
             for name, tensor, device in model.weights()
             if tensor.device != device
         ]
@@ -176,7 +183,7 @@ def examine(model: Model | Encoder) -> Diagnosis:
     try:
         if isinstance(model, Encoder):
             embed(model, PROMPTS)
-            return diagnosis
+            return
         diagnosis.problems += _misplaced_state(model)
         samplers: dict[str, Sampler] = {
             "greedy": greedy(),
@@ -188,73 +195,33 @@ def examine(model: Model | Encoder) -> Diagnosis:
             diagnosis.notes.append("without a CUDA device no host sync can show; virtual GPUs would show them")
             for sampler in samplers.values():
                 _run(model, sampler, LONG)
-            return diagnosis
-        for name, sampler in tqdm(samplers.items(), desc="running each sampler", file=sys.stderr, disable=None):
+            return
+        for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
+            tell(_waits_line(name, diagnosis.waits[name]))
     except RuntimeError as error:  # CUDA's own kind of error, and that of virtual GPUs
         diagnosis.problems.append(f"it does not run: {error}")
     for name, waits in diagnosis.waits.items():
         diagnosis.problems += [
             f"with {name} the host waits {times:g} x a token: {line}" for line, times in waits.lines.items()
         ]
-    return diagnosis
 
 
-def _misplaced_weights(module: nn.Module, placement: Placement) -> Iterator[str]:
-    """Parameters, buffers and attributes that are not where the module runs that they belong to."""
-    for name, part, device in _parts(module, placement.input_device):
-        named: list[tuple[str, str, Tensor]] = [
-            *(("parameter", key, tensor) for key, tensor in part.named_parameters(recurse=False)),
-            *(("buffer", key, tensor) for key, tensor in part.named_buffers(recurse=False)),
-        ]
-        for kind, key, tensor in named:
-            if tensor.device not in (device, torch.device("meta")):  # meta: offloaded, loaded when it is used
-                yield f"{kind} {_join(name, key)} {_describe(tensor)} is on {tensor.device}, but runs on {device}"
-        for key, value in _attributes(part):
-            baked = _device(value)
-            if baked is not None and baked != device and baked.type != "meta":
-                yield (
-                    f"attribute {_join(name, key)} holds {baked}, but runs on {device}: .to() leaves it; make a "
-                    "tensor a buffer, and a device an argument"
-                )
+def _ran_on(virtual: int) -> str:
+    return "ran on      " + (f"{virtual} virtual GPUs" if virtual else "the devices of this machine")
 
 
-def _parts(module: nn.Module, device: torch.device, name: str = "") -> Iterator[tuple[str, nn.Module, torch.device]]:
-    """Every module with its name and the device that it runs on: that of its hook, or of the module around it."""
-    hook = getattr(module, "_hf_hook", None)
-    for where in (getattr(one, "execution_device", None) for one in getattr(hook, "hooks", (hook,))):
-        if where is not None:
-            device = torch.device("cuda", where) if isinstance(where, int) else torch.device(where)
-    yield name, module, device
-    for key, child in module.named_children():
-        yield from _parts(child, device, _join(name, key))
+def _placement_lines(placement: Placement) -> list[str]:
+    vision = f", vision {placement.vision_device}" if placement.vision_device else ""
+    layers = ", ".join(map(str, dict.fromkeys(placement.layer_devices))) or "unknown"
+    return [
+        f"placement   {placement}",
+        f"            input {placement.input_device}{vision}, logits {placement.logits_device}, layers {layers}",
+    ]
 
 
-def _attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """What a module keeps beside parameters, buffers and modules, with the items of its lists and dicts."""
-    for name, value in vars(module).items():
-        if name in _REGISTERED or name.startswith(("_hf_", "_old_")):
-            continue
-        if isinstance(value, dict):
-            yield from ((f"{name}[{key!r}]", item) for key, item in value.items())
-        elif isinstance(value, list | tuple):
-            yield from ((f"{name}[{position}]", item) for position, item in enumerate(value))
-        else:
-            yield name, value
-
-
-_REGISTERED = ("_parameters", "_buffers", "_modules", "hf_device_map")
-
-
-def _device(value: object) -> torch.device | None:
-    """The device that a value names or is on; None if it names none. A bare "cuda" is not baked in."""
-    if isinstance(value, Tensor):
-        return value.device
-    if isinstance(value, torch.device):
-        return value if value.index is not None else None
-    if isinstance(value, str) and value.startswith("cuda:") and value[5:].isdecimal():
-        return torch.device(value)
-    return None
+def _waits_line(name: str, waits: Waits) -> str:
+    return f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
 
 
 @torch.inference_mode()
@@ -266,7 +233,7 @@ def _misplaced_state(model: Model) -> list[str]:
     logits = rows.step(first.argmax(-1, keepdim=True), 4)
     parts = [("the logits", logits, placement.logits_device), *rows.parts()]
     return [
-        f"{what} {_describe(tensor)} is on {tensor.device}, expected {device}"
+        f"{what} {describe(tensor)} is on {tensor.device}, expected {device}"
         for what, tensor, device in parts
         if tensor.device != device
     ]
@@ -283,17 +250,9 @@ def _run(model: Model, sampler: Sampler, new_tokens: int) -> None:
 
 
 def _waits(short: SyncReport, long: SyncReport) -> Waits:
-    """What the longer call has more, for each of its further tokens."""
+    """The waits that the longer call has more of, for each token that it has more."""
     tokens = LONG - SHORT
     more = Counter(long.by_line)
     more.subtract(short.by_line)
     lines = {line: count / tokens for line, count in more.items() if count > 0}
     return Waits(per_token=sum(lines.values()), per_call=long.count, lines=lines)
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _join(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key

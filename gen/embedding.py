@@ -36,8 +36,8 @@ def embed(
 
     Args:
         model: from `gen.load_encoder` or `gen.from_transformers_encoder`.
-        texts: at least one, each with at least one token. Lists of token ids in their place are read as they are: with
-            their own special tokens, and without a prompt.
+        texts: at least one, each with at least one token. Lists of token ids may be given instead. They are read as
+            they are: no special tokens are added, and no prompt.
         pooling: how the vectors of all tokens, special ones with them, become one: "mean", "cls" (the first), "max"
             (of each column), "lasttoken", "weightedmean" (by place) or "mean_sqrt_len_tokens" (the sum over the root
             of their number). None is what the model's folder says, else the mean.
@@ -87,7 +87,7 @@ def embed(
 
 
 def _check(model: Encoder, texts: Sequence[Any]) -> bool:
-    """Raise an ArgumentError unless this is an encoder and a list of texts, or of token ids: whether it is of these."""
+    """Whether these are lists of token ids. Raises an ArgumentError if they are no texts either, or for no encoder."""
     if not isinstance(model, Encoder):
         raise ArgumentError(
             f"embed takes an encoder, as from gen.load_encoder(path), got {type(model).__name__}: text models are for "
@@ -156,7 +156,7 @@ def _read_pooling(recipe: Recipe, pooling: Pooling | None) -> tuple[Pooling, ...
 def _batches(
     rows: Sequence[Sequence[int]], order: Sequence[int], batch_size: int, *, mixed: bool
 ) -> Iterator[Sequence[int]]:
-    """The rows' numbers, those of a batch at a time; of unequal lengths if `mixed`."""
+    """The numbers of the rows of each batch; rows of one batch have equal lengths unless `mixed`."""
     groups = [order] if mixed else [list(equal) for _, equal in groupby(order, key=lambda number: len(rows[number]))]
     for group in groups:
         for start in range(0, len(group), batch_size):

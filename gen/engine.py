@@ -14,14 +14,14 @@ from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
 from gen.loop.prefixes.tree import tree_of, usual_bytes
-from gen.loop.searches.drawing import draws
 from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
+from gen.models.checking import check_model
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts
-from gen.requests.reading import check_model
 from gen.requests.request import Request
 from gen.requests.settings import EngineArguments, PromptArguments, read_settings
 from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
+from gen.samplers.kinds import draws
 from gen.streaming import EngineStream
 
 Value = TypeVar("Value")
@@ -45,15 +45,15 @@ class Engine:
             recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
-        prefix_bytes: how many bytes the columns of texts that are over may take, from which later prompts that begin
-            alike go on; what is pinned by `gen.prefix` comes beside it. None is a tenth of the devices' memory, less
-            what idle rows take; 0 is none. A model keeps them for all of its engines, as many as the one asks for that
-            asks for most, and drops them with the last one.
-        speculate: as for `gen.generate`.
+        prefix_bytes: how many bytes the columns of finished texts may take; a later prompt that begins like one of
+            them is read from there on. What `gen.prefix` keeps is not counted. None is a tenth of the devices' memory,
+            less what idle rows take; 0 keeps nothing. A model keeps them for all of its engines: the largest number
+            counts, and they are dropped with the last engine.
+        speculate: as for `gen.generate`, for all requests.
         exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
     Raises:
         ArgumentError: an argument cannot be used.
-        ModelError: exact=True is not to be had of the model.
+        ModelError: the model cannot run with exact=True.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Engine:
         cuda_graph: bool = True,
         prefix_bytes: int | None = None,
         exact: bool = False,
-        speculate: Speculate = False,
+        speculate: Speculate = "auto",
     ) -> None:
         check_model(model)
         for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
@@ -114,14 +114,14 @@ class Engine:
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[EngineArguments]) -> EngineStream:
         """Let a request join the batch; from any thread, at once.
 
-        Arguments are those of `gen.stream`, but for `replay` and `cuda_graph`, which are the engine's; and cache_salt,
-        a text for each of your tenants, say: what was read for a request is shared with those of equal salts alone, so
-        that nobody can tell from the time to a first token what others have asked. None is one too. They are checked
-        in the caller's thread. An output type that has not been compiled before is compiled in another thread, and its
-        errors are raised by the stream.
+        Arguments are those of `gen.stream` without `replay`, `cuda_graph` and `speculate`, which are the engine's, and
+        cache_salt, such as a name for each of your tenants: what was read for a request is shared only with requests of
+        the same salt, so that nobody can tell from the time to a first token what others have asked. No salt counts as
+        one. Arguments are checked in the caller's thread. An output type that has not been compiled before is compiled
+        in another thread, and its errors are raised by the stream.
 
-        Of those that wait the lowest `priority` (0) is next, among equals who came first. A request that has waited for
-        60 seconds is next, whatever its priority.
+        Of the requests that wait, the one with the lowest `priority` (usually 0) is next, and of several the first that
+        came. A request that has waited for 60 seconds is next, whatever its priority.
 
         Returns:
             Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
@@ -142,7 +142,7 @@ class Engine:
         priority: int = 0,
         **arguments: Unpack[PromptArguments],
     ) -> list[EngineStream]:
-        """Let requests join the batch as one: all of them, or `EngineFull` is raised and none has.
+        """Let requests join the batch together: all of them do, or `EngineFull` is raised and none does.
 
         Args: as for `submit`, but several prompts as for `gen.generate`, with lists of one argument for each.
         Returns:

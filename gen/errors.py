@@ -1,4 +1,4 @@
-"""The errors that gen raises, and what their messages are made of: checks of numbers and names, values in short."""
+"""The errors that gen raises, and parts of their messages: checks of numbers and names, and values, shortened."""
 
 import math
 import re
@@ -17,7 +17,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class _Pickled(BaseException):
-    """Comes out of a pickle, as between processes, as it was, whatever its class is made from."""
+    """Goes through a pickle, as between processes, whatever arguments its class takes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return __newobj__, (type(self), *self.args), vars(self)
@@ -28,7 +28,7 @@ class GenError(_Pickled, Exception):
 
 
 class ArgumentError(GenError, ValueError):
-    """An argument that cannot be used: out of range, of the wrong type, unknown, or at odds with another one."""
+    """An argument that cannot be used: out of range, of the wrong type, unknown, or in conflict with another one."""
 
 
 class ContextError(ArgumentError):
@@ -40,7 +40,7 @@ class UnknownArgumentError(ArgumentError, TypeError):
 
 
 class ResultError(ArgumentError):
-    """A sampler or a logits processor of the user's gives what no prompt can go on with."""
+    """A sampler or a logits processor of the user's gives something that no text can go on with."""
 
 
 class DeviceError(GenError, RuntimeError):
@@ -98,8 +98,9 @@ class Interrupted(_Pickled, KeyboardInterrupt):
     """Ctrl-C while a list of prompts was being continued.
 
     Attributes:
-        results: one for each prompt, in order: what the call would have returned; of a text that had begun a
-            `Completion` of what there is of it, whose finish_reason is None (of several a list); else None.
+        results: one for each prompt, in order: what the call would have returned; for a text that had begun a
+            `Completion` of it so far, whose finish_reason is None (a list of them where a prompt has several texts);
+            else None.
     """
 
     def __init__(self, results: list[Any]) -> None:
@@ -111,7 +112,7 @@ class Interrupted(_Pickled, KeyboardInterrupt):
 
 
 def _goes_on(result: Any) -> bool:
-    """Whether a result is that of texts of which some had not ended."""
+    """Whether a result has a text that had not ended."""
     texts = result if isinstance(result, list) else [result]
     return any(getattr(text, "finish_reason", "") is None for text in texts)
 
@@ -137,7 +138,7 @@ class _Short(Repr):
 
 
 def own(error: E) -> E:
-    """An error once more, for one more of those who get it: to raise it changes its traceback and context."""
+    """A copy of an error, for another reader to raise: that changes an error's traceback and context."""
     try:
         made = copy(error)
     except Exception:  # a class of the user's, which is made from other arguments than its `args`

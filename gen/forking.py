@@ -1,4 +1,7 @@
-"""Locks that a forked process can take: there another thread, which it does not have, may have held them for ever."""
+"""Locks that a forked process can take.
+
+A plain lock that another thread holds at the fork stays taken for ever in the new process, which lacks that thread.
+"""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Keeps the caller's settings of torch out of what gen computes: a text must not depend on what stands around the call.
+"""Keeps the caller's settings of torch out of what gen computes: a text must not depend on settings around the call.
 
 Settings that belong to the thread are changed for as long as gen computes, and are as they were when it gives something
 back, between two pieces of a stream too. Settings of the whole process, such as the default dtype and deterministic
@@ -30,7 +30,7 @@ def own_settings() -> Iterator[None]:
 
 
 def settings_of_the_process() -> Hashable:
-    """Those that a recorded or captured step has in it: with others it would make other calls, or run other kernels."""
+    """Settings that a recorded or captured step depends on: with others it would run other kernels."""
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

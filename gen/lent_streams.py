@@ -25,8 +25,8 @@ _looking = new_lock()  # for another one
 def lend(borrower: object, device: torch.device, *, high_priority: bool = False) -> torch.cuda.Stream:
     """A stream of a CUDA device that nobody else borrows before `borrower` is gone.
 
-    What it was given before may still run: work on one stream is done in order. Where all of torch's are lent it is a
-    stream of CUDA's own, see `may_capture`, whose priority is the usual one.
+    Work that it was given before may still run; work on one stream is done in order. Where all of
+    torch's are lent it is a stream of CUDA's own, see `may_capture`, whose priority is the usual one.
     """
     kind = torch.cuda.Stream, device, _HIGH if high_priority else 0  # the first: virtual GPUs have a class of theirs
     free = _free.setdefault(kind, deque())

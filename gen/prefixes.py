@@ -15,11 +15,11 @@ from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.steps import rests_on, version_of
 from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns, SavesStates
+from gen.models.checking import check_model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
-from gen.requests.reading import check_model
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
-_NEXT = ("A", "1")  # what a next message may say: two that have nothing in common
+_NEXT = ("A", "1")  # what a next message may say: two that begin differently
 
 
 class Prefix:
@@ -40,7 +40,7 @@ class Prefix:
         return f"Prefix({len(self.token_ids)} tokens, {self.bytes} bytes)"
 
     def release(self) -> None:
-        """Keep it no longer; at the second call nothing happens."""
+        """Keep it no longer; a second call does nothing."""
         pinned, self._pinned, self.bytes = self._pinned, None, 0
         if pinned is not None and (tree := pinned[0]()) is not None:
             tree.unpin(self.token_ids, *pinned[1:])
@@ -64,18 +64,18 @@ def prefix(
 ) -> Prefix:
     """Read a beginning of prompts once, and keep it: calls and engines whose prompts begin so read what comes after it.
 
-    Nothing of it is given to them: they find it by its tokens. `Completion.cached_tokens` tells that they have.
+    You do not pass it to them: they find it by its tokens. `Completion.cached_tokens` says how many they found.
 
     Args:
         model: as for `gen.generate`.
-        prompt: a text, a list of chat messages, or token ids. Of a text the last tokens are left out where more text
-            could change them; of a chat what is not the same whatever the next message says.
+        prompt: a text, a list of chat messages, or token ids. The last tokens of a text are left out where more
+            text could change them, and of a chat all that depends on the next message.
         chat: give a text as the user's message to the tokenizer's chat template.
         chat_template_kwargs: as for `gen.generate`; give what the prompts are given.
-        cache_salt: for requests of an engine that have the same one alone; None is for those that have none.
+        cache_salt: only an engine's requests with the same one use it; None is for those without one.
     Returns:
-        What stays read until its `release()`, or the end of its `with` block; or until the model becomes another one,
-        by other weights or another adapter, or `model.release()`. Then make it anew.
+        What stays read until its `release()`, or the end of its `with` block. It also ends when the model's weights or
+        adapter change, and with `model.release()`. Then make it again.
     Raises:
         ArgumentError: an argument cannot be used, the context leaves no room after the prompt, or it has images.
         ModelError: the model can no longer be run as it was taken, or memory has no room.

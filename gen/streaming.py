@@ -62,7 +62,7 @@ class Stream(Iterator[str], ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop generating and free the text's memory; the pieces so far were all."""
+        """Stop generating and free the text's memory; no more pieces come."""
 
     @abstractmethod
     def completion(self) -> Completion:
@@ -153,7 +153,7 @@ class EngineStream(Stream, AsyncIterator[str]):
     """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
 
     Pieces that have not been taken are merged into one, and so are events: nobody waits for a slow reader. In a thread
-    a reader waits 4 ms at least for the next piece, unless it is there, so that it does not hold up a fast model. One
+    a reader waits 8 ms at least for the next piece, unless it is there, so that it does not hold up a fast model. One
     that gives up waiting, as in `asyncio.wait_for(anext(stream), 1)`, takes nothing, and the text goes on.
 
     Args:

@@ -42,7 +42,7 @@ def _spell(spelled: Mapping[int, bytes], token_ids: Sequence[int]) -> bytes:
 
 
 class _Letters(dict[int, str]):
-    """How byte-level BPE writes bytes, as `str.translate` takes it; what it never writes becomes no byte."""
+    """How byte-level BPE writes bytes, as `str.translate` takes it; characters that it never writes become no byte."""
 
     def __init__(self) -> None:
         printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

@@ -162,7 +162,7 @@ class Tokenizer:
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 
     def decode(self, token_ids: Iterable[int], shown: Set[int] = frozenset()) -> str:
-        """The text of the ids without special tokens but for those that are shown, spaces as they are."""
+        """The text of the ids without special tokens except those that are shown; spaces stay as they are."""
         given = [one for one in token_ids if not shown or one in shown or one not in self.special_tokens]
         text = self._tokenizer.decode(given, skip_special_tokens=not shown, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)  # one sequence gives one text; tells mypy

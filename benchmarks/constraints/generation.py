@@ -107,7 +107,7 @@ def _step(model: TransformersModel, arguments: argparse.Namespace) -> tuple[list
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
     ratios, steps = [], []
     for seed in range(arguments.rounds + 1):
-        settings = {"sampler": sampler, "max_new_tokens": arguments.new_tokens, "seed": seed}
+        settings: Any = {"sampler": sampler, "max_new_tokens": arguments.new_tokens, "seed": seed, "speculate": False}
         made, with_it = _timed(gen.generate, model, prompts, long, shorten=True, details=True, **settings)
         longest = max(len(one.token_ids) for one in made)
         _, without = _timed(gen.generate, model, prompts, **settings | {"max_new_tokens": longest})

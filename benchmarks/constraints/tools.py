@@ -116,9 +116,10 @@ def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespa
 
 
 def _completions(model: Model, prompts: list[str], kind: Any, sampler: Any, limit: int, seed: int) -> list[Any]:
-    """Completions, also those that the limit has shaped."""
+    """Completions, also those that the limit has shaped. No step reads drafts: what one costs is asked."""
+    settings: Any = {"sampler": sampler, "max_new_tokens": limit, "seed": seed, "details": True, "speculate": False}
     try:
-        return [*gen.generate(model, prompts, kind, sampler=sampler, max_new_tokens=limit, seed=seed, details=True)]
+        return [*gen.generate(model, prompts, kind, **settings)]
     except gen.IncompleteError as error:
         return [error.completion]
     except gen.BatchError as error:

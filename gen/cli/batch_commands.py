@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gen.cli.options import Grouped, choose_output_type, unescape
+from gen.cli.options import Grouped, choose_output_type, read_speculate, unescape
 from gen.cli.printing import say
 from gen.cli.text_options import TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
@@ -101,6 +101,7 @@ def run_command(
             num_return_sequences=asked.num_return_sequences,
             top_logprobs=top_logprobs,
             shorten=asked.shorten,
+            speculate=read_speculate(asked.speculate),
         )
     except KeyboardInterrupt:
         typer.echo("gen: interrupted; the same command goes on where it stopped.", err=True)

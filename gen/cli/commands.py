@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from tqdm import tqdm
@@ -16,7 +16,7 @@ import gen
 from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
-from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_stops
+from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
 from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
 from gen.cli.score_command import score_command
 from gen.cli.serve_command import serve_command
@@ -62,7 +62,6 @@ def generate_command(
     asked: TextsOptions,
     as_json: options.AsJson = False,
     top_logprobs: options.TopLogprobs = None,
-    speculate: options.Speculate = "off",
     batch_size: options.BatchSize = 8,
 ) -> None:
     """Continue each prompt, and print the texts in the order of the prompts.
@@ -71,7 +70,7 @@ def generate_command(
     search or penalties, the checkpoint's own recommendation decides how tokens are chosen.
     """
     check_top_logprobs(top_logprobs, as_json=as_json, beams=asked.beams)
-    settings, output_type = _read(asked, speculate)
+    settings, output_type = _read(asked)
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
     loaded = _load(asked.model, device, asked.dtype)
@@ -113,10 +112,9 @@ def stream_command(
     image: options.Image = None,
     device: options.Device = None,
     asked: TextOptions,
-    speculate: options.Speculate = "off",
 ) -> None:
     """Continue one prompt, and print the text while it grows."""
-    settings, output_type = _read(asked, speculate)
+    settings, output_type = _read(asked)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
     loaded = _load(asked.model, device, asked.dtype)
@@ -135,7 +133,7 @@ app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, a
 )
 
 
-def _read(asked: TextOptions, speculate: Literal["auto", "on", "off"]) -> tuple[dict[str, Any], Any]:
+def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     """Arguments of `gen.generate` as the options ask for them, and the output type.
 
     Raises:
@@ -143,9 +141,9 @@ def _read(asked: TextOptions, speculate: Literal["auto", "on", "off"]) -> tuple[
     """
     sampler = made_sampler(asked.choose_sampler())
     settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
-    drafts = {"auto": "auto", "on": gen.Speculation(), "off": False}[speculate]
+    speculate = read_speculate(asked.speculate)
     output_type = read_output_type(asked.schema, asked.regex, asked.choice)
-    return {"sampler": sampler, "speculate": drafts, **settings}, output_type
+    return {"sampler": sampler, "speculate": speculate, **settings}, output_type
 
 
 def _load(model: str, device: str | None, dtype: str | None) -> Any:

@@ -13,6 +13,8 @@ from gen.offline.described import made_type
 if TYPE_CHECKING:
     from PIL import Image as Pictures
 
+    import gen
+
 LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
 
 _AGAIN = "You can repeat the option."
@@ -69,7 +71,8 @@ TopP = Annotated[
 ]
 MinP = Annotated[float | None, _option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")]
 Speculate = Annotated[
-    Literal["auto", "on", "off"], _option("Output", "Read drafts beside the newest token; texts are the same.", None)
+    Literal["auto", "on", "off"],
+    _option("Output", "Make several tokens a step where they can be guessed; texts are the same.", None),
 ]
 Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=LARGEST)]
 Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
@@ -200,6 +203,15 @@ def choose_output_type(schema: Path | None, regex: str | None, choice: list[str]
     if regex is not None:
         return {"regex": regex}
     return {"choice": choice} if choice else None
+
+
+def read_speculate(choice: Literal["auto", "on", "off"]) -> "gen.Speculation | Literal['auto', False]":
+    """What `gen.generate` takes for it."""
+    if choice == "on":
+        import gen
+
+        return gen.Speculation()
+    return "auto" if choice == "auto" else False
 
 
 def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:

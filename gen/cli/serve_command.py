@@ -65,6 +65,7 @@ def serve_command(
     exact: Annotated[
         bool, _option("Model", "Give the same bits whatever runs beside a text; it takes longer.", None, "--exact")
     ] = False,
+    speculate: options.Speculate = "auto",
     max_new_tokens: Annotated[
         int | None,
         _option("Limits", "Make at most N tokens for a text. If you give none: what the context leaves.", "N", min=1),
@@ -125,6 +126,7 @@ def serve_command(
             admit_tokens=admit_tokens,
             prefix_bytes=prefix_bytes,
             exact=exact,
+            speculate=options.read_speculate(speculate),
         )
         names = name or [name_of(model)]
         app = gen.server.app(

@@ -1,4 +1,4 @@
-"""The options that commands which write texts have in common, once for all of them."""
+"""The options that all commands which write texts share, written once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -39,6 +39,7 @@ class TextOptions:
     frequency_penalty: options.FrequencyPenalty = None
     no_repeat_ngram_size: options.NoRepeatNgramSize = None
     bad_word: options.BadWord = None
+    speculate: options.Speculate = "auto"
 
     def choose_sampler(self, **more: Any) -> list[Any] | None:
         """See `gen.cli.options.choose_sampler`."""
@@ -66,7 +67,7 @@ class TextsOptions(TextOptions):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as Typer reads it: in the place of its parameter `asked` it has the options of that one's class."""
+    """A command as Typer reads it: the options of the class of its parameter `asked` replace that parameter."""
     own = signature(command, eval_str=True)
     kind = own.parameters["asked"].annotation
     hints = get_type_hints(kind, include_extras=True)

@@ -19,7 +19,7 @@ from gen.errors import ConstraintError
 from gen.forking import new_lock
 from gen.isolation import isolated
 from gen.models.base import Model
-from gen.requests.reading import check_loaded
+from gen.models.checking import check_loaded
 from gen.tokenizers import Tokenizer
 from gen.tools.values import ToolCallsType
 
@@ -62,7 +62,7 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
 
 
 def read_type(model: Model, output_type: Any) -> Tree | Told:
-    """What becomes of an output type.
+    """The tree of an output type that is made of others, or its plan.
 
     Raises:
         ConstraintError: it is none.

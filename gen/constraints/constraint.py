@@ -34,7 +34,7 @@ class Walker(Protocol):
 
         Args:
             left: how many tokens may come.
-            ahead: how many others come before them, of which nothing is known.
+            ahead: how many unknown tokens come before those.
         """
 
     def problem(self) -> str:
@@ -75,7 +75,7 @@ class Constraint:
     value: Callable[[Any], Any] = field(repr=False)
 
     def accepts(self, text: str | bytes) -> bool:
-        """Whether a text is a full match; in bytes special tokens are told apart, see `written`."""
+        """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""
         if self.splitter is not None:
             return self.splitter.split(_data(text)) is not None
         if self.automaton is not None:

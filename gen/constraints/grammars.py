@@ -49,7 +49,7 @@ def of_regex(pattern: str) -> str:
 
 
 def of_any_text(without: Sequence[str], most: int | None) -> str:
-    """All texts without some strings, of at most so many characters."""
+    """All texts without some strings, of at most this many characters."""
     anything = lengths(0, None, json=False)
     named = "|".join(map(literal, without))
     less = f" & ~{terminal_of(f'{anything}(?:{named}){anything}')}" if without else ""

@@ -1,6 +1,6 @@
 """What a text may be asked to be beside a Python type: a pattern, one of some options, a JSON schema, a grammar, parts.
 
-`gen.constraints.plans` says what becomes of them. Example: `gen.choice(["yes", 1])` has the texts yes and 1.
+`gen.constraints.plans` makes plans of them. Example: `gen.choice(["yes", 1])` has the texts yes and 1.
 """
 
 import json
@@ -281,7 +281,7 @@ def repeat(part: Any, separator: str = "", least: int = 0, most: int | None = No
     """A part again and again; the value is the list of its values.
 
     Args:
-        part: an output type or a string, of which no text is empty.
+        part: an output type or a string that has no empty text.
         separator: what stands between each two.
         least: how often at least.
         most: how often at most; None is any number.

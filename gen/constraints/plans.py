@@ -1,6 +1,6 @@
-"""What becomes of an output type: how to make its automaton, how to write it for llguidance, how to read a text of it.
+"""The plan of an output type: how to make its automaton, how to write it for llguidance, how to read a text of it.
 
-Both engines are told the same. `gen.constraints.compiling` carries a plan out. Example: the plan of `int` is that of
+Both engines get the same texts. `gen.constraints.compiling` carries a plan out. Example: the plan of `int` is that of
 the schema {"type": "integer"}, whose texts pydantic reads.
 """
 

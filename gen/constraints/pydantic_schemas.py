@@ -13,7 +13,7 @@ from gen.errors import show
 
 logger = logging.getLogger("gen")
 ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
-UNREAD = "x-pydantic-unread"  # marks options of which pydantic reads one from no JSON; the value names that one
+UNREAD = "x-pydantic-unread"  # marks options; pydantic reads the one that the value names from no JSON
 ELSEWHERE = "x-pydantic-elsewhere"  # marks a field that pydantic does not read by its name; the value says where
 CONVERTED = "x-pydantic-converted"  # marks what a function of the user's may make readable
 _SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large
@@ -61,7 +61,7 @@ def _unhashable(schema: Any) -> str:
 
 
 def _counted(digits: int | None, places: int | None) -> str:
-    """The pattern of decimal numbers of at most so many digits, at most so many of them after the point."""
+    """The pattern of decimal numbers of at most this many digits, at most so many of them after the point."""
     if digits is not None and places is not None:
         places = min(digits, places)
     before = min(18, 18 if digits is None else digits - (places or 0))
@@ -156,7 +156,7 @@ class PydanticSchemas(GenerateJsonSchema):
         return made
 
     def date_schema(self, schema: Any) -> Any:
-        """A date, between its bounds; today is none of them."""
+        """A date, between its bounds; that it is before or after today is what pydantic alone can check."""
         made, bounds = self._moment(schema, super().date_schema(schema), "now_op")
         return {**made, "pattern": dates(bounds)} if bounds else made
 

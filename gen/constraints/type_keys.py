@@ -61,5 +61,5 @@ class TypeKey:
 
 
 def _identity(part: Any) -> Hashable:
-    """What tells a part from others: small values by themselves, of which there may be several."""
+    """What is equal for equal parts only: a small value itself, since it may be there as several objects, or an id."""
     return (type(part), part) if isinstance(part, str | int | float | None) else id(part)

@@ -20,8 +20,8 @@ import gen
 import gen.samplers
 from gen.errors import ArgumentError, show
 from gen.models.base import Model
+from gen.models.checking import check_model
 from gen.requests.chats import chat_text
-from gen.requests.reading import check_model
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
 
@@ -151,7 +151,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         return texts
 
     def _context(self, text: str, limit: int) -> list[int]:
-        """A prompt with room for so many new tokens."""
+        """A prompt with room for this many new tokens."""
         if limit >= self.max_length:
             raise ArgumentError(
                 f"a task asks for {limit} new tokens, and the model's texts have {self.max_length} at most; give a "

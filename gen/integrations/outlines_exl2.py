@@ -78,7 +78,7 @@ class OutlinesExl2:
 
 
 class OutlinesState:
-    """The rows of one call, in the place of Outlines' kv_cache.
+    """The rows of one call, used as Outlines' kv_cache.
 
     Args:
         columns: how many tokens the longest row has.

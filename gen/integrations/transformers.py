@@ -197,7 +197,7 @@ class ConstraintProcessor:
             masked = room.logits
         self._step += 1
         held = torch.full_like(scores, -torch.inf)
-        only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on behind an end that it was not told of
+        only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on after an end that it does not know
         held[:, : self._vocab_size] = masked
         return torch.where(self._ended, only_eos, held)
 

@@ -7,11 +7,12 @@ Example, two rows and three prompts, one letter a token: A ends after two tokens
     row 1   B   B   B   B
 """
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from time import monotonic
+from time import monotonic, thread_time
+
+import torch
 
 from gen.errors import ResultError
 from gen.loop.jobs import Job, alike
@@ -24,13 +25,12 @@ from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Received, Sent
 from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot, Slots
+from gen.loop.speculation.costs import Costs, Shape
 from gen.loop.speculation.settings import Speculate
-from gen.loop.speculation.widths import widths_for
+from gen.loop.speculation.widths import tell, widths_for
 from gen.models.base import Model, ReadsPlaces
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
-
-logger = logging.getLogger("gen")
 
 
 class Batch:
@@ -44,6 +44,7 @@ class Batch:
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
         tree, keeps: see `gen.loop.prefixes.sharing.Prefixes`.
         speculate: see `gen.generate`.
+        timed: whether steps may be measured to choose how many tokens the next ones read.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Batch:
         tree: PrefixTree | None = None,
         keeps: bool = False,
         speculate: Speculate = False,
+        timed: bool = True,
     ) -> None:
         self._model, self._rows = model, rows
-        self._widths = widths_for(model, rows.rows, rows.search, speculate, exact=step_rows > 1)
-        self._hindered = False
+        costs = rows.costs if timed else Costs()  # of which nothing is learned
+        self._measures = timed
+        self._widths = widths_for(model, rows.rows, rows.search, speculate, costs, exact=step_rows > 1)
         rows.speculate(None if self._widths is None else self._widths.speculation)
         self._tells = step_rows == 1 and isinstance(rows.rows, ReadsPlaces) and rows.rows.reads_places
         self._pace = Pace(rows.device, admit_tokens)
@@ -74,8 +77,9 @@ class Batch:
         self._prefixes = Prefixes(rows, tree, keeps=keeps, exact=step_rows > 1)
         self._deadline = inf  # the first of those of all jobs
         self._looked = False  # whether this turn has seen what the model is now
+        self._beside = False  # whether rows that go on wait for the prompts that this turn reads
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
-        self._timed: deque[tuple[Mark, Mark, int, int]] = deque()  # around steps, of how many rows, and how wide
+        self._timed: deque[tuple[Mark, Mark, Shape]] = deque()  # around steps
         rows.begin()
 
     @property
@@ -118,11 +122,12 @@ class Batch:
         begin = self._pace.mark() if self._waiting or self._reading else None
         took_long = bool(self._live) and self._step()
         # after the step, so that a first token can be read before the second one is launched
+        self._beside = bool(self._live)
         if not self._live:
             self._admit(self._pace.tokens(waited_for=False))
         elif begin is not None and not (took_long and self._pace.measures):
             between = self._pace.mark()
-            if read := self._admit(self._pace.tokens(waited_for=True)):
+            if not self._pace.puts_off(begin, between) and (read := self._admit(self._pace.tokens(waited_for=True))):
                 self._pace.learn(begin, between, read)
         if not self._live:
             self._catch_up(0)
@@ -211,8 +216,11 @@ class Batch:
                 if not alike(jobs, self._waiting[0], budget):
                     break
                 jobs.append(self._waiting.popleft())
-            budget -= sum(job.left for job in jobs)
-            self._fill(jobs, first)
+            left = sum(job.left for job in jobs)
+            if not self._fill(jobs, first):
+                self._waiting.extendleft(reversed(jobs))
+                break
+            budget -= left
         return most - budget
 
     def _look(self) -> None:
@@ -257,14 +265,11 @@ class Batch:
             self._slots.at[row : row + job.rows] = [None] * job.rows
             job.finish()
             return 0
-        tokens = job.tokens
-        left = len(tokens) - job.read
-        if left <= budget:
-            self._fill([job], row)
+        left = len(job.tokens) - job.read
+        if left <= budget and self._fill([job], row):
             return left
         try:
-            coming = dict.fromkeys(range(row, row + job.rows), (job, job.longest))
-            if not self._slots.make_room(coming) and self._live and self._pace.measures:  # enough for a turn
+            if left <= budget or self._grows([job], row):
                 self._reading = job, row
                 return 0
             self._begin(job, row)
@@ -274,6 +279,13 @@ class Batch:
         else:
             self._reading = job, row
         return budget
+
+    def _grows(self, jobs: Sequence[Job], first: int) -> bool:
+        """Make room for prompts; whether rows have grown, which is enough for a turn where others wait."""
+        each = jobs[0].rows
+        coming = {row: jobs[(row - first) // each] for row in range(first, first + len(jobs) * each)}
+        there = self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
+        return not there and self._beside and self._pace.measures
 
     def _read_part(self, job: Job, row: int, end: int) -> None:
         """Read a prompt up to a token that is not its last one."""
@@ -300,16 +312,15 @@ class Batch:
             job.prompt = PromptTokens(request.prompt_logprobs or 0)
             job.prompt.take(score.top_logprobs or [])
 
-    def _fill(self, jobs: Sequence[Job], first: int) -> None:
-        """Read prompts and choose their first tokens."""
+    def _fill(self, jobs: Sequence[Job], first: int) -> bool:
+        """Read prompts and choose their first tokens; not where rows have grown, which is enough for a turn."""
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
             if not (jobs[0].read and jobs[0].source is None):  # else its first part has looked
                 self._look()
-            each = jobs[0].rows
-            coming = {row: jobs[(row - first) // each] for row in range(first, rows.stop)}
-            self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
+            if self._grows(jobs, first):
+                return False
             for job, row in zip(jobs, range(first, rows.stop, jobs[0].rows), strict=True):
                 self._begin(job, row)
                 if job.request.prompt_logprobs is not None:
@@ -318,7 +329,7 @@ class Batch:
             self._rows.fill(rows, requests, tokens, weights=weights, starts=[job.read for job in jobs])
         except Exception as error:
             self._fail(jobs, first, error)
-            return
+            return True
         slots: list[Slot] = []
         for job in jobs:
             job.launched = len(job.resumed) + 1
@@ -329,6 +340,7 @@ class Batch:
         if any(slot.over for slot in slots):
             self._free()
         self._catch_up(self._rows.ring.lag)
+        return True
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
@@ -350,16 +362,16 @@ class Batch:
             job.alone = True
 
     def _step(self) -> bool:
-        """Launch a step of all rows that go on; whether it took longer, since they grew or it was recorded."""
+        """Launch a step of all rows that go on; whether it took longer, as of `Steps.run` or since they grew."""
         before = self._rows.tokens
         drafts = self._drafts()
         width = self._width() if drafts else 1
         count, view = self._slots.shape(width)
         self._rows.short = any(slot.job.short(width) for slot in self._live)
-        begin = self._pace.mark() if drafts else None
-        recorded = self._steps.run(count, view, self._slots.lengths(count, width), width)
-        if begin is not None and not recorded:
-            self._timed.append((begin, self._pace.mark(), count, width))
+        begin = self._mark() if drafts and self._measures else None
+        took_long = self._steps.run(count, view, self._slots.lengths(count, width), width)
+        if begin is not None and not self._steps.records:
+            self._timed.append((begin, self._mark(), Shape(count, width, self._steps.replayed)))
         self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))
         self._slots.stepped(width)
         over = False
@@ -370,16 +382,20 @@ class Batch:
         if over:
             self._free()
         self._catch_up(self._rows.ring.lag)
-        return recorded or self._rows.tokens != before
+        return took_long or self._rows.tokens != before
+
+    def _mark(self) -> Mark:
+        """Now, for what steps take: where one thread computes, by its own clock, which no other program disturbs."""
+        alone = self._rows.device.type == "cpu" and torch.get_num_threads() == 1
+        return thread_time() if alone else self._pace.mark()
 
     def _drafts(self) -> bool:
         """Whether drafts are looked for in the next step."""
         if self._widths is None:
             return False
         hindrance = self._rows.hindrance()
-        if hindrance and not self._hindered:
-            logger.info("no step reads drafts while a text asks for %s", hindrance)
-        self._hindered = bool(hindrance)
+        if hindrance:
+            tell(self._model, f"no step reads drafts while a text asks for {hindrance}")
         return not hindrance
 
     def _width(self) -> int:
@@ -387,13 +403,12 @@ class Batch:
         widths = self._widths
         assert widths is not None  # tells mypy
         while self._timed and is_over(self._timed[0][1]):
-            begin, end, count, width = self._timed.popleft()
-            widths.learn(count, width, seconds_between(begin, end))
-        count, view = self._slots.shape()
-        found = self._rows.draft(count, view)
-        if found is not None:
-            for slot in self._live:
-                slot.agreement.real, slot.agreement.kind = found[0][slot.row], found[1][slot.row]
+            begin, end, shape = self._timed.popleft()
+            self._rows.costs.learn(shape, seconds_between(begin, end))
+        count, _ = self._slots.shape()
+        made = self._rows.draft([slot.row for slot in self._live])
+        for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
+            slot.agreement.drafts, slot.agreement.kinds = drafts, kinds
         width = widths.choose(count, [slot.agreement for slot in self._live])
         while width > 1 and not self._slots.fits(width):
             width = widths.narrower(width)
@@ -414,8 +429,7 @@ class Batch:
             taker, job = slot.taker, slot.job
             if taker.ended or job.error is not None:
                 continue
-            if received.drafts is not None:
-                self._learn(slot, received, sent.width)
+            self._learn(slot, received)
             try:
                 for results in received.places[: received.made[slot.row]]:
                     taker.take(results, slot.row)
@@ -437,13 +451,20 @@ class Batch:
             job.launched += least - 1
             job.ahead -= width - 1 - (max(made, default=1) - least) if made else width - 1
 
-    def _learn(self, slot: Slot, received: Received, width: int) -> None:
+    def _learn(self, slot: Slot, received: Received) -> None:
         """See what drafts have been worth."""
-        assert received.drafts is not None  # tells mypy
-        real, kind, right = (numbers[slot.row] for numbers in received.drafts)
-        slot.agreement.real, slot.agreement.kind = real, kind
-        slot.agreement.learn(width, right)
+        agreement, width = slot.agreement, len(received.places)
+        if received.drafts is not None:
+            real, kinds, right = (numbers[slot.row] for numbers in received.drafts)
+            agreement.kinds = kinds[:real]
+        elif agreement.drafts:  # on a CPU
+            first = received.places[0].search[0][slot.row][0]
+            right = received.made[slot.row] - 1 if width > 1 else int(first == agreement.drafts[0])
+            agreement.drafts = ()
+        else:
+            return
+        agreement.learn(width, right)
         if width > 1:
             for text in slot.taker.texts:
-                text.drafted += min(width - 1, real)
+                text.drafted += min(width - 1, len(agreement.kinds))
                 text.accepted += right

@@ -1,4 +1,4 @@
-"""Where a set of rows is worked on: the model's own devices and streams, whatever is current in the caller's thread."""
+"""Where work on a set of rows runs: on the model's devices, and on streams of its own instead of the current ones."""
 
 import logging
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class Streams:
     """A stream of its own on each GPU of a model, and one that copies results to the host.
 
     A set of rows is made, filled and stepped on these streams alone: what is launched is done in order, and memory that
-    it gives back is only used again by what is launched after. It keeps them for life, and nobody else has them
-    meanwhile; then they are lent to others.
+    it gives back is only used again by what is launched after. It keeps them as long as it lives; then they are lent to
+    others.
 
     Attributes:
         home: the logits' device.

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from threading import TIMEOUT_MAX, Lock, Thread, current_thread
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from weakref import WeakSet, finalize
 
 from gen.errors import ArgumentError, EngineClosed, EngineFull, IncompleteError
@@ -29,6 +29,8 @@ Prepare = Callable[[], Job]
 
 _PREPARERS = 2  # threads
 _YIELDS = 8  # times that other threads are let go on before it is taken that no more requests come at once
+_APART = 0.004  # seconds between requests that come at once, by a network say, where the last ones did
+_AT_MOST = 0.03  # seconds, of all of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ class EngineThread:
         self._progress = monotonic()
         self._deadline = inf  # the first of those that wait, and of those whose type is compiled
         self._cancelled: deque[Feed] = deque()  # and not yet looked at
+        self._followed = False  # whether requests have joined after those that an idle engine began with
         self._closed, self._when_closed = False, when_closed
         self._failure = ""
         self._error: BaseException | None = None
@@ -234,7 +237,7 @@ class EngineThread:
                 self._asleep.acquire(timeout=self._rest())
                 self._expire()
                 self._work()
-        except BaseException as failure:  # whatever it is, readers are told, and nobody waits for ever
+        except BaseException as failure:  # of any kind: readers get it, so that none waits for ever
             logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
             self._failure = f"has failed ({type(failure).__name__}: {failure})"
             error = self._error = failure
@@ -271,6 +274,7 @@ class EngineThread:
                     if self._progress >= self._deadline:
                         self._expire()
                     joining = self._join()
+                    self._followed |= bool(joining)
             runner.close()  # when this thread is off their streams: another one may take the rows at once
 
     def _rest(self) -> float:
@@ -300,13 +304,24 @@ class EngineThread:
         wake([sleeper for feed in due for sleeper in feed.sleepers()])
 
     def _gather(self) -> list[tuple[Model, Job]]:
-        """Those who wait, and who come at the same time: their prompts are read together."""
+        """Those who wait, and who come at the same time: their prompts are read together.
+
+        Nobody is waited for unless others have joined the last time while the first ones ran.
+        """
         joining, yielded = self._join(), 0
         while joining and len(joining) < self._rows and yielded < _YIELDS:
             sleep(0)  # lets other threads go on, and no longer
             found = self._join()
             joining += found
             yielded = 0 if found else yielded + 1
+        if not joining:
+            return []
+        waits, self._followed, end = self._followed, False, perf_counter() + _AT_MOST
+        while waits and len(joining) < self._rows and self._asleep.acquire(timeout=_APART):
+            found = self._join()
+            joining += found
+            self._followed |= bool(found)
+            waits = perf_counter() < end and not self._closed
         return joining
 
     def _begin(self, joining: list[tuple[Model, Job]]) -> Runner | None:

@@ -17,7 +17,7 @@ from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
 
-BETWEEN = 0.004  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
+BETWEEN = 0.008  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
 
 T = TypeVar("T")
 Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
@@ -117,7 +117,7 @@ class Feed:
                 await event.wait()
 
     def cancel(self) -> None:
-        """Nobody wants it any more: its row is free by the next step. Takes no lock, since finalisers call it."""
+        """End it: its row is free by the next step. Takes no lock, since finalisers call it."""
         if not self.over:
             self.job.cancelled = True
             self._wake(self)
@@ -129,7 +129,7 @@ class Feed:
         return self.sleepers()
 
     def sleepers(self) -> list[Sleeper]:
-        """Who waits for what has come; they are told once."""
+        """The readers who wait for what has come; each is woken once."""
         found: list[Sleeper] = []
         if self._for_more and self._ready(end=False):
             _move(self._for_more, found)

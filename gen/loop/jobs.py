@@ -1,4 +1,4 @@
-"""Requests as a batch takes them: with how far each has come, and what has become of it."""
+"""Requests as a batch takes them: with how far each has come, and its results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class Job:
         age: which model has read them, see `gen.loop.prefixes.sharing`.
         launched: how many tokens of each text have been launched at least.
         ahead: how many more may have been launched: as many as drafts might be right.
-        cancelled: whether nobody wants it any more.
+        cancelled: whether its reader wants no more of it.
         alone: whether its prompt is read by itself, to see which one is to blame.
         error: what went wrong with its prompt.
         done: told once, when nothing more will come.
@@ -115,7 +115,7 @@ class Job:
         return texts[0] if len(texts) == 1 else None
 
     def completions(self) -> list[Completion]:
-        """What has become of its texts, once it has ended.
+        """The completions of its texts, once it has ended.
 
         Raises:
             Exception: what went wrong with it, or with one of them.
@@ -175,7 +175,7 @@ class Job:
         return self.parts
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
+        """End it: its reader wants no more of it."""
         self.cancelled = True
         for part in self.parts:
             part.cancel()

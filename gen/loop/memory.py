@@ -19,7 +19,7 @@ _MARGIN = 0.1  # of a GPU's memory is left to logits, to what layers compute, an
 _SHARE = 0.5  # of the CPU's memory that is available may be taken by many rows
 _UTMOST = 0.9  # and by those that one prompt needs; what layers compute takes some too
 _KEPT = 0.1  # of a device's memory may be kept by each model for calls to come
-_USUAL = 8 * 2**30  # bytes of a device where nobody says how much it has
+_USUAL = 8 * 2**30  # bytes of a device if nothing says how much it has
 _LOGIT = 8  # bytes that a step takes for each logit of a row, whatever its dtype: itself, and as float32
 _CANDIDATE = 40  # and for each continuation of a beam that may be among the best: its token, weight, parent and place
 _INFO = Path("/proc/meminfo")
@@ -110,8 +110,8 @@ def utmost_bytes(device: torch.device) -> int | None:
 
 
 def kept_bytes(device: torch.device) -> int:
-    """How many bytes of a device a model may keep for calls to come, where nobody says so: of rows that no call uses,
-    with what was recorded on them. Host sync: none.
+    """How many bytes of a device a model usually keeps for later calls: rows that no call uses, and recordings on them.
+    Host sync: none.
     """
     total: int | None = None
     if device.type == "cuda":

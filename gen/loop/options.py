@@ -18,7 +18,8 @@ class Options:
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
         rows: how many rows at most; None for the device's usual number.
         fixed: whether there are as many rows as that, or as the requests need, whatever memory holds; where it does not
-            hold them nothing more runs. So the rows that run together do not depend on what else takes memory.
+            hold them nothing more runs. So the rows that run together do not depend on what else takes memory, nor what
+            a step reads on a clock.
         keeps: whether texts that are over are kept for later prompts, see `gen.loop.prefixes.tree`.
         admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on; None for
             as many as are read in the time of a step.
@@ -33,4 +34,4 @@ class Options:
     fixed: bool = False
     keeps: bool = False
     admit_tokens: int | None = WHOLE
-    speculate: Speculate = False
+    speculate: Speculate = "auto"

@@ -16,6 +16,7 @@ _LEAST = 16  # fewer take as long: prompts are read in whole 16s
 _SHARE = 0.75  # of a step's time is given to reading
 _MORE = 1.25  # times what the fewest tokens take, where these take about as long as a step
 _KEPT = 5  # turns whose steps are looked at
+_LONG = 1.2  # times what steps take: after one that took longer nothing is read
 
 Mark = float | torch.cuda.Event
 
@@ -37,6 +38,7 @@ class Pace:
         self._steps, self._fewest = (deque[float](maxlen=_KEPT) for _ in range(2))  # seconds, of steps and of 16 tokens
         self._last = self._before = (0, 0.0)  # two parts of unlike sizes: tokens and seconds
         self._too_many = WHOLE
+        self._put_off = False
         self._marks: deque[tuple[Mark, Mark, Mark, int]] = deque()  # around a step and what was read, of how many
 
     @property
@@ -65,6 +67,17 @@ class Pace:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
+
+    def puts_off(self, begin: Mark, between: Mark) -> bool:
+        """Whether nothing is read after a step, from `begin` to `between`, that took long by chance; not twice running.
+        On CUDA times are not known so early, and it is False."""
+        if self._fixed is not None or not isinstance(begin, float) or not isinstance(between, float):
+            return False
+        known = len(self._steps) == _KEPT and not self._put_off
+        self._put_off = known and between - begin > _LONG * median(self._steps)
+        if self._put_off:
+            self._steps.append(between - begin)
+        return self._put_off
 
     def learn(self, begin: Mark, between: Mark, tokens: int) -> None:
         """A step was launched at `begin`; from `between` until now so many tokens have been read."""

@@ -50,7 +50,7 @@ _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
 
 
 def usual_rows(model: Model) -> int:
-    """How many rows run at once on a model's device, where nobody says so and memory does."""
+    """How many rows usually run at once on a model's device, if memory has room for them."""
     return _ROWS.get(model.placement.logits_device.type, _ROWS["cpu"])
 
 
@@ -207,7 +207,7 @@ class RowPool:
                 self.tree.leave(sum(rows.sizes().values()) if kept else 0)
 
     def _may_keep(self, rows: RowSet) -> bool:
-        """Whether rows are no more of a device's memory than a model keeps; texts that were read make way for them."""
+        """Whether rows take no more of a device's memory than a model may keep; kept texts make way for them."""
         return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
 
     def room(self, rows: RowSet | None = None) -> int | None:
@@ -219,8 +219,8 @@ class RowPool:
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
 
     def utmost(self, rows: RowSet) -> int | None:
-        """How many tokens rows that are there may have room for if all that a CPU has left is theirs; None where that
-        is not known, and where memory that is out is told."""
+        """How many tokens rows that are there may have room for if they take all that a CPU has left; None where that
+        is not known, and on devices that raise an error when memory is out."""
         if self._idle is None or self._idle.token_bytes is None:
             return None
         held = rows.tokens if rows.filled else 0

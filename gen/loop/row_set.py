@@ -13,13 +13,15 @@ from gen.loop.history import History
 from gen.loop.prefixes.columns import Kept, load, share
 from gen.loop.replay.asides import aside
 from gen.loop.replay.cuda_graphs import Graph
-from gen.loop.replay.recording import Replay
+from gen.loop.replay.recording import Outline, Replay
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Picks, Search
-from gen.loop.speculation.drafts import FORCED, Drafts, look_up
-from gen.loop.speculation.settings import Speculation
+from gen.loop.speculation.costs import Costs
+from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
+from gen.loop.speculation.host_drafts import drafts_of
+from gen.loop.speculation.settings import MOST, Speculation
 from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns, WideRows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
@@ -27,6 +29,7 @@ from gen.stages.places import Here, Places
 from gen.stages.room import Room
 from gen.stages.stage import Drafter, Follower, Limiter, PlacesStage, RunsFunctions, Stage
 
+_OUTLINES = 4  # of steps of one kind: with rows that have memory of their own, and without
 _LOGITS = 2**23  # how many numbers the logits of a prompt's tokens may have at a time
 
 Reorder = Callable[[Tensor, int], None]  # see `gen.models.base.Rows.reorder`
@@ -47,13 +50,15 @@ class RowSet:
         rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
         changes: how often it was another one, the last times that it was looked at.
         recordings: steps by shape and kind; kept until memory moves.
-        recording: a step that is being recorded, part by part: its shape and kind, and the parts that are left.
+        recording: steps that are being recorded, part by part: by shape and kind the parts that are left.
         seen: how often each shape and kind has run unrecorded, in calls before too.
         refused: why kinds of steps, of this kind of search, cannot be recorded; other sets of the model's know it too.
         captures: whether steps may be captured on CUDA: not once CUDA has refused one.
         checked: by kind of step one that has been seen to do the same twice.
+        outlines: by kind of step, and by their text, what such ones did before memory moved.
         filled: whether a prompt has been read into them, so that they have their memory.
         short: whether a text may be short of room in the next step, which then tells what its limit has changed.
+        costs: what its steps take.
         drafts: of its texts; None where nothing is drafted.
         speculation: where drafts come from; None where nothing is drafted.
     """
@@ -73,6 +78,9 @@ class RowSet:
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
+        # asked once: to ask a protocol takes tens of microseconds
+        self._drafters = [stage for stage in self.stages if isinstance(stage, Drafter)]
+        self._on_places = [stage for stage in self.stages if isinstance(stage, PlacesStage)]
         self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
         self._limiter = next((stage for stage in self.stages if isinstance(stage, Limiter)), None)
         self.kind, self.count, self.length, self.shared = kind, count, length, length
@@ -85,7 +93,8 @@ class RowSet:
         self.refused: dict[Hashable, str] = {}
         self.captures = streams.captures
         self.checked: dict[Hashable, Replay[None]] = {}
-        self.recording: tuple[Hashable, Iterator[Replay[None] | None]] | None = None
+        self.outlines: dict[Hashable, dict[str, Outline]] = {}
+        self.recording: dict[Hashable, Iterator[Replay[None] | None]] = {}
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
@@ -101,6 +110,7 @@ class RowSet:
         [self._squeezed] = squeezed = packed((torch.zeros(count, dtype=torch.bool, device=device),))
         self._squeezed_ring = Ring(squeezed, streams.copies)
         self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
+        self.costs = Costs()
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
         self._copies = streams.copies
@@ -110,16 +120,16 @@ class RowSet:
         self.speculation = speculation
         if speculation is not None and self.drafts is None:
             self.drafts = Drafts(self.count, self.device, self._copies)
-        for stage in self._followers:
-            if isinstance(stage, Drafter):
-                stage.forces = speculation is not None and speculation.output_type
+        self._tops.places = 1 if speculation is None else 1 + MOST
+        for stage in self._drafters:
+            stage.forces = speculation is not None and speculation.output_type
 
     def hindrance(self) -> str:
         """What rows ask for now that goes with no drafts; empty for nothing."""
         for stage in self.stages:
-            if stage.key() is not None and not isinstance(stage, PlacesStage):
+            if stage.key() is not None and stage not in self._on_places:
                 return "a logits processor, or an output type on the host engine"
-        return "top_logprobs" if self._tops.width else ""
+        return ""
 
     def begin(self) -> None:
         """All rows are free."""
@@ -139,8 +149,9 @@ class RowSet:
         for stage in self._followers:
             if stage.key() is None:
                 continue
-            if isinstance(stage, Drafter) and width > 1:
-                stage.prepare_places(here, width)
+            drafter = next((one for one in self._drafters if one is stage), None) if width > 1 else None
+            if drafter is not None:
+                drafter.prepare_places(here, width)
             else:
                 stage.prepare(here)
 
@@ -158,13 +169,14 @@ class RowSet:
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
         self._drop_recordings()
+        self.outlines.clear()
         self.seen.clear()
         self.refused.clear()
 
     def _drop_recordings(self) -> None:
         self.recordings.clear()
         self.checked.clear()
-        self.recording = None
+        self.recording.clear()
 
     def fill(
         self,
@@ -281,38 +293,51 @@ class RowSet:
                 self._choose_wide(here, view, width)
                 return
             self._choose(self._model_step(token_ids, view), here, view, reorder)
-            if self.speculation is not None and drafts is not None:
+            if self.speculation is not None and drafts is not None and self.device.type != "cpu":
                 drafts.compare(here, token_ids)
 
         return run
 
-    def draft(self, count: int, view: int) -> Sequence[Sequence[int]] | None:
-        """On a CPU: look for drafts for the next step of the first rows, before its width is chosen.
+    def draft(self, rows: Iterable[int]) -> list[tuple[list[int], list[int]]] | None:
+        """On a CPU: make drafts for the next step of some rows, before its width is chosen.
 
         Returns:
-            How many drafts each row has, and of which kind. None elsewhere: there it is a part of each step, and the
-            host sees with its results how many there were.
+            Those of each row, and the kind of each. None elsewhere: there it is a part of each step, and the host sees
+            with its results how many there were.
         """
-        if self.drafts is None or self.device.type != "cpu":
+        drafts, speculation = self.drafts, self.speculation
+        if drafts is None or speculation is None or self.device.type != "cpu":
             return None
-        self._draft(slice(0, count), view)
-        return self.drafts.real[:count].tolist(), self.drafts.kind[:count].tolist()
+        drafter = self._drafter
+        made = []
+        for row in rows:
+            ahead = None if drafter is None else drafter.ahead(row, MOST)
+            made.append(drafts_of(self._history.text(row), speculation, ahead))
+            drafts.write(row, int(self.search.results[0].numpy()[row, 0]), made[-1][0])
+        return made
+
+    @property
+    def _drafter(self) -> Drafter | None:
+        """The stage that goes ahead of texts; None where none of them is held to a type."""
+        return next((one for one in self._drafters if one.key() is not None), None)
 
     def _draft(self, here: slice, view: int) -> None:
         """What may follow the newest token of each row, where a wide step reads it. Host sync: none on CUDA."""
-        drafts, speculation = self.drafts, self.speculation
+        drafts, speculation, drafter = self.drafts, self.speculation, self._drafter
         assert drafts is not None and speculation is not None  # tells mypy
         feed, newest = drafts.feed[here], self.search.results[0][here]
         feed[:, :1] = newest
-        kind = torch.zeros_like(newest)
+        kinds, real = drafts.kinds[here], drafts.real[here].unsqueeze(1)
         if speculation.prompt:
-            feed[:, 1:], kind = look_up(*self._history.seen(here, view), drafts.numbers)
-        real = (kind > 0) * speculation.most
-        for stage in self._followers:
-            if isinstance(stage, Drafter) and stage.key() is not None:
-                real, forced = stage.draft(here, feed, real)
-                kind = torch.where(forced, FORCED, kind)
-        drafts.real[here], drafts.kind[here] = real.squeeze(1).clamp(max=speculation.most), kind.squeeze(1)
+            feed[:, 1:], found = look_up(*self._history.seen(here, view), drafts.numbers)
+            torch.clamp(found + drafts.numbers[:MOST], max=LONGEST, out=kinds)
+            torch.mul(found > 0, speculation.most, out=real)
+        else:
+            real.zero_()
+        if drafter is not None:
+            coming, forced = drafter.draft(here, feed, real, walks=speculation.prompt)
+            torch.clamp(coming, max=speculation.most, out=real)
+            kinds.masked_fill_(forced, FORCED)
 
     def _model_step(self, token_ids: Tensor, view: int) -> Tensor:
         """The logits (n, vocab) after these tokens, which count as generated."""
@@ -334,10 +359,11 @@ class RowSet:
 
     def _rings(self, width: int, drafted: bool) -> tuple[Ring, Ring | None, Ring | None, Ring | None]:
         """On which a step's results come, in the order of `Sent`."""
-        notes = self.drafts.notes if drafted and self.drafts is not None else None
+        on_host = self.device.type == "cpu"  # which has made them
+        notes = self.drafts.notes if drafted and self.drafts is not None and not on_host else None
         if width > 1 and self.drafts is not None:
-            return self.drafts.places, None, None, notes
-        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring, notes
+            return self.drafts.places, None, self._tops.ring(width), notes
+        return self.ring, self._squeezed_ring if self.short else None, self._tops.ring(), notes
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:
@@ -372,6 +398,7 @@ class RowSet:
 
         Recordings are dropped first, since memory moves and they hold what it was.
         """
+        self._keep_outlines()
         self._drop_recordings()
         if (rooms or self.rooms) and isinstance(self.rows, PartsRows):
             self.rows.lay_out(shared, rooms)
@@ -381,6 +408,14 @@ class RowSet:
             self._keys.grow(length)
             self._history.grow(length)
         self.length, self.shared, self.rooms = length, shared, dict(rooms)
+
+    def _keep_outlines(self) -> None:
+        """Keep what steps did, without their tensors."""
+        for kind, recorded in self.checked.items():
+            outline, before = recorded.outline, self.outlines.setdefault(kind, {})
+            before[outline.source] = outline
+            if len(before) > _OUTLINES:
+                del before[next(iter(before))]
 
     def sizes(self) -> dict[torch.device, int]:
         """The memory of all its rows on each device, and of what was recorded on them."""
@@ -470,24 +505,25 @@ class RowSet:
         made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # tokens before each place
         before = made.view(-1, 1)
         logits = rows.step_wide(feed, view).flatten(0, 1)[:, : self._vocabulary]
-        stages = self._active
+        stages = [stage for stage in self._on_places if stage.key() is not None]
+        seen = self._tops.look(logits, changed=bool(stages)) if self._tops.width else None
         looks_back = any(stage.looks_back for stage in stages)
         token_ids, lengths = history.ahead(here, view, feed) if looks_back else (feed, before)
         for stage in stages:
-            assert isinstance(stage, PlacesStage)  # or no step is wide
             logits = stage(logits, places, token_ids, lengths, before)
         squeezed = torch.zeros_like(before[:, 0], dtype=torch.bool)
         room = self._room(logits, places, before, squeezed) if self.short else None
         keys = self._keys.next(places, before) if search.draws else None
         token_ids, logprobs = search.pick(logits, places, keys, room)
         chosen = token_ids.view(-1, width)
+        if seen is not None:
+            self._tops.write(seen, here, chosen, None)
         # what is no draft may be what is chosen all the same, but what comes after it is not known
         right = (chosen[:, :-1] == feed[:, 1:]) & (numbers[:-1] < drafts.real[here].unsqueeze(1))
         counts = right.to(torch.int64).cumprod(1).sum(1, keepdim=True) + 1
         last = chosen.gather(1, counts - 1)
-        for stage in stages:
-            if isinstance(stage, Drafter):
-                stage.go_on(here, last, counts, made.gather(1, counts - 1))
+        if self._drafter is not None:
+            self._drafter.go_on(here, last, counts, made.gather(1, counts - 1))
         if history.wanted:
             history.go_on(here, chosen, counts)
         search.go_on(here, last)

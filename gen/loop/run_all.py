@@ -22,7 +22,7 @@ def run_all(
     """Run jobs until all have ended; what went wrong with one is in the job.
 
     Args:
-        progress: told of every job that has ended.
+        progress: called with every job that has ended.
     Raises:
         ArgumentError: one needs more room than there may be; nothing has run.
     """

@@ -15,7 +15,7 @@ from gen.loop.results.taker import Again
 from gen.loop.row_pool import RowPool
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
-from gen.loop.speculation.settings import MOST
+from gen.loop.speculation.widths import columns_for_drafts
 from gen.models.base import Lent, Model
 from gen.requests.processors import LogitsProcessor
 
@@ -35,7 +35,8 @@ class Runner:
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
         self._model, self._options = model, options
         self._kind = kind_of_search(jobs[0].request.sampler)
-        order, drafts = together(jobs), 0 if options.speculate is False else 2 * MOST
+        order, wanted = together(jobs), rows or sum(job.rows for job in jobs)
+        drafts = columns_for_drafts(model, jobs[0].request.sampler, options.speculate, wanted)
         self._pool = RowPool(
             model,
             self._kind,
@@ -45,7 +46,7 @@ class Runner:
             lengths=[view_bucket(len(job.tokens) + min(job.request.limit, _HEADROOM) + drafts) for job in order],
             rows=rows,
         )
-        self._rows = self._pool.take(rows or sum(job.rows for job in order))
+        self._rows = self._pool.take(wanted)
         self._batch = self._new_batch(order)
 
     def __enter__(self) -> Self:
@@ -121,11 +122,11 @@ class Runner:
     def _blame(self, error: Exception, failing: Sequence[LogitsProcessor], jobs: list[Job], running: list[Job]) -> None:
         """End the jobs that an error is about.
 
-        Those whose functions have failed are to blame, or any that was running. Which of several it was is seen when
-        each is run alone, as far as it had come; if all can, it was the functions, or else nobody's fault.
+        Those whose functions have failed are to blame, or any that was running. If there are several, each is run
+        alone, as far as it had come, and those that fail are to blame. If none does, it is the functions, or no job.
 
         Raises:
-            Exception: the error, where nobody is to blame.
+            Exception: the error, where no job is to blame.
         """
         alike = isinstance(error, ResultError)  # no prompt can go on with what the functions, or the sampler, give
         suspects = [job for job in (jobs if alike else running) if not failing or job.runs(failing)]
@@ -196,6 +197,7 @@ class Runner:
             tree=self._pool.tree,
             keeps=options.keeps,
             speculate=options.speculate,
+            timed=not options.fixed,
         )
         for job in jobs:
             for part in job.split(self._model, self._rows.count):

@@ -9,6 +9,7 @@ from gen.loop.results.taker import Taker
 from gen.loop.row_set import RowSet
 from gen.loop.speculation.widths import Agreement
 
+_WIDE_VIEW = 128  # columns: steps that read drafts are fewer, and each shape of them is recorded for itself
 _AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
 
 
@@ -77,7 +78,9 @@ class Slots:
         longest = max(self._written[slot.row] for slot in self.live) + width
         if width == 1 and longest + _AHEAD > self._rows.shared:
             self.make_room()
-        return self._bucket(last.row + last.job.width), min(view_bucket(longest), self._rows.length)
+        view = view_bucket(longest) if width == 1 else max(view_bucket(longest), -(-longest // _WIDE_VIEW) * _WIDE_VIEW)
+        room = max(self._rows.rooms.get(slot.row, self._rows.shared) for slot in self.live)  # a free row may have more
+        return self._bucket(last.row + last.job.width), min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int) -> bool:
         """Whether all that go on have room for so many tokens more."""

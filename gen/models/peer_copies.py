@@ -1,7 +1,7 @@
 """Copies between the GPUs of a model that is spread over several, tried once when it is taken.
 
 On some machines copies from one GPU to another arrive changed, as zeros or as old numbers, and nothing says so: the
-texts are garbage. That comes of the machine's settings, mostly of an IOMMU or of PCIe's access control (ACS).
+texts are garbage. The reason is the machine's settings, mostly an IOMMU or PCIe's access control (ACS).
 """
 
 from collections.abc import Iterable

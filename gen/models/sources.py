@@ -82,7 +82,7 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
 
 
 def find_path(path: str | PathLike[str]) -> Path:
-    """A path with the home directory in the place of "~".
+    """A path with the home directory instead of "~".
 
     Raises:
         ModelError: there can be no such file.
@@ -90,7 +90,7 @@ def find_path(path: str | PathLike[str]) -> Path:
     try:
         found = Path(path).expanduser()
         found.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of nobody
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of a user who is unknown
         raise ModelError(f"cannot look at {show_path(path)}: {show(str(error))}") from error
     return found
 

@@ -33,7 +33,7 @@ _INSTEAD = {
 
 
 def loading_advice(unknown: Mapping[str, Any]) -> Iterator[str]:
-    """What to write in the place of arguments that a function which loads models does not have."""
+    """What to write instead of arguments that a function which loads models does not have."""
     for names, text in _INSTEAD.items():
         for name in [name for name in names if name in unknown]:
             values = (name, show(unknown[name], 40)) if text is _CONFIG else (show(unknown[name], 40),)

@@ -1,4 +1,4 @@
-"""Samplers and output types as JSON, for a manifest, and back.
+"""Samplers, output types and speculation as JSON, for a manifest, and back.
 
 Example: `list[Literal["a", "b"]]` is {"of": "builtins:list", "args": [{"literal": ["a", "b"]}]}, and a pydantic class
 {"class": "my_module:Person"}, which workers import.
@@ -10,9 +10,12 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from gen.errors import ArgumentError, show
+
+if TYPE_CHECKING:
+    from gen.loop.speculation.settings import Speculate
 
 Described = dict[str, Any]
 
@@ -64,6 +67,26 @@ def made_sampler(described: list[Any] | None) -> Any:
         except ValueError:
             raise ArgumentError(f"logit_bias must have token ids for keys, got {show(bias)}") from None
     return getattr(samplers, name)(**settings)
+
+
+def describe_speculate(speculate: Any) -> Any:
+    """What `gen.generate` takes for it, as JSON.
+
+    Raises:
+        ArgumentError: what it does not take.
+    """
+    if speculate is False or speculate == "auto":
+        return speculate
+    from gen.loop.speculation.settings import read_speculate
+
+    return vars(read_speculate(speculate))
+
+
+def made_speculate(described: Any) -> "Speculate":
+    """The inverse of `describe_speculate`."""
+    from gen.loop.speculation.settings import Speculation, read_speculate
+
+    return Speculation(**described) if isinstance(described, dict) else read_speculate(described)
 
 
 def describe_type(output_type: Any) -> Described | None:
@@ -128,7 +151,7 @@ def made_type(described: Described | None) -> Any:
 
 
 def _describe_text(output_type: Any) -> Described:
-    """What gen.regex and its kin give."""
+    """What gen.regex, gen.choice and the like give."""
     given = vars(output_type)
     match type(output_type).__name__:
         case "Regex":

@@ -18,10 +18,11 @@ from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.row_pool import usual_rows
 from gen.loop.runner import Runner
+from gen.loop.speculation.settings import Speculate, read_speculate
 from gen.models.base import Model
+from gen.models.checking import check_model
 from gen.requests.processors import LogitsProcessor
 from gen.requests.prompts import Prompt
-from gen.requests.reading import check_model
 from gen.requests.settings import Settings
 from gen.requests.stops import Stops
 from gen.requests.truncating import Truncate
@@ -54,6 +55,7 @@ def generate_iter(
     max_batch_tokens: int | None = None,
     replay: bool = True,
     cuda_graph: bool = True,
+    speculate: Speculate = "auto",
 ) -> Iterator[tuple[int, Any]]:
     """Continue prompts that come one after the other, as from a file or a generator, in memory that does not grow.
 
@@ -115,7 +117,13 @@ def generate_iter(
         return call
 
     read(0, [{"role": "user", "content": "x"}] if chat or chat_template_kwargs else "x")  # what all prompts share
-    options = Options(rows=rows, max_batch_tokens=max_batch_tokens, replay=replay, cuda_graph=cuda_graph)
+    options = Options(
+        rows=rows,
+        max_batch_tokens=max_batch_tokens,
+        replay=replay,
+        cuda_graph=cuda_graph,
+        speculate=read_speculate(speculate),
+    )
     return _results(model, read, enumerate(prompts), rows, options)
 
 
@@ -126,7 +134,7 @@ def _results(
     rows: int,
     options: Options,
 ) -> Iterator[tuple[int, Any]]:
-    """What becomes of each prompt; nothing of what it is computed with outlives a yield."""
+    """Each prompt's result or error; nothing that it is computed with outlives a yield."""
     calls: dict[Job, tuple[int, Call]] = {}
     ended: deque[Job] = deque()
     refused: deque[tuple[int, Exception]] = deque()

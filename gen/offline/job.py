@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gen.errors import ArgumentError, check_number, show, show_path
-from gen.offline.described import as_json, describe_sampler, describe_type
+from gen.offline.described import as_json, describe_sampler, describe_speculate, describe_type
 from gen.offline.driver import Driver
 from gen.offline.engines.local import Local
 from gen.offline.engines.ray_data import RayData
 from gen.offline.inputs.rows import LARGEST, check_template
 
 if TYPE_CHECKING:
+    from gen.loop.speculation.settings import Speculate
     from gen.samplers import Sampler
 
 
@@ -70,6 +71,7 @@ def run_batch(
     shorten: bool = False,
     truncate: Literal["left"] | None = None,
     exact: bool = False,
+    speculate: "Speculate" = "auto",
 ) -> BatchReport:
     """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
 
@@ -103,14 +105,16 @@ def run_batch(
         retry_failed: make the parts anew that have failed rows.
         dry_run: check everything, and only say what would be done.
         progress: whether stderr tells how far it is.
+        speculate: as for `gen.generate`, but that "auto" reckons what pays instead of measuring it: no clock has a say
+            in what a part is.
         seed: from which, and from its id, the seed of a row without one follows; None draws one for the job.
     Returns:
-        How many rows there are, and how many failed: each has its error in the place of a text.
+        How many rows there are, and how many failed: each has its error instead of a text.
     Raises:
         ArgumentError: an argument, an input or an output type cannot be used, or the folder has another job. No row has
             run.
         DeviceError, ModelError: as of `gen.load`.
-        GenError: another driver works in the folder, no device is left, or memory does not hold so many rows.
+        GenError: another driver works in the folder, no device is left, or memory does not hold this many rows.
         OSError: the folder cannot be written to.
     """
     names = [str(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
@@ -150,6 +154,7 @@ def run_batch(
         "shorten": shorten,
         "truncate": truncate,
         "exact": exact,
+        "speculate": describe_speculate(speculate),
         "prompt_template": prompt_template,
         "format": format,
     }

@@ -22,8 +22,8 @@ def chat_text(
 ) -> str:
     """As `Tokenizer.chat_text`; where a content is a list of parts and the template writes texts, they are joined.
 
-    A text that the template writes only if it is part of a list is given as one. Tools are given as the template takes
-    them; one that knows none is given plain messages.
+    A text that the template writes only if it is part of a list is given as a list of one part. Tools are given as the
+    template takes them; a template that knows no tools is given plain messages.
 
     Raises:
         ArgumentError: as of `Tokenizer.chat_text`, a message without role or content, or a part that the template does
@@ -40,7 +40,7 @@ def chat_text(
         kwargs["tools"] = told = tools_for_template(tools)
     template = tokenizer.chat_template(kwargs)
     calls = tools is not None or any(message.get("tool_calls") for message in given)
-    if calls and not re.search(r"\btool_calls\b", template):  # results alone are the template's to write
+    if calls and not re.search(r"\btool_calls\b", template):  # results without calls are left to the template
         given = in_plain_messages(given)
     if tools is not None and not re.search(r"\btools\b", template):
         given = with_tools_told(given, told)
@@ -106,7 +106,7 @@ def _is_text(part: object) -> bool:
 
 
 def _traced(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list[Mapping[str, Any]]:
-    """Messages whose parts leave a trace where they are printed as they are."""
+    """Messages whose parts have a key that shows in the text where a template prints a whole part."""
     traced = list(messages)
     for number in lists:
         parts = [{_TRACE.format(number): 0, **part} for part in messages[number]["content"]]
@@ -160,7 +160,7 @@ def _with_lost_texts(
     text: str,
     template_kwargs: Mapping[str, object] | None,
 ) -> str:
-    """The text; or that of the same messages with lists, where the template leaves out texts that are in none."""
+    """The text; if the template leaves out texts that are in no list, that of the same messages with lists."""
     contents = {n: message.get("content") for n, message in enumerate(messages) if message["role"] in _ASKERS}
     lost = {n: said.strip() for n, said in contents.items() if isinstance(said, str) and said.strip() not in text}
     if not lost:

@@ -16,7 +16,7 @@ from gen.requests.truncating import cut_left
 def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
     """One constraint or None a prompt; `prompts` is None for one prompt that did not come in a list."""
     types = split_types(output_type, prompts)
-    distinct = {id(one): one for one in types}  # a type that stands there often is read once
+    distinct = {id(one): one for one in types}  # a type that is there several times is read once
     made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
     return [made[id(one)] for one in types]
 
@@ -33,7 +33,7 @@ def split_types(output_type: Any, prompts: int | None) -> list[Any]:
 
 
 def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | None) -> Request:
-    """A request whose prompt leaves room in the context for so many new tokens."""
+    """A request whose prompt leaves room in the context for this many new tokens."""
     bos_token_id = model.tokenizer.bos_token_id
     prompt_ids = cut_left(
         request.number, request.prompt_ids, model.context_length, least, bos_token_id=bos_token_id, why=""

@@ -157,7 +157,7 @@ def read_image(image: object, name: str, local_files: bool = True, most_pixels: 
 
 
 def _read_data_url(image: str | Path, name: str) -> bytes | None:
-    """What a data: URL has in it, as "data:image/png;base64,iVBORw0..."; None where it is none."""
+    """The bytes in a data: URL, such as "data:image/png;base64,iVBORw0..."; None where it is none."""
     if not isinstance(image, str) or image[:5].lower() != "data:":
         return None
     head, _, data = image.partition(",")

@@ -1,26 +1,24 @@
 """Reads a call's arguments into requests: a sampler, a limit, a seed for each prompt; every one checked."""
 
 from collections.abc import Sequence
-from os import PathLike
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gen.arguments import as_lists, check_flag, read_token_ids, read_whole
-from gen.errors import ArgumentError, ContextError, GenError, check_number, show
+from gen.errors import ArgumentError, ContextError, GenError, check_number
 from gen.isolation import isolated
-from gen.loop.searches.by_sampler import kind_of_search
-from gen.loop.searches.drawing import draws
-from gen.models.base import Checked, Model
+from gen.models.base import Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt, vocabulary
 from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
-from gen.requests.thoughts import marks_of_chat, read_shown
 from gen.requests.truncating import check_truncate, cut_left
 from gen.samplers import BeamSearchSampler, Sampler
 from gen.samplers.backends.random import draw_seed, sample_seed
+from gen.samplers.kinds import draws, search_width
 from gen.samplers.penalties import Penalties
+from gen.thoughts import marks_of_chat, read_shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -165,27 +163,9 @@ def read_requests(
     return requests
 
 
-def check_model(model: Model) -> None:
-    """Raise unless this is a loaded model that can still be run as it was taken."""
-    check_loaded(model)
-    if isinstance(model, Checked):
-        model.check()
-
-
-def check_loaded(model: Model) -> None:
-    """Raise unless this is a loaded model."""
-    needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")
-    if not all(hasattr(model, name) for name in needed):
-        hint = "; an encoder is for gen.embed" if hasattr(model, "encode") else ""
-        if hasattr(model, "config"):
-            hint = "; give gen.from_transformers(model, tokenizer)"
-        got = show(model) if isinstance(model, str | PathLike) else f"{type(model).__name__}{hint}"
-        raise ArgumentError(f"model must be a loaded model, as from gen.load('demo'), got {got}")
-
-
 def room_in_batch(max_batch_tokens: int, sampler: Sampler, prompt_ids: Sequence[int]) -> int:
     """How many new tokens a prompt's text, or each row of its search, has room for."""
-    return max_batch_tokens // kind_of_search(sampler).width - len(prompt_ids)
+    return max_batch_tokens // search_width(sampler) - len(prompt_ids)
 
 
 def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> list[int] | list[None]:

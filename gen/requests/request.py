@@ -7,8 +7,8 @@ from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
 from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stop
-from gen.requests.thoughts import Marks
 from gen.samplers.base import Sampler
+from gen.thoughts import Marks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,14 +27,14 @@ class Request:
         bad_words: token ids that must not come in a row.
         inputs: what the prompt's images are to the model.
         logits_processors: the user's own, run before the sampler.
-        top_logprobs: how many of the model's likeliest tokens are told with each token; None for not even its own
+        top_logprobs: how many of the model's likeliest tokens are told with each token; None: not even the token's own
             log-probability in the model's distribution.
         prompt_logprobs: how many are told with each token of the prompt; None for nothing.
         hidden: the special tokens that stops name, which decoding leaves out, and their texts.
         constraint: what the text is held to; None for nothing.
-        may_be_cut: whether tokens of its prompt may be left out for a whole text of its constraint, as by `cut_left`.
+        may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
         shorten: whether a value that the limit has shaped is returned.
-        cache_salt: nothing is shared with requests of another one.
+        cache_salt: nothing is shared with requests that have another one.
         deadline: when its texts end as they are, in seconds of `time.monotonic`; None for never.
         number: which of a call's prompts it is, from 0.
         sample: which of the prompt's texts the first one is, from 0.
@@ -66,11 +66,11 @@ class Request:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Tokens that end the text: its eos tokens; where it has none but a constraint, one that spells nothing."""
+        """Tokens that end the text: its eos tokens; if a constraint has none, a token that spells nothing."""
         if self.eos_token_ids or self.constraint is None:
             return self.eos_token_ids
         return (self.constraint.vocabulary.end,)
 
     def short(self, made: int) -> bool:
-        """Whether a text with so many tokens may be short of room: some token that its type allows may not fit."""
+        """Whether a text with this many tokens may be short of room: some token that its type allows may not fit."""
         return self.constraint is not None and self.limit - made <= self.constraint.most_tokens

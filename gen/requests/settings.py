@@ -1,4 +1,4 @@
-"""What a user may say of prompts and of how they go on: one object for `generate`, `stream`, the engine and asyncio."""
+"""What a user may set for prompts and their texts: one object for `generate`, `stream`, the engine and asyncio."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class EngineArguments(OneArguments, total=False):
 
 
 class PromptArguments(SharedArguments, total=False):
-    """The types of settings for any prompts, but for the sampler, on which the type of a result depends."""
+    """The types of settings for any prompts, without the sampler: the type of a result depends on that."""
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
     max_new_tokens: int | Sequence[int] | None

@@ -39,7 +39,7 @@ def read_stops(stop: Any) -> tuple[Stop, ...]:
     """The stops of one prompt as a tuple.
 
     Raises:
-        ArgumentError: one is no string or compiled regex, or ends a text that has nothing in it.
+        ArgumentError: one is no string or compiled regex, or would end an empty text.
     """
     given = (stop,) if isinstance(stop, str | re.Pattern) else () if stop is None else stop
     if not _is_list(given):

@@ -21,7 +21,7 @@ def cut_left(
 
     Args:
         number: of the prompt, for errors.
-        why: what the prompt is that may not be cut; "" for nothing of the kind.
+        why: why the prompt may not be cut, as "is a chat"; "" if it may.
     Raises:
         ArgumentError: it would have to be cut and may not be, or there is no room for any prompt.
     """

@@ -1,6 +1,6 @@
 """What to write instead of an argument that people know from other libraries: one short table for all functions.
 
-Example: of temperature=0.7 it says to write sampler=gen.samplers.multinomial(temperature=0.7).
+Example: for temperature=0.7 it says to write sampler=gen.samplers.multinomial(temperature=0.7).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

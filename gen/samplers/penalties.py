@@ -25,11 +25,11 @@ class Penalties:
         frequency_penalty: taken off a token's logit for each time that it is in the new text. No penalty or bias may
             be beyond 1e30.
         presence_penalty: taken off once for a token that is in the new text at all. Source, of both: the OpenAI API.
-        no_repeat_ngram_size: no run of so many tokens comes twice, prompt included; 0 for no limit. Source: Paulus et
+        no_repeat_ngram_size: no run of this many tokens comes twice, prompt included; 0 for no limit. Source: Paulus et
             al. 2017, arXiv:1705.04304.
         bad_words: texts, or lists of token ids, that never come. A text is kept out as the tokenizer writes it, with
             and without a space before it.
-        min_new_tokens: no eos before so many new tokens; max_new_tokens and the context may end a text before.
+        min_new_tokens: no eos before this many new tokens; max_new_tokens and the context may end a text before.
     Raises:
         ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
     """

@@ -2,11 +2,11 @@
 
 All is on the device and has static shapes; on a CPU the host walks between two steps, which is quicker there. A state
 has three rows of allowed tokens, packed as bits. The first is of all that the type allows, and is the only one that
-counts while there is room. Where a text may be short of it, the other two say which tokens surely leave enough, so that
-it can always be ended in time.
+counts while there is room. Where a text may be short of room, the other two say which tokens surely leave enough, so
+that the text can always be ended in time.
 
 Example: the text so far is `{"ok": tr`, and 2 tokens are left. Where `ue}` and `ue` are tokens these may follow, since
-1 token more ends the text at most. Where `e}` is no token `u` may not, which would need `e` and `}`.
+at most 1 more token ends the text. Where `e}` is no token, `u` may not follow: it would need both `e` and `}`.
 """
 
 import math
@@ -22,6 +22,7 @@ from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.ahead import Ahead
 from gen.stages.places import Here, lines
 from gen.stages.room import Room
 
@@ -29,10 +30,10 @@ _FAR = 2**62  # more tokens than any row has
 
 
 class DeviceConstraints:
-    """The last of the stages: what it forbids, nothing allows again.
+    """The last of the stages: nothing allows again what it forbids.
 
-    Where nothing but the end can come, the first of the tokens that end the text is allowed alone, at no cost, whatever
-    the stages before have made of it. Rows that are held to nothing, or whose text has ended, are left as they are.
+    Where nothing but the end can come, only the first of the tokens that end the text is allowed, at no cost, whatever
+    the stages before did to its logit. Rows that are held to nothing, or whose text has ended, are left as they are.
     """
 
     failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
@@ -53,8 +54,9 @@ class DeviceConstraints:
 
         self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
         self._taken = row(1, torch.int64)  # on a CPU: the token by which a state has yet to go on; -1 for none
-        self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft
-        self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # tokens before the last one that may come
+        self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft, as are these
+        self._drafts = torch.empty(0, dtype=torch.int64, device=device)
+        self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # how many may come before the last
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
     def begin(self) -> None:
@@ -81,6 +83,7 @@ class DeviceConstraints:
         self._widen(max(len(request.ends) for request in requests))
         if self._kept is not None:
             self._kept.forget(rows)  # the arena may have given the places of their masks to others
+            self._ahead[rows] = 0  # states of another automaton
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
         states = []
@@ -89,7 +92,7 @@ class DeviceConstraints:
                 states.append(0)
             else:
                 arena.place(automaton, self._held)
-                if self.forces:
+                if self.forces and self._kept is None:  # on a CPU the host looks for what must come
                     arena.force(automaton)
                 states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
         width = self._ends.shape[1]
@@ -111,21 +114,22 @@ class DeviceConstraints:
         of the time, and rows of allowed tokens are made when they are needed."""
         if self._kept is None or self._arena is None:
             return
-        self._walk_on(here, self._arena)
-        states = self._state.numpy()[:, 0]
-        for row, automaton in zip(range(self._count)[here], self._held[here], strict=True):
-            state = int(states[row])
+        states = self._walk_on(here, self._arena)
+        for row, automaton, state in zip(range(self._count)[here], self._held[here], states, strict=True):
             at = ALL if automaton is None or not state else self._arena.fill(automaton, state, self._held)
-            self._kept.write(row, at, self._arena.rows[at].numpy())
+            if not self._kept.has(row, at):
+                self._kept.write(row, at, self._arena.rows[at].numpy())
 
-    def _walk_on(self, here: slice, arena: Arena) -> None:
-        """On a CPU: let the host walk by the tokens that the rows have taken."""
-        states, taken, goes_on = (one.numpy()[:, 0] for one in (self._state, self._taken, self._goes_on))
-        for row, automaton in zip(range(self._count)[here], self._held[here], strict=True):
-            state, token_id = int(states[row]), int(taken[row])
-            if automaton is not None and state and token_id >= 0:
-                states[row] = arena.after(automaton, state, token_id) if goes_on[row] else 0
-            taken[row] = -1
+    def _walk_on(self, here: slice, arena: Arena) -> list[int]:
+        """On a CPU: let the host walk by the tokens that the rows have taken; the states of the rows."""
+        there = self._state[here], self._taken[here], self._goes_on[here]
+        states, taken, goes_on = (one.flatten().tolist() for one in there)
+        for row, automaton in enumerate(self._held[here]):
+            if automaton is not None and states[row] and taken[row] >= 0:
+                states[row] = arena.after(automaton, states[row], taken[row]) if goes_on[row] else 0
+        there[0].numpy()[:, 0] = states
+        there[1].fill_(-1)
+        return states
 
     def prepare_places(self, here: slice, width: int) -> None:
         """See `gen.stages.stage.Drafter.prepare_places`."""
@@ -177,39 +181,50 @@ class DeviceConstraints:
         state = self._after(here, token_ids.squeeze(1), ancestors)
         self._state[here] = state.unsqueeze(1) * self._goes_on[here]
 
-    def draft(self, here: slice, feed: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    def ahead(self, row: int, drafts: int) -> Ahead | None:
+        """See `gen.stages.stage.Drafter.ahead`."""
+        assert self._arena is not None  # tells mypy
+        self._walk_on(slice(row, row + 1), self._arena)
+        automaton, records = self._held[row], self._records_ahead(1 + drafts).numpy()[row]
+        records[0] = self._state.numpy()[row, 0]
+        if automaton is None or not records[0]:
+            records[1:] = 0
+            return None
+        return Ahead(self._arena, automaton, records)
+
+    def _records_ahead(self, places: int) -> Tensor:
+        """The states before each place, (rows, places); made when they are first needed."""
+        if not self._ahead.shape[1]:
+            self._ahead = torch.zeros((self._count, places), dtype=torch.int32, device=self._device)
+            self._drafts = torch.arange(places - 1, device=self._device)
+        return self._ahead
+
+    def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
         """See `gen.stages.stage.Drafter.draft`: what the automaton forces comes before what was found."""
         assert self._arena is not None  # tells mypy
-        table, columns, drafts = self._arena.table, self._columns[here], feed.shape[1] - 1
-        if self._kept is not None:
-            self._walk_on(here, self._arena)
-        if not self._ahead.shape[1]:
-            self._ahead = torch.zeros((self._count, feed.shape[1]), dtype=torch.int32, device=self._device)
-        ahead, state = self._ahead[here], self._state[here]
-        ahead[:, :1] = state
-        held, count = state > 0, torch.zeros_like(real)
-        going, agrees, first = torch.ones_like(held), torch.ones_like(held), torch.zeros_like(held)
-        for place in range(drafts):
-            found = feed[:, place + 1 : place + 2]
-            there = agrees & (real > place)
-            after = self._walk(state.squeeze(1), columns, found.squeeze(1)).unsqueeze(1)
+        table, columns, drafts = self._arena.table, self._columns[here], feed[:, 1:]
+        ahead, known = self._records_ahead(feed.shape[1])[here], list[Tensor]()
+        ahead[:, :1] = self._state[here]
+        nowhere = torch.zeros_like(ahead[:, :1])
+        for place in range(drafts.shape[1]):  # states behind the first draft that cannot come mean nothing
+            state, after = ahead[:, place : place + 1], ahead[:, place + 1 : place + 2]
+            walked = self._walk(state.squeeze(1), columns, drafts[:, place]).unsqueeze(1) if walks else nowhere
             if self.forces:
-                known = (state + self._forced).view(-1)
-                token, follows = table.index_select(0, known).view(-1, 2, 1).unbind(1)
-                is_forced = token > 0
-                token = torch.where(is_forced, token - 1, found)
-                agrees, there = agrees & (token == found), there | is_forced
-                after = torch.where(is_forced, follows, after)
-                found.copy_(token)
-                first = first if place else is_forced
-            going = going & there & (~held | (after > 0))
-            state = after * going
-            ahead[:, place + 1 : place + 2] = state
-            count += going
-            if self._device.type == "cpu" and not going.any():  # there the host may see that no row has more
-                ahead[:, place + 2 :] = 0
-                break
-        return count, first
+                known.append(table.index_select(0, (state + self._forced).view(-1)).view(-1, 2))
+                torch.where(known[-1][:, :1] > 0, known[-1][:, 1:], walked, out=after)
+            else:
+                after.copy_(walked)
+        forced, tokens = torch.zeros_like(drafts, dtype=torch.bool), drafts
+        if known:
+            must = torch.cat([one[:, :1] for one in known], 1)
+            forced, tokens = must > 0, torch.where(must > 0, must - 1, drafts)
+        as_found = (tokens == drafts).to(torch.int64).cumprod(1) > 0
+        there = forced | (as_found & (real > self._drafts))
+        may_come = (ahead[:, 1:] > 0) | (ahead[:, :1] == 0)
+        going = (there & may_come).to(torch.int64).cumprod(1)
+        ahead[:, 1:].mul_(going)
+        drafts.copy_(tokens)
+        return going.sum(1, keepdim=True), forced
 
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
         """See `gen.stages.stage.Drafter.go_on`. Host sync: none."""
@@ -286,7 +301,7 @@ class DeviceConstraints:
         return self._arena
 
     def _widen(self, ends: int) -> None:
-        """Make room for so many tokens that end a text, in powers of two; rows repeat the first of theirs."""
+        """Make room for this many tokens that end a text, in powers of two; rows repeat the first of theirs."""
         if ends > self._ends.shape[1]:
             wider = 1 << (ends - 1).bit_length()
             self._ends = torch.cat((self._ends, self._ends[:, :1].expand(-1, wider - self._ends.shape[1])), 1)

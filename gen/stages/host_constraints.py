@@ -27,7 +27,7 @@ class _Row:
 
     Attributes:
         ends: tokens that end the text.
-        may_end: whether they may where other tokens may follow too; else they do where nothing can.
+        may_end: whether they may come where other tokens may follow too; else they come only where nothing else can.
     """
 
     matcher: "LLMatcher | None" = None
@@ -42,7 +42,7 @@ class _Row:
             self.matcher.consume_token(token_id)
 
     def copy(self) -> "_Row":
-        """Another one, which goes on by itself from here."""
+        """A copy, which goes on by itself from here."""
         return replace(self, matcher=None if self.matcher is None else self.matcher.deep_copy())
 
 
@@ -190,7 +190,9 @@ class HostConstraints:
             else:
                 self._fill_row(place, row, row.matcher)
             if self._kept is not None:
-                self._kept.write(place, self._bits[place].tobytes(), self._bits[place])
+                mask = self._bits[place].tobytes()
+                if not self._kept.has(place, mask):
+                    self._kept.write(place, mask, self._bits[place])
 
     def _fill_row(self, place: int, row: _Row, matcher: "LLMatcher") -> None:
         """Write the mask of a text that goes on."""

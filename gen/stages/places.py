@@ -1,4 +1,4 @@
-"""What a step is about: some rows, or several places of each where a step reads drafts beside the newest token.
+"""Which lines a step computes: one of each row, or several of each where it reads drafts beside the newest token.
 
 Example: rows 0 and 1 with 3 places each are six lines, of rows 0, 0, 0, 1, 1 and 1; a table has a line for each row.
 """

@@ -1,8 +1,8 @@
-"""What a limit leaves room for, in steps in which a text may be short of it.
+"""What a limit leaves room for, in steps in which a text may be short of room.
 
-Example: the text so far is `{"total": 5`, and 2 tokens are left, one of them for the end. From all that the type allows
-`5` is drawn, after which `}` fits; so it stands. Next `.` is drawn, after which two more would be needed: it does not
-fit, so it is drawn again, with the same key, among those that do, which is `}` alone. The text is squeezed.
+Example: the text so far is `{"total": `, and 3 tokens are left, one of them for the end. From all that the type allows
+`5` is drawn; `}` fits after it, so it stays. Next `.` is drawn, after which two more tokens would be needed: it does
+not fit, so another token is drawn with the same key, from those that fit, which is `}` alone. The text is squeezed.
 """
 
 from collections.abc import Callable

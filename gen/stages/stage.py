@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.stages.ahead import Ahead
 from gen.stages.places import Here
 from gen.stages.room import Room
 
@@ -15,7 +16,7 @@ class Stage(Protocol):
     """Changes the logits between the model and the search. State is changed in place.
 
     Attributes:
-        failing: what of a request's own was being run when a step failed, its `logits_processors`; else empty.
+        failing: the `logits_processors` of a request that were being run when a step failed; else empty.
         looks_back: whether it looks at the tokens so far: `history` and `lengths` say nothing where no stage does.
     """
 
@@ -48,10 +49,10 @@ class Stage(Protocol):
 
 @runtime_checkable
 class RunsFunctions(Stage, Protocol):
-    """A stage that runs what requests have brought along, for as long as one of them goes on.
+    """A stage that runs functions of the requests', for as long as one of these requests goes on.
 
     Attributes:
-        anew: whether it does so at every step: no recording has it in it.
+        anew: whether they run at every step, and are in no recording.
     """
 
     @property
@@ -60,10 +61,10 @@ class RunsFunctions(Stage, Protocol):
     def write(
         self, changed: Tensor, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor
     ) -> None:
-        """As a call, but that the changed logits are written to `changed`, (n, vocab) float32."""
+        """As a call, but the changed logits are written to `changed`, (n, vocab) float32."""
 
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
-        """These rows, of these requests, alone go on: what the others asked for is not done any more."""
+        """Only these rows, of these requests, go on: what others asked for is not done any more."""
 
 
 @runtime_checkable
@@ -90,7 +91,7 @@ class Follower(Stage, Protocol):
         """
 
     def move(self, source: int, target: int) -> None:
-        """One row becomes what another one is; its tensors are moved by the loop."""
+        """One row becomes a copy of another one; the loop moves its tensors."""
 
     def memory(self) -> int:
         """How many bytes its tensors have that belong to no row."""
@@ -121,19 +122,24 @@ class Drafter(Follower, PlacesStage, Protocol):
 
     forces: bool
 
-    def draft(self, here: slice, feed: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Follow the drafts of the rows `here` from where they are.
+    def ahead(self, row: int, drafts: int) -> Ahead | None:
+        """On a CPU: goes ahead of the text of a row, which the next step may then ask about at this many more places;
+        None where it is held to no type."""
+
+    def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
+        """Elsewhere: follow the drafts of the rows `here` from where they are.
 
         Args:
             feed: (n, 1 + drafts), int64: the newest token and drafts, which are changed to what is forced.
-            real: (n, 1), int64: how many of the drafts mean something.
+            real: (n, 1), int64: how many of the drafts count; what comes after them is filling.
+            walks: whether any does.
         Returns:
-            (n, 1), int64: how many of them mean something now, and may come; (n, 1), bool: whether the first one is
-            forced. Host sync: none on CUDA.
+            (n, 1), int64: how many of them count now, and may come; (n, drafts), bool: which are forced.
+            Host sync: none.
         """
 
     def prepare_places(self, here: slice, width: int) -> None:
-        """As `prepare`, before a step that asks about so many places of each row."""
+        """As `prepare`, before a step that asks about this many places of each row."""
 
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
         """Rows go on by their first drafts, and by a token after them.

@@ -30,7 +30,7 @@ class UserProcessors:
         failing: the functions of the list that was being run when a step failed; empty where none was.
     """
 
-    replayable = True  # but for the functions, which run anew
+    replayable = True  # all but the functions, which run at every step
     looks_back = True
 
     def __init__(self, count: int, device: torch.device) -> None:

@@ -1,7 +1,7 @@
 """Reads calls of tools out of a text that comes in pieces.
 
-Example, of Hermes: of 'Hi <tool_' only "Hi" is certain; after 'call>\\n{"name": "f", "arguments": {"x' there is call 0,
-of "f", whose arguments begin with '{"x'.
+Example, in the form of Hermes: of 'Hi <tool_' only "Hi" is certain. After 'call>\\n{"name": "f", "arguments": {"x' call
+0 has begun: it calls "f", and its arguments begin with '{"x'.
 """
 
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import regex
 
-from gen.tools.values import ToolCallDelta
+from gen.completions import ToolCallDelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Heads:
 
 
 class CallPieces:
-    """Tells a text and the calls behind it apart. White space around the text is dropped.
+    """Parts a text from the calls after it. White space around the text is dropped.
 
     Args:
         heads: None for a text without calls.

@@ -25,13 +25,13 @@ def tool_calls(
     Args:
         tools: functions with type hints and docstrings, pydantic models, or OpenAI's JSON, {"type": "function",
             "function": {"name": ..., "description": ..., "parameters": {...}}}.
-        choice: "auto": a text, or calls, perhaps after a text; "required": calls alone; "none": a text alone; or the
+        choice: "auto": a text, or calls, perhaps after a text; "required": only calls; "none": only a text; or the
             name of a tool, which is called once.
         parallel: whether there may be several calls. Llama 3 and gpt-oss write one.
-        format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None is found from the chat template, and is
-            "hermes" where that has no tools.
-        answer: the output type of an answer, for "auto": the text is calls alone, or a text of this type, whose value
-            is `ToolCalls.answer`. None for any text.
+        format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None: the chat template's, and
+            "hermes" where that knows no tools.
+        answer: the output type of an answer, for "auto": then the text is either calls, or a text of this type, whose
+            value is `ToolCalls.answer`. None for any text.
     Raises:
         ConstraintError: there is no tool, two have one name, one is none of the above, a parameter of a function has no
             hint, the choice is no tool, or there is an answer with another choice than "auto".

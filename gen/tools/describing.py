@@ -1,4 +1,4 @@
-"""Tools in chats whose template knows none: told in the system message, called and answered in plain messages.
+"""Tools in chats whose template knows none: the system message describes them, plain messages call and answer.
 
 The form is that of Hermes, which `gen.tool_calls` takes for such templates. Example: a call becomes the assistant's
 text `<tool_call>`, a line of JSON, `</tool_call>`, and what the tool returned becomes the user's text between

@@ -14,7 +14,7 @@ from gen.constraints.composing.trees import Told, Tree, read_tree
 from gen.constraints.output_types import Made, either, regex, repeat, sequence, text
 from gen.constraints.plans import read_plan
 from gen.errors import ConstraintError
-from gen.requests.thoughts import Marks, marks_of
+from gen.thoughts import Marks, marks_of
 from gen.tokenizers import Tokenizer
 from gen.tools.call_pieces import Heads
 from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
@@ -27,11 +27,11 @@ class _Asked:
     Attributes:
         tools: those that may be called; none for a text alone.
         optional: whether there may be a text, and no call.
-        most: how many calls; None for any number.
+        most: how many calls there may be; None for any number.
         template: the chat template, "" where there is none.
         specials: the texts of the tokenizer's special tokens.
         left_out: what a text may not have in it beside what begins a call.
-        answer: the type of an answer, which there may be in the place of calls; None for a text, as `optional` says.
+        answer: the type of an answer, which may come instead of calls; None for a text, as `optional` says.
     """
 
     tools: tuple[Tool, ...]
@@ -110,7 +110,7 @@ def form_of(template: str) -> str:
 
 
 def _after_thought(main: Any, marks: Marks | None) -> Told:
-    """A form that a thought between two strings may come before."""
+    """A form, perhaps after a thought between two strings."""
     if marks is None:
         tree = _tree(main)
         return Told(tree, tree)
@@ -132,7 +132,7 @@ def _value(said: str, calls: list[ToolCall]) -> ToolCalls:
 
 
 def _answer(output_type: Any) -> Any:
-    """A text of a type in the place of calls."""
+    """A text of a type, instead of calls."""
     return Made(output_type, lambda value: ToolCalls(text="", calls=[], answer=value))
 
 

@@ -36,23 +36,8 @@ class ToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolCallDelta:
-    """What is new of a call of a tool while a text grows.
-
-    Attributes:
-        number: which of the text's calls it is, from 0.
-        name: the tool's, with the first of a call's deltas; None with the others.
-        arguments: a piece of the text of the arguments' JSON.
-    """
-
-    number: int
-    name: str | None = None
-    arguments: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ToolCalls:
-    """What a text says to its reader, and the tools that it calls.
+    """The value of a text of `gen.tool_calls`: what it says to its reader, and the tools that it calls.
 
     Attributes:
         text: without white space around it; "" where there is none.

@@ -62,7 +62,7 @@ def joined(edges: Ints) -> Ints:
 
 
 def trimmed(edges: Ints, final: Bools) -> Dfa | None:
-    """The automaton with those states alone that lead to a final one; None if 0 is none of them.
+    """The automaton with only the states that lead to a final one; None if 0 does not.
 
     Args:
         edges, final: as of `Dfa`; 0 leads to all states.

@@ -46,7 +46,7 @@ class Nfa:
         self._max_states = max_states
 
     def new(self, count: int) -> int:
-        """So many new states; the first of them. Raises TooLarge at the bound."""
+        """Make this many new states; returns the first one. Raises TooLarge at the bound."""
         first = self.states
         self.states += count
         if self.states > self._max_states:

@@ -57,7 +57,7 @@ def choice_table(texts: list[str]) -> Table:
 
 
 def text_table(without: Sequence[str], max_chars: int | None) -> Table:
-    """All texts without some strings, of at most so many characters. Raises TooLarge."""
+    """All texts without some strings, of at most this many characters. Raises TooLarge."""
     deadline = deadline_in()
     texts: Dfa | None = ANY
     if without:

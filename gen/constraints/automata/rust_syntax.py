@@ -70,7 +70,7 @@ def terminal_of(pattern: str) -> str:
 
 
 def lengths(low: int, high: int | None, *, json: bool) -> str:
-    """The pattern of any text of so many characters."""
+    """The pattern of any text of this many characters."""
     return f"{characters(EVERY, json=json)}{{{low},{'' if high is None else high}}}"
 
 

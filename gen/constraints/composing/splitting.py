@@ -1,8 +1,8 @@
-"""Splits a whole text into the pieces of a tree's parts, as a backtracking reader would that is greedy.
+"""Splits a whole text into the pieces of a tree's parts, as a greedy reader with backtracking would.
 
-All ways are followed at once, byte by byte, best first: of two that have come to the same place the better one goes on
-alone. So the time is that of the text's length, whatever is ambiguous. Source: Pike's virtual machine, as Cox describes
-it ("Regular Expression Matching: the Virtual Machine Approach", 2009).
+All ways are followed at once, byte by byte, best first: of two that have come to the same place only the better one
+goes on. So the time grows with the text's length, however ambiguous it is. Source: Pike's virtual machine, as Cox
+describes it ("Regular Expression Matching: the Virtual Machine Approach", 2009).
 
 Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". After "a," there are three ways: to stay in the first
 text, which is the best; to be in the second one; and the comma may end it. The last comma ends the first text, since

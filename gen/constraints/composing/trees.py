@@ -34,7 +34,7 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What becomes of a type that is not made of others: how both engines are told of it, how its texts are read.
+    """How a type that is not made of others is written for both engines, and how its texts are read.
 
     Attributes:
         key: equal for output types with equal texts.

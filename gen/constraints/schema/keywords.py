@@ -70,7 +70,7 @@ class _Keywords:
 
     def says(self, word: str) -> bool:
         """Whether a keyword is there and says something."""
-        if word == "contentMediaType":  # of other media nobody checks a text
+        if word == "contentMediaType":  # texts of other media are not checked by anyone
             return self._schema.get(word) == "application/json"
         return word in self._schema and self._schema[word] is not True and self._schema[word] != {}
 

@@ -66,12 +66,12 @@ class Part:
     """Everything that a value must meet. A limit of None is none.
 
     Attributes:
-        types: the names of the types; "number" comes with "integer", without it whole numbers are none of them.
+        types: the names of the types; "number" without "integer" is all numbers but whole ones.
         values: the only values, if these are listed.
-        excluded: strings that are none of the values.
+        excluded: strings that a value must not be.
         patterns: each matches somewhere in a string; `unmatched`: none does.
         names: schemas of the names of properties.
-        absent: properties that an object has not.
+        absent: properties that an object must not have.
         refused: keywords that cannot be written, with their paths, by the type that they are about.
     """
 

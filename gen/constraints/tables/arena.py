@@ -1,6 +1,6 @@
 """The automata that the rows of a batch are held to, side by side in memory that stays where it is.
 
-A state is a record of whole numbers, and is told by where its record begins in the table:
+A state is a record of whole numbers. Its number is the place in the table where its record begins:
 
     0 1 2     the rows of allowed tokens: all, those that do not raise the tokens needed, those that lower it
     3         how many tokens suffice to end a text
@@ -88,13 +88,17 @@ class Arena:
         place = self._places[automaton]
         return place.start + (state - 1) * place.width if state else 0
 
+    def state(self, automaton: TokenAutomaton, record: int) -> int:
+        """The state whose record this is, of an automaton that is there; 0 for none."""
+        place = self._places[automaton]
+        return (record - place.start) // place.width + 1 if record else 0
+
     def after(self, automaton: TokenAutomaton, record: int, token_id: int) -> int:
         """Where the record of the state after a token is; one that spells nothing, or is none, leads nowhere else."""
         tokens = automaton.vocabulary.tokens
         if token_id >= len(tokens) or not tokens[token_id]:
             return record
-        place = self._places[automaton]
-        return self.record(automaton, automaton.next_state((record - place.start) // place.width + 1, token_id))
+        return self.record(automaton, automaton.next_state(self.state(automaton, record), token_id))
 
     def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> int:
         """On a CPU: see to it that the rows of a state are there, and those of all states of its group.
@@ -136,7 +140,7 @@ class Arena:
         if place.forced:
             return
         place.forced = True
-        tokens, after = (to_device(torch.from_numpy(one[1:]), self.device) for one in automaton.forced)
+        tokens, after = (to_device(torch.from_numpy(one[1:]), self.device) for one in automaton.guesses.forced_tokens())
         records = self._records(place)
         records[:, FORCED] = tokens + 1
         records[:, FORCED_NEXT] = torch.where(after > 0, (after - 1) * place.width + place.start, 0)
@@ -165,7 +169,7 @@ class Arena:
         if rows:
             where = to_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
             self.rows.index_copy_(0, where, placed.rows)
-            # a row of no tokens is told by its number
+            # a row that allows no token has this number
             where = torch.where((placed.rows != 0).any(1), where, NOTHING)
             records[:, :KINDS] = where.index_select(0, placed.row_of.view(-1)).view(states, KINDS)
         else:
@@ -177,7 +181,7 @@ class Arena:
         return self.table[place.start : place.start + place.size].view(-1, place.width)
 
     def _find(self, size: int, held: Collection[TokenAutomaton | None]) -> int:
-        """Where so many numbers are free."""
+        """Where this many numbers are free."""
         start = self._gap(size)
         if start + size > len(self.table):
             self._drop(held)
@@ -199,7 +203,7 @@ class Arena:
         return start
 
     def _take_rows(self, count: int, held: Collection[TokenAutomaton | None]) -> list[int]:
-        """So many free rows."""
+        """This many free rows."""
         if count > len(self._free):
             self._drop(held)
         if count > len(self._free):

@@ -46,7 +46,7 @@ class Placed:
 
 
 class _Tables(NamedTuple):
-    """What a walk through all tokens reads on a device: a state is told by where its line begins in `next`.
+    """What a walk through all tokens reads on a device. A state's number is where its line begins in `next`.
 
     Attributes:
         next: where the line of the next state begins, for each state and class, int32; that of the dead state is 0.
@@ -136,8 +136,8 @@ def _packed(masks: Tensor) -> Tensor:
 
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that differ, and for each row which of them it is, (rows,) int64: told apart by two random sums of 64
-    bits. Host sync: one.
+    """The distinct rows, and for each row which one it is, (rows,) int64. Rows are equal if two random sums of 64 bits
+    are. Host sync: one.
     """
     generator = np.random.default_rng(0)
     factors = _put(generator.integers(-(2**63), 2**63 - 1, (2, rows.shape[1]), np.int64) | 1, rows.device)

@@ -24,10 +24,10 @@ _BETWEEN_LOOKS = 4  # rounds between two looks at whether anything still falls a
 def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     """The group of each state, and a state of each group.
 
-    States are told apart by sums of what their bytes lead to, where each class of bytes has a random weight: a round
-    makes a state's sum from those of the states that it leads to, so that after n rounds the sums stand for all strings
-    of n bytes. Each state has two sums of 64 bits, which are made as if there were two automata: two groups have equal
-    ones in less than one of 2 ** 90 cases.
+    States are alike if their sums are equal. A round makes a state's sum from those of the states that its bytes lead
+    to, where each class of bytes has a random weight; so after n rounds the sums stand for all strings of n bytes. Each
+    state has two sums of 64 bits, made with different weights: two groups have equal ones in less than one of 2 ** 90
+    cases.
 
     Args:
         table, needed: as `tokens_needed.closable` gives them.

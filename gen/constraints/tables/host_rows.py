@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class HostRows:
-    """Makes rows of any state of an automaton. A state is told by where its line begins in `next`.
+    """Makes rows of any state of an automaton. A state's number is where its line begins in `next`.
 
     Attributes:
         nbytes: how many bytes this holds.

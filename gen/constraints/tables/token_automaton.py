@@ -16,8 +16,8 @@ from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.table import Table
 from gen.constraints.tables.device_rows import KINDS, Placed, placed
-from gen.constraints.tables.forced import forced_tokens
 from gen.constraints.tables.groups import groups_of
+from gen.constraints.tables.guesses import Guesses
 from gen.constraints.tables.host_rows import HostRows
 from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -111,9 +111,9 @@ class TokenAutomaton:
         return bool(self._complete[state])
 
     @cached_property
-    def forced(self) -> tuple[Ints, Ints]:
-        """See `gen.constraints.tables.forced.forced_tokens`; made at the first use."""
-        return forced_tokens(self)
+    def guesses(self) -> Guesses:
+        """What may come in each state."""
+        return Guesses(self)
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a whole text is one of the automaton's."""

@@ -30,7 +30,7 @@ NO_BYTE = 256
 """Stands behind a token's last byte in `Vocabulary.bytes`."""
 
 _MARKS = range(0xF5, 0x100)
-"""Bytes that UTF-8 does not have: no text holds them, so that special tokens are told by them."""
+"""Bytes that UTF-8 does not have, and thus no text: special tokens spell them."""
 
 
 Encode = Callable[[str], list[int]]
@@ -65,8 +65,9 @@ class PlacedVocabulary:
 class Vocabulary:
     """The bytes of each token. Tokens that spell nothing, or more than 32 bytes, are never allowed in a text.
 
-    A special token is told by bytes that no text has, all of them of one length: an automaton allows it only where
-    these are asked for, and no other token has them. Example: with two special tokens, their bytes are F5 and F6.
+    A special token spells bytes that no text has, as many as every other special token: an automaton allows it only
+    where these bytes are asked for, and no other token has them. Example: with two special tokens, their bytes are F5
+    and F6.
 
     Args:
         tokens: what each spells, b"" for nothing.
@@ -142,7 +143,7 @@ class Vocabulary:
         return {**vars(self), "_placed": {}, "encoder": _no_encoder}
 
     def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
-        """The nodes after nodes that stand behind so many bytes, and one byte more; `nodes` where there is none."""
+        """The nodes after nodes that stand behind this many bytes, and one byte more; `nodes` where there is none."""
         keys = nodes.astype(np.int64) * 256 + bytes_
         if depth < 2:
             pairs: npt.NDArray[np.int32] = self._pairs[keys]

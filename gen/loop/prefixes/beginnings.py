@@ -1,4 +1,4 @@
-"""How many tokens sequences have in common at their beginning, and how many are worth sharing."""
+"""How many first tokens sequences share, and how many are worth sharing."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ WORTH = 256  # tokens that others need not read are worth that a prompt is read 
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """How many first tokens two sequences share."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

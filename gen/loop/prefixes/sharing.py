@@ -61,7 +61,7 @@ class Prefixes:
         self._left: _Left | None = None
 
     def look(self, version: object) -> None:
-        """Prompts join: columns that were read when the model was another one are given to nobody.
+        """Prompts join: columns that were read before the model changed are not used any more.
 
         Args:
             version: what columns that are read now rest on; None where that is not known.

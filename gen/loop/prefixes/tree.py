@@ -30,7 +30,7 @@ def tree_of(model: Model) -> "PrefixTree | None":
 
 
 def usual_bytes(model: Model) -> int:
-    """How many bytes of texts are kept where nobody says so, together with the rows that the model keeps idle."""
+    """The usual number of bytes of texts that are kept, together with the rows that the model keeps idle."""
     return sum(map(kept_bytes, model.placement.devices))
 
 
@@ -103,11 +103,11 @@ class PrefixTree:
     def find(
         self, tokens: Sequence[int], version: object, salt: Salt, *, pinned: bool, states: bool = False
     ) -> tuple[int, Kept]:
-        """With how many tokens of theirs a kept text begins, and what there is of it.
+        """How many of these tokens a kept text begins with, and what is kept of it.
 
         Args:
             version: what the model is now.
-            pinned: whether what is not pinned is passed over.
+            pinned: whether only pinned texts count.
             states: whether there must be recurrent states after them.
         """
         with self._lock:

@@ -1,7 +1,7 @@
 """What a step does beside its recording: users' functions, which run at every step, between recorded parts of it.
 
-Example: a step computes logits, lets a user's function change them, and draws. Its recording computes logits, runs the
-function anew, as it is by then, and draws.
+Example: a step computes logits, lets a user's function change them, and draws. Its recording computes logits, calls the
+function that is there at that time, and draws.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ def leave_out(function: Callable[..., object], args: Sequence[object], results: 
 
 @contextmanager
 def heard(hearer: Hearer) -> Iterator[Hearer]:
-    """In the block, `hearer` is told of this thread's asides, and does what is to be done; who was told before."""
+    """In the block, `hearer` hears of this thread's asides, and runs them. Yields the one that heard of them before."""
     before = _current.hearer
     _current.hearer = hearer
     try:

@@ -134,14 +134,14 @@ class _Capture:
 def _clean_up(pool: Any) -> str:
     """Close what torch leaves open when CUDA refuses to end a capture; why it stays open, if it does.
 
-    Its allocator would give no memory back any more, and its generator draw nothing: the first is told, and a small
-    capture that ends well, in other memory, sets the second right.
-    Source: CUDAGraph::capture_end, which raises before it tells them.
+    Otherwise its allocator would give no memory back, and its generator draw nothing. The allocator has functions that
+    end the capture; a small capture that ends well, in other memory, sets the generator right.
+    Source: CUDAGraph::capture_end, which raises before it calls either.
     """
     end, release = (getattr(torch.cuda.memory, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
     if end is not None and release is not None:
         device = torch.cuda.current_device()
-        with suppress(RuntimeError):  # it was told
+        with suppress(RuntimeError):  # it has ended already
             end(device, pool)
             release(device, pool)
     try:

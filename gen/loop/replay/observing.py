@@ -2,18 +2,19 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from gen.loop.replay.asides import aside, heard
 
 T = TypeVar("T")
+
+ALL, NONE = slice(None), slice(0)  # calls during which operations are looked at
 
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
@@ -58,17 +59,18 @@ class Call(NamedTuple):
     writes: bool
 
 
-def observe(step: Callable[[], T], *, functions: bool = True, operations: bool = True) -> tuple[T, list[Seen]]:
+def observe(step: Callable[[], T], *, functions: bool = True, operations: slice = ALL) -> tuple[T, list[Seen]]:
     """Run a step, for real; what it returns and its torch calls.
 
     Args:
         functions: whether calls are kept; else none are given.
-        operations: whether those are looked at, too, which torch functions may not show. Each takes half a step's time.
+        operations: during which calls, counted as those that are kept, operations are looked at, too, which torch
+            functions may not show. To look at all takes as long as the step, to keep calls half as long.
     Raises:
         CannotReplay: as of `record`.
     """
     dispatched = _Dispatched()
-    seeing = _Functions(dispatched, keeps=functions)
+    seeing = _Functions(dispatched, keeps=functions, operations=operations)
 
     def hear(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
         seeing.paused = dispatched.paused = True
@@ -78,8 +80,12 @@ def observe(step: Callable[[], T], *, functions: bool = True, operations: bool =
             seeing.paused = dispatched.paused = False
         seeing.calls.append(Seen(aside, (function, *args), {"results": results}, None))
 
-    with heard(hear) as before, dispatched if operations else nullcontext(), seeing:
-        result = step()
+    with heard(hear) as before, seeing:
+        try:
+            seeing.look()
+            result = step()
+        finally:
+            seeing.look_away()
     return result, seeing.calls
 
 
@@ -142,12 +148,33 @@ def _crosses(name: str, args: Any, kwargs: Any) -> str:
 class _Functions(TorchFunctionMode):
     """Keeps every call of a torch function, in order, where that is asked for."""
 
-    def __init__(self, dispatched: _Dispatched, *, keeps: bool) -> None:
+    def __init__(self, dispatched: _Dispatched, *, keeps: bool, operations: slice) -> None:
         super().__init__()
         self.calls: list[Seen] = []
         self._keeps = keeps
         self.paused = False
         self._dispatched = dispatched
+        self._number, self._first, self._end = 0, operations.start or 0, operations.stop
+        self._looks, self._outer = False, _get_current_dispatch_mode()
+
+    def look(self) -> None:
+        """Look at operations, where it is time to, and no more where it is over."""
+        looks = self._first <= self._number and (self._end is None or self._number < self._end)
+        if looks == self._looks:
+            return
+        if _get_current_dispatch_mode() is not (self._dispatched if self._looks else self._outer):
+            raise CannotReplay("it looks at its operations itself, in a mode of torch's")
+        if looks:
+            self._dispatched.__enter__()  # type: ignore[no-untyped-call]
+            self._looks = True
+        else:
+            self.look_away()
+
+    def look_away(self) -> None:
+        """Look at operations no more."""
+        if self._looks:
+            self._looks = False
+            self._dispatched.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -156,6 +183,7 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _READING or func == _ARRAY or (name in _ADDRESSES and _asker() not in _MAY_ASK):
             raise CannotReplay(f"it reads on the host: {name}")
+        self.look()
         self._dispatched.inside += 1
         try:
             result = func(*args, **kwargs)
@@ -163,8 +191,10 @@ class _Functions(TorchFunctionMode):
             self._dispatched.inside -= 1
         if name == "to" and result.device != args[0].device:
             raise CannotReplay("it copies between devices: to")
-        if self._keeps and type(result) not in _QUESTIONS:
-            self.calls.append(Seen(func, args, kwargs, result))
+        if type(result) not in _QUESTIONS:
+            self._number += 1
+            if self._keeps:
+                self.calls.append(Seen(func, args, kwargs, result))
         return result
 
 

@@ -9,16 +9,16 @@ with the tensors x, w and count as constants: it reads and writes the same memor
 captured as a CUDA graph, and what may not is refused here, with its reason, on any machine.
 """
 
+import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import CodeType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from gen.loop.replay.comparing import begin_alike, same_calls, same_values
-from gen.loop.replay.observing import Call, CannotReplay, lasting, observe, tensors_in
+from gen.loop.replay.observing import NONE, Call, CannotReplay, lasting, observe, tensors_in
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Replay(Generic[T]):
     def __init__(self, source: str, constants: Sequence[object], calls: int) -> None:
         self.source, self.constants, self.calls = source, list(constants), calls
         space: dict[str, Any] = {f"c{number}": constant for number, constant in enumerate(constants)}
-        exec(_code(source), space)
+        exec(_compile(source), space)
         self._function: Callable[[], T] = space.pop("replay")  # or its globals, and all in them, would refer to it
 
     def __call__(self) -> T:
@@ -47,6 +47,30 @@ class Replay(Generic[T]):
         """Whether both make the same calls with the same numbers, on tensors that begin in the same places."""
         pairs = zip(self.constants, other.constants, strict=False)
         return self.source == other.source and all(begin_alike(*pair) for pair in pairs)
+
+    @property
+    def outline(self) -> "Outline":
+        """What it does, whatever tensors and numbers it does it with."""
+        return Outline.of(self.source, self.constants)
+
+
+class Outline(NamedTuple):
+    """What a recorded step did, without the tensors and the numbers that have changed since memory has moved.
+
+    Attributes:
+        others: the functions and all else that it calls with, in order; None for each tensor and number.
+    """
+
+    source: str
+    others: Sequence[object]
+
+    @classmethod
+    def of(cls, source: str, constants: Sequence[object], *rest: object) -> "Outline":
+        return cls(source, [None if isinstance(one, Tensor | int) else one for one in constants])
+
+    def fits(self, other: "Outline") -> bool:
+        """Whether both make the same calls."""
+        return self.source == other.source and all(map(begin_alike, self.others, other.others))
 
 
 def record(
@@ -89,40 +113,56 @@ def record(
 
 
 def record_in_parts(
-    step: Callable[[], T], changes: Sequence[Tensor], known: Replay[Any] | None = None
+    step: Callable[[], T],
+    changes: Sequence[Tensor],
+    known: Replay[Any] | None = None,
+    outlines: Collection[Outline] = (),
 ) -> Iterator[Replay[T] | None]:
     """As `record`, on a CPU, part by part, so that nobody waits long: each part runs the step once, for real.
 
     Args:
         step, changes, known: as for `record`; `changes` are also what is put back after the recording has been tried.
+        outlines: of what such steps were recorded as, and checked, before memory moved. Where the first run fits one,
+            only the second run is left of the checks: it shows numbers and tensors that change from call to call.
     Yields:
         None, and at last the recording.
     Raises:
         CannotReplay: as of `record`. The part that raises it may have run the step, or some of it.
     """
-    if known is None:
-        observe(step, functions=False)
-        yield None
-    result, seen = observe(step, operations=False)
+    result, seen = observe(step, operations=NONE)
     yield None
     calls = lasting(seen)
-    written = _written(result, calls)
+    written = source, *_ = _written(result, calls)
     if known is not None and (replay := Replay[T](*written)).is_like(known):
+        replay()
+        yield replay
+        return
+    fits = any(Outline.of(*written).fits(outline) for outline in outlines)
+    step()
+    yield None
+    first, last = (0, 0) if fits else (len(seen) // 3, 2 * len(seen) // 3)
+    if not fits:
+        observe(step, functions=False, operations=slice(first))
+        yield None
+        observe(step, functions=False, operations=slice(first, last))
+        yield None
+    other, others = observe(step, operations=NONE if fits else slice(last, None))
+    yield None
+    if not same_calls((result, calls), (other, lasting(others))):
+        raise CannotReplay(_CHANGES)
+    if fits:
+        replay = Replay[T](*written)
         replay()
         yield replay
         return
     step()
     yield None
+    if source not in _codes:
+        for _ in _compile_in_parts(source):
+            step()
+            yield None
     replay = Replay[T](*written)
-    step()
-    yield None
-    other, others = observe(step, operations=known is not None)
-    yield None
-    if not same_calls((result, calls), (other, lasting(others))):
-        raise CannotReplay(_CHANGES)
     del result, seen, calls, written, other, others
-    step()
-    yield None
     before = [tensor.clone() for tensor in changes]
 
     def again() -> None:
@@ -165,10 +205,33 @@ def _marking(constant: Any) -> Any:
 _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in ("", "_like", "_strided", "_permuted")}
 
 
-@lru_cache(maxsize=64)
-def _code(source: str) -> CodeType:
-    """Our own text, made of names and numbers, compiled: it is the same in many shapes."""
-    return compile(source, "<a recorded step>", "exec")
+_codes: dict[str, CodeType] = {}  # of our own texts, made of names and numbers: they are the same in many shapes
+_MOST_CODES = 64
+
+
+def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
+    """A text, compiled; once for all steps that have it."""
+    code = _codes.get(source)
+    if code is None:
+        code = _codes[source] = compile(parsed or source, "<a recorded step>", "exec")
+        for oldest in [*_codes][:-_MOST_CODES]:
+            _codes.pop(oldest, None)
+    return code
+
+
+def _compile_in_parts(source: str) -> Iterator[None]:
+    """Compile a text in three parts that take about as long: two that parse a half of its lines each, and the rest."""
+    header, *lines = source.split("\n")
+    half = len(lines) // 2
+    parsed = ast.parse("\n".join([header, *lines[:half], "    pass"]))
+    yield
+    [function] = parsed.body
+    [rest] = ast.parse("\n".join([header, *lines[half:]])).body
+    assert isinstance(function, ast.FunctionDef) and isinstance(rest, ast.FunctionDef)  # tells mypy
+    function.body += rest.body
+    yield
+    _compile(source, parsed)
+    yield
 
 
 _SMALL = 10  # numbers from there on are no part of the text, which so is one for rows of any length
@@ -202,7 +265,7 @@ class _Writer:
 
     def constant(self, value: object) -> str:
         number = self._numbers.get(id(value))
-        if number is None or type(value) is int:  # of which two are equal by chance
+        if number is None or type(value) is int:  # two ints may be one object by chance
             number = self._numbers[id(value)] = len(self.constants)
             self.constants.append(value)  # which keeps its identity from being used again
         return f"c{number}"

@@ -2,7 +2,7 @@
 
 Example: a step of 8 rows that look at 64 columns runs as it is twelve times; then it is recorded, part by part. From
 then on one call does what hundreds did, until the rows grow or something else takes part in a step. Of steps that look
-at 96 columns then the eighth is recorded.
+at 96 columns then the third is recorded.
 """
 
 import logging
@@ -26,9 +26,10 @@ RestsOn = tuple[object, Hashable]
 logger = logging.getLogger("gen")
 
 _WORTH = {"cpu": 13, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
-_WORTH_OF_A_KNOWN_KIND = 8  # of a shape whose kind of step has been checked in another one
+_WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # of a shape whose kind of step has been checked in another one
 _HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
 _TOO_MANY_CHANGES = 3  # one after the other, of what recorded steps rest on
+_AT_ONCE = 3  # shapes are being recorded: steps that read drafts take turns with those that do not
 _MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
 
 
@@ -56,12 +57,16 @@ class Steps:
         rows: the set; its recordings stay with it.
         replay: whether steps are recorded on a CPU.
         cuda_graph: whether they are captured on CUDA.
+
+    Attributes:
+        replayed, records: whether the last step was one that had been recorded, or was being recorded.
     """
 
     def __init__(self, model: Model, rows: RowSet, *, replay: bool, cuda_graph: bool) -> None:
         self._model, self._rows = model, rows
         wanted = {"cpu": replay, "cuda": cuda_graph}
         self._captures = rows.device.type == "cuda"
+        self.replayed = self.records = False
         self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
@@ -96,8 +101,8 @@ class Steps:
         return version_of(self._model, self._rows.rests_on)
 
     def run(self, count: int, view: int, lengths: Sequence[int] = (), width: int = 1) -> bool:
-        """A step of the first `count` rows, which look at the first `view` columns; whether it took longer, since it
-        was recorded, or a part of it.
+        """A step of the first `count` rows, which look at the first `view` columns; whether it took longer than others,
+        since it was recorded, or a part of it, or will be soon.
 
         Args:
             width: how many tokens of each row it reads.
@@ -115,34 +120,36 @@ class Steps:
     def _run(self, count: int, view: int, width: int) -> bool:
         rows = self._rows
         rows.prepare(slice(0, count), width)
-        key = count, view, width, *rows.step_kind(width)
+        kind = rows.step_kind(width)
+        key = count, view, width, *kind
         keeps = self._keeps and rows.captures and rows.replayable and rows.rests_on is not None
         recording = rows.recordings.get(key) if keeps else None
+        self.replayed, self.records = recording is not None, False
         if recording is not None:
             recording()
             return False
-        if keeps and self._is_worth_it(key, width) and self._has_room(count, view):
+        keeps = keeps and (rows.kind, kind) not in rows.refused
+        known = keeps and (kind in rows.checked or kind in rows.outlines)
+        worth_it = keeps and self._runs(key) >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH)[rows.device.type]
+        self.records = worth_it and self._has_room(count, view)
+        if self.records:
             with heard(Once()):
                 self._run_and_keep(count, view, width, key)
             return True
         rows.step(count, view, width)()
-        return False
+        return known and not worth_it
 
-    def _is_worth_it(self, key: Hashable, width: int) -> bool:
-        """Whether a kind of step, unless it is refused, has come so often that it will come again; since rows have
-        grown, too."""
+    def _runs(self, key: Hashable) -> int:
+        """How often this shape has run since rows have grown, with this time."""
         rows = self._rows
-        if (rows.kind, rows.step_kind(width)) in rows.refused:
-            return False
         if len(rows.seen) >= _MOST_SHAPES:
             rows.forget()
         here = rows.length, key
         rows.seen[here] = rows.seen.get(here, 0) + 1
-        known = rows.step_kind(width) in rows.checked
-        return rows.seen[here] >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH[rows.device.type])
+        return rows.seen[here]
 
     def _has_room(self, count: int, view: int) -> bool:
-        """Whether memory does for a recording, on a CPU; on CUDA memory that is out is told.
+        """Whether a CPU's memory has room for a recording; CUDA raises an error when memory is out.
 
         Without room little is lost: so large a step takes far longer than the calls that recording saves.
         """
@@ -177,7 +184,7 @@ class Steps:
                 self._capture_largest(restore, before)
             graph = self._captured(step, seen)
         except (CannotReplay, CaptureFailed, torch.OutOfMemoryError) as reason:
-            rows.recording = None
+            rows.recording.clear()
             self._refuse(reason, kind)
             restore()
             step()
@@ -188,12 +195,15 @@ class Steps:
     def _record_on(self, step: Callable[[], None], kind: Hashable, key: Hashable) -> None:
         """Record the next part of a step while it runs."""
         rows = self._rows
-        if rows.recording is None or rows.recording[0] != key:
-            rows.recording = key, record_in_parts(step, [*rows.moving()], rows.checked.get(kind))
-        recorded = next(rows.recording[1])
+        if key not in rows.recording:
+            if len(rows.recording) == _AT_ONCE:
+                del rows.recording[next(iter(rows.recording))]
+            outlines = rows.outlines.get(kind, {}).values()
+            rows.recording[key] = record_in_parts(step, [*rows.moving()], rows.checked.get(kind), outlines)
+        recorded = next(rows.recording[key])
         if recorded is not None:
             rows.recordings[key] = rows.checked[kind] = recorded
-            rows.recording = None
+            del rows.recording[key]
 
     def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError, kind: Hashable) -> None:
         """Do not try in vain again, and say why."""

@@ -50,7 +50,7 @@ class Events:
         )
 
     def whole(self, made: Completion) -> StreamEvent:
-        """All of a text that is told at its end alone."""
+        """The only event of a text of which nothing was told before its end."""
         said, calls = (made.text, []) if self._calls is None else self._calls.push(made.text, last=True)
         return StreamEvent(
             text=said,

@@ -18,7 +18,7 @@ class StepResults(NamedTuple):
     Attributes:
         search: those of the search, one list for each of its tensors.
         squeezed: whether the limit has changed a token of the row; None where no row was short of room.
-        top: those of `gen.loop.results.top_tokens`; None where nobody asks.
+        top: those of `gen.loop.results.top_tokens`; None if no request asks for them.
     """
 
     search: Sequence[Sequence[Any]]
@@ -44,13 +44,13 @@ class Received(NamedTuple):
     Attributes:
         places: the results at each of its places; a plain step has one.
         made: how many of these count in each row.
-        drafts: how many drafts there were in each row, and of which kind, and how many were right; see
-            `gen.loop.speculation.drafts`. None where nothing is drafted.
+        drafts: how many drafts there were in each row, and of which kinds, and how many were right; see
+            `gen.loop.speculation.drafts`. None where nothing is drafted, and on a CPU, where the host has drafted.
     """
 
     places: Sequence[StepResults]
     made: Sequence[int]
-    drafts: Sequence[Sequence[int]] | None
+    drafts: Sequence[Sequence[Any]] | None
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,18 @@ class Sent:
             results = StepResults(self.search.read(rows), squeezed, None if self.top is None else self.top.read(rows))
             return Received([results], [1] * rows, drafts)
         *chosen, made = self.search.read(rows)
-        at = ([[line[place] for line in table] for table in chosen] for place in range(self.width))
-        results_at = [
-            StepResults(([[token_id] for token_id in tokens], logprobs), squeezed) for tokens, logprobs, squeezed in at
-        ]
-        return Received(results_at, made, drafts)
+        top = None if self.top is None else self.top.read(rows)
+        places = []
+        for place in range(self.width):
+            tokens, logprobs, squeezed = _at(chosen, place)
+            of_search = [[token_id] for token_id in tokens], logprobs
+            places.append(StepResults(of_search, squeezed, None if top is None else _at(top, place)))
+        return Received(places, made, drafts)
+
+
+def _at(tables: Sequence[Sequence[Any]], place: int) -> list[list[Any]]:
+    """What tables (rows, places) have at a place."""
+    return [[line[place] for line in table] for table in tables]
 
 
 class Packed(tuple[Tensor, ...]):

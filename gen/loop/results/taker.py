@@ -23,7 +23,7 @@ class Taker(Protocol):
         """Take a step's results; its rows begin at `row`. None counts once it has ended."""
 
     def completions(self) -> list[Completion]:
-        """What has become of it, once it has ended.
+        """Its completions, once it has ended.
 
         Raises:
             GenError: what went wrong with one of its texts.

@@ -40,7 +40,7 @@ class Text:
     Attributes:
         finish_reason: None while it goes on.
         stop_reason: see `Completion`.
-        error: what went wrong, in the place of a completion.
+        error: what went wrong; then there is no completion.
         squeezed: whether its limit has changed a token of it, which it is held to a constraint for.
         token_ids, logprobs, top_logprobs, drafted, accepted: see `Completion`.
     """
@@ -234,7 +234,7 @@ class Text:
         return [self.completion()]
 
     def completion(self, score: float | None = None) -> Completion:
-        """What has become of it; the score is the sum of logprobs unless a search has given it one.
+        """The text as a completion; its score is the sum of logprobs unless a search has given it one.
 
         Raises:
             GenError: what went wrong with this text.

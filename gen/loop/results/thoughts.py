@@ -1,4 +1,4 @@
-"""Thoughts, told apart from the text that they stand in, as it arrives in pieces.
+"""Parts thoughts from the text that they are in, as it arrives in pieces.
 
 Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "2".
 """
@@ -6,7 +6,7 @@ Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "
 import re
 from typing import Protocol
 
-from gen.requests.thoughts import Marks
+from gen.thoughts import Marks
 
 _HEADER_ENDS = "<|message|>"
 _BODY_ENDS = ("<|end|>", "<|start|>", "<|call|>", "<|return|>")

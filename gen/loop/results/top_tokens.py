@@ -33,12 +33,11 @@ class Seen:
 
 
 class _Table:
-    """The results of all rows, with room for `width` tokens each."""
+    """The results of all rows, or of all places of theirs, with room for `width` tokens each."""
 
-    def __init__(self, count: int, width: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
-        own = torch.zeros(count, dtype=torch.float32, device=device)
-        token_ids = torch.zeros((count, width), dtype=torch.int64, device=device)
-        results = packed((own, token_ids, torch.zeros((count, width), dtype=torch.float32, device=device)))
+    def __init__(self, shape: tuple[int, ...], width: int, like: Tensor, copies: torch.cuda.Stream | None) -> None:
+        own, token_ids = like.new_zeros(shape), like.new_zeros((*shape, width), dtype=torch.int64)
+        results = packed((own, token_ids, like.new_zeros((*shape, width))))
         self.own, self.token_ids, self.logprobs = results
         self.ring = Ring(results, copies)
 
@@ -49,11 +48,13 @@ class TopTokens:
 
     Attributes:
         width: how many tokens a row has now; 0 where nobody asks.
+        places: how many places a step may have; set before requests are admitted.
     """
 
     def __init__(self, count: int, vocab: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
         self._count, self._vocab, self._device, self._copies = count, vocab, device, copies
-        self._tables: dict[int, _Table] = {}  # by width; recorded steps know them
+        self._tables: dict[tuple[int, bool], _Table] = {}  # by width, and whether of places; recorded steps know them
+        self.places = 1
         self.begin()
 
     def begin(self) -> None:
@@ -77,14 +78,22 @@ class TopTokens:
         self._askers = askers
         most = max((max(1, request.top_logprobs or 0) for request in self._askers), default=0)
         self.width = min(1 << (most - 1).bit_length(), self._vocab) if most else 0
-        if self.width and self.width not in self._tables:
-            self._tables[self.width] = _Table(self._count, self.width, self._device, self._copies)
+        if self.width:
+            self._make_table(self._count)
+        if self.width and self.places > 1:
+            self._make_table(self._count, self.places)
 
-    @property
-    def ring(self) -> Ring | None:
-        """On which the results come to the host: log-probabilities of the chosen, ids and log-probabilities of the
-        likeliest; None where nobody asks."""
-        return self._tables[self.width].ring if self.width else None
+    def _make_table(self, *shape: int) -> None:
+        """A table of rows, or of places of rows, unless it is there."""
+        key = self.width, len(shape) > 1
+        if key not in self._tables:
+            like = torch.empty(0, dtype=torch.float32, device=self._device)
+            self._tables[key] = _Table(shape, self.width, like, self._copies)
+
+    def ring(self, places: int = 1) -> Ring | None:
+        """On which the results of a step with so many places come to the host: log-probabilities of the chosen, ids and
+        log-probabilities of the likeliest; None where nobody asks."""
+        return self._tables[self.width, places > 1].ring if self.width else None
 
     def look(self, logits: Tensor, *, changed: bool) -> Seen:
         """The likeliest tokens of logits (n, vocab), which somebody will change if `changed`. Host sync: none on CUDA.
@@ -95,15 +104,17 @@ class TopTokens:
         return Seen(logits.clone() if changed else logits, logprobs, token_ids)
 
     def write(self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """Set the results of the rows `here`, which have chosen token_ids (n, 1), each after its ancestor."""
-        table = self._tables[self.width]
+        """Set the results of the rows `here`, which have chosen token_ids (n, places), each after its ancestor."""
+        places = token_ids.shape[1]
+        table, token_ids = self._tables[self.width, places > 1], token_ids.reshape(-1, 1)
         logits, logprobs, likely = seen.logits, seen.logprobs, seen.token_ids
         if ancestors is not None:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
         chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user's may choose what is no token
-        table.own[here] = own_logprobs(logits, chosen, logprobs, likely)
-        table.token_ids[here] = likely
-        table.logprobs[here] = logprobs
+        own = own_logprobs(logits, chosen, logprobs, likely)
+        for kept, made in ((table.own, own), (table.token_ids, likely), (table.logprobs, logprobs)):
+            kept = kept[here] if places == 1 else kept[here, :places]
+            kept.copy_(made.view(kept.shape))
 
 
 def own_logprobs(logits: Tensor, chosen: Tensor, logprobs: Tensor, likely: Tensor) -> Tensor:

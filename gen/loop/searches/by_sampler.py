@@ -9,11 +9,12 @@ import torch
 from gen.loop.results.taker import Taker
 from gen.loop.results.texts import Text
 from gen.loop.searches.beams import Beams, BeamTexts
-from gen.loop.searches.drawing import Drawing, draws
+from gen.loop.searches.drawing import Drawing
 from gen.loop.searches.search import Search
 from gen.loop.searches.user_sampler import UserSamplerTexts, UserSampling
 from gen.samplers import BeamSearchSampler
 from gen.samplers.base import Sampler
+from gen.samplers.kinds import draws, search_width
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,11 @@ class Kind:
 
 def kind_of_search(sampler: Sampler) -> Kind:
     """The kind of a request's search."""
+    width = search_width(sampler)
     if draws(sampler):
-        return Kind("drawing", 1, Drawing, tuple)
+        return Kind("drawing", width, Drawing, tuple)
     if type(sampler) is BeamSearchSampler:
         key = sampler.beams, sampler.length_penalty, sampler.early_stopping
-        return Kind(("beams", *key), sampler.beams, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
+        return Kind(("beams", *key), width, partial(Beams, sampler), lambda texts: [BeamTexts(*texts)])
     search = partial(UserSampling, sampler)
-    return Kind(("user", id(sampler)), sampler.samples, search, lambda texts: [UserSamplerTexts(texts)])
+    return Kind(("user", id(sampler)), width, search, lambda texts: [UserSamplerTexts(texts)])

@@ -9,7 +9,7 @@ from torch import Tensor
 from gen.devices import runs_triton, to_device
 from gen.loop.results.ring import packed
 from gen.requests.request import Request
-from gen.samplers import GreedySampler, MultinomialSampler
+from gen.samplers import MultinomialSampler
 from gen.samplers.backends.choosing import draw, most_likely
 from gen.samplers.base import Sampler
 from gen.samplers.parameters import Parameters
@@ -138,13 +138,6 @@ class Drawing:
     def tensors(self) -> Iterable[Tensor]:
         """See `gen.loop.searches.search.Search.tensors`."""
         return (self._token_ids, self._logprobs, *self._tables.values())
-
-
-def draws(sampler: Sampler) -> bool:
-    """Whether a sampler is one of gen's own whose rows are independent and whose parameters are numbers."""
-    if type(sampler) is GreedySampler:
-        return True
-    return type(sampler) is MultinomialSampler and not any(isinstance(one, Tensor) for one in _numbers(sampler))
 
 
 def _numbers(sampler: Sampler) -> tuple[float | None, ...]:

@@ -4,7 +4,7 @@ Example: the prompt says "Helen Whitcombe said", and the text so far ends in "He
 and " Whit", stood in the prompt before " combe said", so that these are the drafts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,10 @@ from gen.loop.results.ring import Ring, packed
 from gen.loop.speculation.settings import MOST
 
 NGRAM = 3  # tokens that are looked for, and fewer where they are not found
-FORCED = NGRAM + 1  # stands for the number of tokens that were found, where a type forces the first draft
+LONGEST = NGRAM + 2
+"""Kinds of drafts: after how many tokens that were found, earlier drafts of the step among them, at most so many."""
+FORCED, ENDING = LONGEST + 1, LONGEST + 2
+"""And where a type forces the draft, or would do so if a part ended."""
 
 
 class Drafts:
@@ -22,11 +25,11 @@ class Drafts:
     Attributes:
         feed: (count, 1 + MOST), int64: what a wide step reads: the newest token, and drafts.
         real: (count,), int64: how many of them mean something.
-        kind: (count,), int64: how many of the last tokens were found again, or `FORCED`.
+        kinds: (count, MOST), int64: of each draft; see `LONGEST` and `FORCED`.
         agreed: (count,), int64: how many drafts the last step has confirmed; of a plain one the first draft at most.
         tokens, logprobs, squeezed: (count, 1 + MOST): what was chosen at each place of a wide step.
         made: (count,), int64: how many of these count.
-        notes, places: what the host gets of every step, and of wide ones.
+        notes, places: what the host gets of every step, but on a CPU, and of wide ones.
     """
 
     def __init__(self, count: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
@@ -35,8 +38,8 @@ class Drafts:
 
         wide = 1 + MOST
         self.feed = table(torch.int64, wide)
-        notes = packed([table(torch.int64) for _ in range(3)])
-        self.real, self.kind, self.agreed = notes
+        notes = packed((table(torch.int64), table(torch.int64, MOST), table(torch.int64)))
+        self.real, self.kinds, self.agreed = notes
         places = packed(
             (table(torch.int64, wide), table(torch.float32, wide), table(torch.bool, wide), table(torch.int64))
         )
@@ -56,7 +59,14 @@ class Drafts:
 
     def tensors(self) -> Iterable[Tensor]:
         """All that belongs to rows from step to step."""
-        return (self.feed, self.real, self.kind)
+        return (self.feed, self.real, self.kinds)
+
+    def write(self, row: int, newest: int, drafts: Sequence[int]) -> None:
+        """On a CPU: let a wide step read these of a row."""
+        feed = self.feed.numpy()[row]
+        feed[0] = newest
+        feed[1 : 1 + len(drafts)] = drafts
+        self.real.numpy()[row] = len(drafts)
 
 
 def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,68 +6,100 @@ changes how fast texts come, and never what they are.
 """
 
 import logging
-from collections import deque
 from collections.abc import Sequence
-from statistics import median
+from weakref import WeakKeyDictionary
 
 from gen.loop.searches.search import Picks, Search
-from gen.loop.speculation.settings import Speculate, Speculation, same_in_any_width
+from gen.loop.speculation.costs import Costs
+from gen.loop.speculation.settings import MOST, Speculate, Speculation, same_in_any_width
 from gen.models.base import Model, Rows, WideRows
+from gen.samplers.base import Sampler
+from gen.samplers.kinds import draws
 
 logger = logging.getLogger("gen")
 
 WIDTHS = (1, 4, 8)
-_UNMEASURED = {1: 1.0, 4: 1.3, 8: 1.5}  # times a plain step, where nothing is known: so little that it is tried
-_RATES = (0.0, 0.15, 0.35, 0.6, 0.98)  # of drafts that are right, by how many tokens were found, and where forced
+_RATES = (0.0, 0.1, 0.3, 0.4, 0.75, 0.85, 0.98, 0.6)  # of drafts that are right, by kind
+_BETTER = 1.05  # times as many tokens a second as plain steps must a width promise: clocks are not exact
 _NEW = 0.2  # how much a draft counts beside all before it
-_KEPT, _FORGOTTEN = 5, 64  # times of steps that are looked at, and steps after which they are not any more
+_told = WeakKeyDictionary[Model, set[str]]()
+_FEW = 8  # rows, whose memory is little
 
 
 class Agreement:
     """How often the drafts of one text were right.
 
     Attributes:
-        real, kind: how many drafts there are for its next step and where from, as far as the host knows.
+        kinds: of the drafts for its next step, as far as the host knows.
+        drafts: they themselves, on a CPU.
     """
 
     def __init__(self) -> None:
         self._rates = list(_RATES)
-        self.real, self.kind = 0, 0
+        self.kinds: Sequence[int] = ()
+        self.drafts: Sequence[int] = ()
 
     def learn(self, width: int, right: int) -> None:
         """A step has read so many drafts, or looked at one beside a plain step, and so many were right."""
-        read = min(max(1, width - 1), self.real)
-        for place in range(min(read, right + 1)):
-            rate = self._rates[self.kind]
-            self._rates[self.kind] = rate + _NEW * ((place < right) - rate)
+        for place, kind in enumerate(self.kinds[: min(max(1, width - 1), right + 1)]):
+            self._rates[kind] += _NEW * ((place < right) - self._rates[kind])
 
     def worth(self, width: int) -> float:
         """How many tokens a step of this width makes, as far as can be told."""
-        rate, drafts = self._rates[self.kind], min(width - 1, self.real)
-        return 1 + (drafts if rate > 0.999 else rate * (1 - rate**drafts) / (1 - rate))
+        right = worth = 1.0
+        for kind in self.kinds[: width - 1]:
+            right *= self._rates[kind]
+            worth += right
+        return worth
 
 
-def widths_for(model: Model, rows: Rows, search: Search, speculate: Speculate, *, exact: bool) -> "Widths | None":
+def widths_for(
+    model: Model, rows: Rows, search: Search, speculate: Speculate, costs: Costs, *, exact: bool
+) -> "Widths | None":
     """How the widths of a batch's steps are chosen; None where all are plain, and why is logged.
 
     Args:
+        costs: what steps of these rows take.
         exact: whether a row must have the same bits in any batch.
     """
     if speculate is False:
         return None
     same = same_in_any_width(model)
     if not isinstance(rows, WideRows) or rows.widest < WIDTHS[-1]:
-        problem = f"{type(model).__name__} reads one token of a row in a step"
+        spread = len(model.placement.devices) > 1
+        problem = "it is on several devices" if spread else "its rows cannot go back, or were not seen to"
+        problem = f"{type(model).__name__} reads one token of a row in a step, since {problem}"
     elif not isinstance(search, Picks):
         problem = "a beam search, or a sampler of the caller's, looks at one step after another"
     elif exact:
         problem = "exact=True asks for the same bits in any step"
     elif speculate == "auto" and not same:
-        problem = "in half precision a text would depend on which steps are wide"
+        problem = "in half precision, or with quantised weights, a text would depend on which steps are wide"
     else:
-        return Widths(Speculation() if speculate == "auto" else speculate, fixed=not same)
-    logger.info("no step reads drafts: %s", problem)
+        return Widths(Speculation() if speculate == "auto" else speculate, costs, fixed=not same)
+    tell(model, f"no step reads drafts: {problem}")
     return None
+
+
+def columns_for_drafts(model: Model, sampler: Sampler, speculate: Speculate, rows: int) -> int:
+    """How many columns rows are made with beside those of their texts, so that the last steps may be wide too.
+
+    None where that would be much memory, or no step will be wide as far as can be told before there are rows.
+    """
+    wide = getattr(model, "goes_wide", False) and draws(sampler)
+    wanted = speculate is not False and (speculate != "auto" or same_in_any_width(model))
+    return 2 * MOST if wide and wanted and rows <= _FEW else 0
+
+
+def tell(model: Model, line: str) -> None:
+    """Log a line, once for each model."""
+    try:
+        told = _told.setdefault(model, set())
+    except TypeError:  # an adapter that nothing can be kept about
+        told = set()
+    if line not in told:
+        told.add(line)
+        logger.info("%s", line)
 
 
 class Widths:
@@ -75,16 +107,14 @@ class Widths:
 
     Args:
         speculation: how many drafts there are at most.
+        costs: what steps take.
         fixed: always take the widest, so that no clock has a say: where the width changes the numbers of a step.
     """
 
-    def __init__(self, speculation: Speculation, *, fixed: bool) -> None:
+    def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool) -> None:
         self.speculation, most = speculation, speculation.most
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
-        self._fixed = fixed
-        self._seconds: dict[tuple[int, int], deque[float]] = {}
-        self._measured: dict[tuple[int, int], int] = {}
-        self._steps = 0
+        self._fixed, self._costs = fixed, costs
 
     @property
     def widest(self) -> int:
@@ -97,27 +127,11 @@ class Widths:
 
     def choose(self, count: int, texts: Sequence[Agreement]) -> int:
         """The width that makes the most tokens a second, for a step of so many rows."""
-        self._steps += 1
         if self._fixed:
             return self.widest
-        if not any(text.real for text in texts):
+        if not any(text.kinds for text in texts):
             return 1
-        worth = {width: sum(text.worth(width) for text in texts) / self._cost(count, width) for width in self._widths}
-        return max(worth, key=worth.__getitem__)
-
-    def learn(self, count: int, width: int, seconds: float) -> None:
-        """A step of so many rows has taken so long."""
-        key = count, width
-        self._seconds.setdefault(key, deque(maxlen=_KEPT)).append(seconds)
-        self._measured[key] = self._steps
-
-    def _cost(self, count: int, width: int) -> float:
-        """How long a step takes: as measured, or reckoned from another width, or in plain steps."""
-        if (count, width) in self._seconds:
-            if self._steps - self._measured[count, width] <= _FORGOTTEN:
-                return median(self._seconds[count, width])
-            del self._seconds[count, width]
-        for other in self._widths:
-            if (count, other) in self._seconds:
-                return median(self._seconds[count, other]) * _UNMEASURED[width] / _UNMEASURED[other]
-        return _UNMEASURED[width]
+        takes = self._costs.of(count, self._widths)
+        worth = {width: sum(text.worth(width) for text in texts) / takes[width] for width in self._widths}
+        best = max(worth, key=worth.__getitem__)
+        return best if worth[best] > _BETTER * worth[1] else 1

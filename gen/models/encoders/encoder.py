@@ -177,7 +177,7 @@ def _positions(model: "PreTrainedModel") -> int:
     limit: int = getattr(model.config, "max_position_embeddings", None) or 0
     limit = limit if limit > 0 else sys.maxsize  # some say -1 for none
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
-    offset = getattr(table, "padding_idx", None)  # RoBERTa and its kin count from the id after the padding's
+    offset = getattr(table, "padding_idx", None)  # RoBERTa and models like it count from the id after the padding's
     return limit if offset is None else limit - offset - 1
 
 

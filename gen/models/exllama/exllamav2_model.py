@@ -95,7 +95,7 @@ class Exllamav2Model:
         self._check_places()
 
     def turn(self) -> AbstractContextManager[None]:
-        """Nobody else launches on exllamav2 meanwhile; see `gen.models.exllama.turns.Turns`."""
+        """A block in which nobody else launches on exllamav2; see `gen.models.exllama.turns.Turns`."""
         return TURNS(self.placement.logits_device, [one for one in self.placement.devices if one.type == "cuda"])
 
     def new_rows(self, count: int, length: int) -> Exllamav2Rows:
@@ -112,7 +112,7 @@ class Exllamav2Model:
         return Exllamav2Rows(self, count, length)
 
     def new_cache(self, rows: int, length: int) -> Any:
-        """A cache of exllamav2 for so many rows of so many tokens, or some more."""
+        """A cache of exllamav2 for this many rows of this many tokens, or some more."""
         block = self.cache_block
         return self._cache_class(self.exl2_model, batch_size=rows, max_seq_len=-(-length // block) * block)
 

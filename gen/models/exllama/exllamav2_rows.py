@@ -171,7 +171,7 @@ class Exllamav2Rows:
         return params
 
     def _make_room(self, columns: int) -> None:
-        """Let there be room for so many columns: a row of few tokens beside long ones needs more than it has tokens."""
+        """Let there be room for this many columns; a short row beside long ones needs more than it has tokens."""
         old = self._cache
         if columns <= old.max_seq_len:
             return

@@ -73,7 +73,7 @@ class Exllamav3Model:
         self.idle.clear()
 
     def turn(self) -> AbstractContextManager[None]:
-        """Nobody else launches on exllamav3 meanwhile; see `gen.models.exllama.turns.Turns`."""
+        """A block in which nobody else launches on exllamav3; see `gen.models.exllama.turns.Turns`."""
         return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
 
     def new_rows(self, count: int, length: int) -> Exllamav3Rows:

@@ -137,7 +137,7 @@ class Exllamav3Rows:
         self._give_back()
 
     def _borrow(self, length: int) -> None:
-        """Let each row have pages for so many tokens."""
+        """Let each row have pages for this many tokens."""
         more = -(-length // PAGE) - len(self._pages.rows[0])
         if more <= 0:
             return

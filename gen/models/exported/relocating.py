@@ -37,7 +37,7 @@ def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
     Source: torch.export.passes.move_to_device_pass does the first half of this, and changes the program that it is
         given; it unties weights, and leaves autocast and positional devices of operators.
     """
-    module = program.module()  # new, but for tensors and subgraphs
+    module = program.module()  # new, except for tensors and subgraphs
     moved: dict[int, Any] = {}
     twins: dict[tuple[object, ...], Tensor] = {}
     stuck = []
@@ -111,7 +111,7 @@ def _values(part: nn.Module) -> tuple[dict[str, Any], ...]:
 
 
 def _own_subgraphs_(module: nn.Module, moved: dict[int, Any]) -> None:
-    """Put copies in the place of the subgraphs, such as the body of an autocast, which belong to the program."""
+    """Replace subgraphs, such as the body of an autocast, by copies: the originals belong to the program."""
     for name, child in module.named_children():
         if isinstance(child, GraphModule):
             setattr(module, name, copy.deepcopy(child, dict(moved)))
@@ -128,7 +128,7 @@ def _move(value: Tensor, device: torch.device) -> Tensor:
 
 
 def _readdress_(node: Node, device: torch.device) -> None:
-    """Write the device into a node in the place of any other."""
+    """Replace every device in a node by this one."""
 
     def leaf(value: Any) -> Any:
         return device if isinstance(value, torch.device) and value.type != "meta" else value

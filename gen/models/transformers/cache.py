@@ -47,7 +47,7 @@ class PromptLayer(_RowLayer):
     Args:
         rows: which rows; prompts are padded on the right.
         start: the column of the first token; above 0 where the prompts' earlier tokens are there already.
-        view: how many columns they look at; None for their own and those before.
+        view, used: see `LayerState.write_prompt`.
         attention: how; None for transformers' way.
     """
 
@@ -60,10 +60,11 @@ class PromptLayer(_RowLayer):
         rows: slice,
         start: int,
         view: int | None = None,
+        used: int | None = None,
         attention: PromptAttention | None = None,
     ) -> None:
         super().__init__(state)
-        self.rows, self.start, self.view, self.attention = rows, start, view, attention
+        self.rows, self.start, self.view, self.used, self.attention = rows, start, view, used, attention
         if start and (indexed := state.columns.get("indexer_keys")) is not None:
             columns = torch.arange(start, device=indexed.device)
             self.indexer_position_ids = columns.expand(3, rows.stop - rows.start, -1)
@@ -78,7 +79,7 @@ class PromptLayer(_RowLayer):
         return self._write("indexer_keys", indexer_key_states)
 
     def _write(self, name: str, states: Tensor) -> Tensor:
-        return self.state.write_prompt(name, self.rows, self.start, states, self.view)
+        return self.state.write_prompt(name, self.rows, self.start, states, self.view, self.used)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.start + query_length if self.view is None else self.view, 0
@@ -168,11 +169,12 @@ class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc
         rows: slice,
         start: int,
         view: int | None,
+        used: int | None,
         attention: PromptAttention | None,
         number_of_states: int,
     ) -> None:
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
-        PromptLayer.__init__(self, state, rows, start, view, attention)
+        PromptLayer.__init__(self, state, rows, start, view, used, attention)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
 
 
@@ -221,18 +223,19 @@ def prompt_cache(
     rows: slice,
     start: int,
     view: int | None = None,
+    used: int | None = None,
     attention: PromptAttention | None = None,
 ) -> Cache:
     """The cache for reading prompts into rows; layers that keep nothing stay as they are."""
     made: list[Any] = []
     for layer, state in zip(layers, states, strict=True):
         if isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, StaticLayer):
-            made.append(HybridPromptLayer(state, rows, start, view, attention, layer.number_of_states))
+            made.append(HybridPromptLayer(state, rows, start, view, used, attention, layer.number_of_states))
         elif isinstance(layer, LinearAttentionCacheLayerMixin):
             made.append(type(layer)(number_of_states=layer.number_of_states))
         else:
             keeps = isinstance(layer, CacheLayerMixin)
-            made.append(PromptLayer(state, rows, start, view, attention) if keeps else layer)
+            made.append(PromptLayer(state, rows, start, view, used, attention) if keeps else layer)
         if start and isinstance(layer, LinearAttentionCacheLayerMixin):
             _show(made[-1], state, rows)
     return Cache(layers=made)

@@ -34,7 +34,9 @@ class LayerState:
         self._zeros: dict[str, Tensor] = {}
         self.summaries: dict[tuple[str, int], Tensor] = {}
 
-    def write_prompt(self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None) -> Tensor:
+    def write_prompt(
+        self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None, used: int | None = None
+    ) -> Tensor:
         """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' first columns.
 
         What the rows were before is gone: a NaN of theirs would be a NaN even where the mask gives it no weight.
@@ -42,11 +44,13 @@ class LayerState:
         Args:
             view: how many columns are returned; None for those of the prompt and what is before it. Padding for which
                 there is no column is dropped.
+            used: how many of the rows' columns may have something; None for all.
         """
         kept = self._of(name, rows, states[0])
         end = min(start + states.shape[-2], kept.shape[-2])
         kept[..., start:end, :] = states[..., : end - start, :]
-        kept[..., end:, :] = 0
+        if used is None or used > end:
+            kept[..., end:used, :] = 0
         if view is None:
             return kept[..., :end, :] if start else states
         return kept[..., :view, :]

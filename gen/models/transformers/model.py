@@ -20,6 +20,7 @@ from gen.models.generation_config import recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on
 from gen.models.transformers.snapshot import Snapshot
+from gen.models.transformers.step_products import Products, is_worth_it
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
@@ -44,6 +45,7 @@ class TransformersModel:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
         attention: what use is made of gen's own attention; None where the model lets no other function in.
+        has_products: whether steps compute linear layers by `gen.models.transformers.step_products`.
     """
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -63,7 +65,9 @@ class TransformersModel:
         # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
+        self.has_products = model is self.hf_model and is_worth_it(model)
         self.goes_wide = False  # until a probe has shown that a step may read several tokens of a row
+        self.wide_difference = 0.0  # of the logits then, in units of their spread
         self._step_rows: dict[tuple[int, str], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0
@@ -183,6 +187,10 @@ class TransformersModel:
         if self._shares_buffers:
             logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
         return logits
+
+    def step_products(self) -> AbstractContextManager[object]:
+        """While the forward of a step runs, and of no prompt: products of few rows, where they are faster."""
+        return Products() if self.has_products else nullcontext()
 
     def turn(self) -> AbstractContextManager[None]:
         """While the model's forward runs; one thread at a time where it has exllamav3's layers, which share buffers."""

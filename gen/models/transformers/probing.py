@@ -11,7 +11,8 @@ differ by about 1.4, rounding alone by 1e-6 in float32 and 0.01 in bfloat16. Rou
 expert of a mixture, so that a model is refused only if it differs with each of three pairs of prompts.
 
 At last two steps read several tokens of each row, whose last ones are forgotten. A model whose logits differ then is
-not refused: its steps read one token of a row.
+not refused: its steps read one token of a row. If they differ by more than rounding in float32 does, a text depends on
+which steps read several.
 """
 
 import logging
@@ -135,7 +136,7 @@ def _probe_wide(
         if len(continuations[0]) < STEPS or getattr(model.new_rows(1, 1), "widest", 1) < _WIDE:
             model.goes_wide = False
             return
-        worst = _largest(_wide_logits(model, prompts, continuations), expected).size
+        worst = model.wide_difference = _largest(_wide_logits(model, prompts, continuations), expected).size
         problem = "" if worst <= tolerance else f"its logits differ by {worst:.2g} of their spread"
     except Exception as error:  # as of forwards above
         problem = f"{type(error).__name__}: {error}"

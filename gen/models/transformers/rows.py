@@ -65,6 +65,7 @@ class TransformersRows:
         self._bound()
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
+        self._read_to: dict[int, tuple[int, int]] = {}  # of rows: their prompts' ends, without and with padding
         self._caches: dict[tuple[int, int], Cache] = {}
         self._sides: list[Side] = []  # all that layers keep, once rows go on from others
         self._wide: dict[tuple[int, int, int], tuple[Place, Cache]] = {}
@@ -114,7 +115,7 @@ class TransformersRows:
         columns = to_device(begin + torch.arange(width, device="cpu"), device)
         attention = PromptAttention(None, self._use) if self._use is not None and any(starts) else None
         if len(set(starts)) == 1:
-            cache = prompt_cache(self._layers, self._states, rows, starts[0], None, attention)
+            cache = prompt_cache(self._layers, self._states, rows, starts[0], attention=attention)
         else:
             placed = {on: Pieces(rows, columns.to(on, non_blocking=True), end) for on in self._column}
             cache = pieces_cache(self._layers, self._states, [placed[on] for on in self._devices], attention)
@@ -150,7 +151,8 @@ class TransformersRows:
         if self._rooms:
             for on, own in self._column.items():
                 self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
-        logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
+        with self._model.step_products():
+            logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
         self._counts[:, :count].add_(1).clamp_(max=self._most[:, :count])
         for own, last in self._columns_elsewhere():
             own[:count].add_(1).clamp_(max=last[:count])
@@ -171,7 +173,8 @@ class TransformersRows:
         positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
         self._place = place
         token_ids = token_ids.to(self._position.device, non_blocking=True)
-        return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
+        with self._model.step_products():
+            return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
 
     def advance(self, counts: Tensor) -> None:
         """See `gen.models.base.WideRows.advance`."""
@@ -214,6 +217,8 @@ class TransformersRows:
 
     def copy(self, source: int, targets: slice, view: int) -> None:
         """See `gen.models.base.Rows.copy`."""
+        for row in range(self.count)[targets]:
+            self._read_to.pop(row, None)
         for state in self._states:
             state.copy(source, targets, view)
         for tensor in (*self._column.values(), self._position):
@@ -229,6 +234,7 @@ class TransformersRows:
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
         """See `gen.models.base.SavesColumns.load`."""
+        self._read_to.pop(row, None)
         for key, tensor in columns.items():
             number, name = cast(tuple[int, str], key)
             self._states[number].load(name, row, start, tensor)
@@ -268,6 +274,7 @@ class TransformersRows:
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
         """See `gen.models.base.PartsRows.lay_out`."""
         self._shared, self._rooms = length, dict(sorted(rooms.items()))
+        self._read_to.clear()
         for state in self._states:
             state.grow(length, self._rooms)
         if self._sides:
@@ -375,7 +382,8 @@ class TransformersRows:
         keep: int | Tensor = len(kept)
         if not self._spread and (len(kept) > 1 or width > kept[-1]):
             keep = to_device(torch.tensor(kept, device="cpu") - 1, device)
-        cache = prompt_cache(self._layers, self._states, rows, start, view, attention)
+        used = self._used(rows, start)
+        cache = prompt_cache(self._layers, self._states, rows, start, view, used, attention)
         every = model.forward_all(
             to_device(token_ids, device), to_device(positions, device), mask, cache, placed, logits_to_keep=keep
         )
@@ -389,10 +397,23 @@ class TransformersRows:
                 state.write_summaries(rows, layer)
         highest = positions.amax(-1, keepdim=True).view(-1, len(prompts), 1).amax(0) + 1 if inputs else None
         self._set_next(rows, torch.tensor(lengths, device="cpu") + start, highest)
+        self._read_to.update(zip(range(self.count)[rows], ((start + n, start + width) for n in lengths), strict=True))
         return logits
+
+    def _used(self, rows: slice, start: int) -> int | None:
+        """On a CPU: how many columns of a row may have something, where nothing but steps has written to it since its
+        prompt was read up to `start`; None elsewhere, where that is not known."""
+        read, padded = self._read_to.get(rows.start, (0, 0))
+        known = start > 0 and read == start and rows.stop == rows.start + 1 and not self._sides  # else rows are mixed
+        if not known or self._position.device.type != "cpu":
+            return None
+        column = int(self._column[self._position.device][rows.start])  # where the next step writes; the last one stays
+        return max(padded, column + 1)
 
     def _set_next(self, rows: slice, columns: Tensor, positions: Tensor | None = None) -> None:
         """Where the rows' next tokens go: columns (n,), and positions (n, 1) where these are others; on the CPU."""
+        for row in range(self.count)[rows]:
+            self._read_to.pop(row, None)
         for own in self._column.values():
             own[rows] = to_device(columns, own.device)
         positions = columns.unsqueeze(1) if positions is None else positions

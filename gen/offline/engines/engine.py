@@ -18,9 +18,9 @@ class Open:
         folder: the job's.
         manifest: and its sha256, `digest`.
         shards: how many rows each shard has that is open, by its number.
-        done: told of what a worker on a device has done, with its answer.
-        joined: told of a shard that was halved when all of its rows are done.
-        blame: told of a row that gets an error, and why.
+        done: called with what a worker on a device has done, and its answer.
+        joined: called with a shard that was halved, when all of its rows are done.
+        blame: called with a row that gets an error, and why.
     """
 
     folder: Path

@@ -91,8 +91,8 @@ def run_work(
 
     Args:
         start: makes a worker for a seat.
-        asking: what a worker is told with each piece of work.
-        done: told of all that was done.
+        asking: what a worker is given with each piece of work.
+        done: called with all that was done.
         workers: those that there are already, by the numbers of their seats; in the end there are none.
     Raises:
         Exception: what ended the job before its end.

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, and what all workers have in common."""
+"""Workers as processes of this machine, and what holds for all workers."""
 
 import json
 import os

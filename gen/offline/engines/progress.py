@@ -10,7 +10,7 @@ from typing import Self
 from tqdm import tqdm
 
 _LINES = 30.0  # seconds between two lines where stderr is a file
-_MOST = 8  # devices are told one by one
+_MOST = 8  # devices: more of them are not shown one by one
 
 
 class Progress:
@@ -19,7 +19,7 @@ class Progress:
     Args:
         total: how many rows the job has.
         done, failed: how many of them have a result, and an error, already.
-        shown: whether anything is told but what `say` is given.
+        shown: whether anything is shown besides what `say` is given.
     """
 
     def __init__(self, total: int, done: int, failed: int, *, shown: bool) -> None:

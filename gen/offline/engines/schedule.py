@@ -74,9 +74,9 @@ class Schedule:
     Args:
         shards: how many rows each open shard has, by its number.
         seats: the devices.
-        joined: told of a shard that was halved when all of its rows are done.
-        blame: told of a row that gets an error, before it counts as done.
-        say: told of workers that die, and devices that are left out.
+        joined: called with a shard that was halved, when all of its rows are done.
+        blame: called with a row that gets an error, before it counts as done.
+        say: called with a line about a worker that dies, or a device that is left out.
 
     Attributes:
         error: what ended the job before its end.
@@ -204,7 +204,7 @@ def _again(work: Work) -> Iterable[Work]:
 
 
 def told(work: Work) -> dict[str, Any]:
-    """What a worker is told of it."""
+    """What a worker gets to know of it."""
     count = None if work.whole and not work.probe else work.count
     return {
         "shard": work.shard,

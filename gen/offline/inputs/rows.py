@@ -23,7 +23,7 @@ class Row:
         id: its own, or the input's name and its number, from 1.
         prompt: a text, messages or token ids, as it came: `gen.generate` checks it.
         asked: the settings that it has of its own, as the manifest has those of all rows.
-        body: that of a line of OpenAI's batch format, in the place of a prompt; None of other rows.
+        body: that of a line of OpenAI's batch format, instead of a prompt; None for other rows.
         carried: its other columns.
         error: why it is no row that can be run; "" where it is one.
     """

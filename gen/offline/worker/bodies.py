@@ -31,7 +31,7 @@ class ReadBody:
         messages: its conversation.
         output_type: None where it asks for none.
         settings: those of its own, as `Settings` has them.
-        copies: how often each text is told: more than once where n texts of a sampler that draws nothing are alike.
+        copies: how often each text is written: several times where a sampler that draws nothing was asked for n texts.
         called: the finish_reason of texts that end with calls of tools.
     """
 
@@ -48,7 +48,7 @@ def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, know
 
     Args:
         usual: the job's sampler.
-        known: the fields that need not be told as unknown; told ones are added.
+        known: fields that are not to be reported as unknown; those that are reported are added.
     Raises:
         ApiError, ArgumentError: it cannot be answered.
     """

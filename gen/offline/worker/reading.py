@@ -37,7 +37,7 @@ class ReadRow:
     body: "ReadBody | None"
 
     def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
-        """What becomes of it.
+        """Its results.
 
         Raises:
             GenError: as of `gen.generate`.
@@ -60,7 +60,7 @@ class Reader:
 
     def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
         self._model, self._settings = model, settings
-        self._known: set[str] = set()  # fields of bodies that were told as unknown
+        self._known: set[str] = set()  # fields of bodies that were reported as unknown
 
     def read(self, row: Row) -> ReadRow:
         """A row as a call.

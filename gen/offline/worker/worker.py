@@ -1,4 +1,4 @@
-"""What a worker does, in whatever process it is: checks a job's settings, and makes its parts.
+"""What a worker does, whichever engine runs it: checks a job's settings, and makes its parts.
 
 A part is one call of the loop with a fixed number of rows, in an order that follows from the manifest, so that it is
 the same whoever makes it, in bfloat16 too on the same kind of device.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, GenError
-from gen.offline.described import made_type
+from gen.offline.described import made_speculate, made_type
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
 from gen.offline.parts import Result, failed, tokens_of, write_part, write_piece
@@ -128,7 +128,7 @@ class Worker:
         return {**counts, "good": good}
 
     def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
-        """What becomes of rows, in their order."""
+        """The results of rows, in their order."""
         from gen.loop.memory import TooManyRows
         from gen.offline.worker.reading import ReadRow, failure_of
 
@@ -163,7 +163,8 @@ class Worker:
 
         jobs = [new_job(self._model, request) for request in requests]
         step_rows = find_step_rows(self._model, self._settings["exact"])
-        run_all(self._model, jobs, Options(step_rows=step_rows, rows=rows, fixed=rows is not None))
+        speculate = made_speculate(self._settings["speculate"])
+        run_all(self._model, jobs, Options(step_rows=step_rows, rows=rows, fixed=rows is not None, speculate=speculate))
         return jobs
 
     def _rows_that_fit(self, longest: Row | None) -> int:

@@ -124,7 +124,8 @@ def cut_head_(
         half: whether the logits are in half precision, and equal ones in the order of their tokens.
         all_mass: gives the mass of all blocks (rows, blocks).
     Returns:
-        The rows of which more may be kept, or something else. That depends on the row alone, and not on n.
+        The rows that are not settled so: more values may be kept there, or other ones. Which rows these are does not
+        depend on n, nor on the other rows.
     """
     if settings.edges is not None and not half:
         whole = _cut_head_at_once_(mass, head, settings)
@@ -185,8 +186,8 @@ def _nucleus(
         ordered: whether equal values are in the order of their tokens.
     Returns:
         The place of the last value that is needed, (rows, 1) int64, n where top-p is 1; this value, (rows, 1) float32,
-        -inf where top-p is 1; and the rows where this is wrong: their goal is not reached, or not all are there that
-        equal the last one. In no order, none may follow that does.
+        -inf where top-p is 1; and the rows where this is wrong: these values do not reach the goal, or not all values
+        that equal the last one are among them. Without `ordered`, also those where such a value comes after it.
     """
     length = head.shape[1]
     last = torch.searchsorted(running_sum(share), goal)

@@ -73,8 +73,8 @@ def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
 def draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
     """A draw from large logits of which all rows are cut in one way: from each row's largest values.
 
-    Rows where more is kept, or what is kept is not known, are drawn whole, one by one. A row's own values and settings
-    alone decide about that, since it adds up the masses in another order.
+    Rows where more is kept, or what is kept is not known, are drawn whole, one by one. That adds up
+    the masses in another order, so only a row's own values and settings decide about it.
     """
     half = logits.dtype != torch.float32
     logits, maxima, top, alive = survey(logits)

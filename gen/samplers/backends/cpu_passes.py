@@ -88,8 +88,8 @@ def argmax(logits: Tensor) -> Tensor:
 def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
     """As `torch_backend.most_likely`, for long rows and one thread: a row becomes masses while it is in the cache.
 
-    Masses are relative to a logit of 0, which saves a pass, but where the best is so far from it that they would lose
-    digits.
+    Masses are relative to a logit of 0, which saves a pass. Where the best logit is so far from 0 that digits would be
+    lost, they are relative to the best one.
 
     Args:
         logits: (rows, vocab), of any type that `gen.samplers.logits.native` gives.
@@ -168,7 +168,7 @@ def best_logprobs(blocks: Tensor) -> Tensor:
 
 
 def _memory(size: int) -> Tensor:
-    """What this thread keeps to work in, (size,), float32: fresh pages cost more than sums."""
+    """Memory that this thread keeps and works in, (size,), float32: fresh pages would cost more than the sums."""
     if size > len(getattr(_OF_THREAD, "memory", ())):
         with torch.inference_mode(False):
             _OF_THREAD.memory = torch.empty(max(size, _PIECE), dtype=torch.float32, device="cpu")

@@ -23,9 +23,9 @@ LOG2_E = torch.tensor(1.4426950408889634, dtype=torch.float32, device="cpu")
 
 
 def counters(blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What the noise is read at: the places in a block (128,); and of those, then of the blocks, how far they are.
+    """Where the noise is read: the places in a block (128,), and how far from the key these are, then the blocks.
 
-    They are made once for each stream: one that another stream makes may not be there yet.
+    They are made once for each stream: what another stream makes may not be ready yet.
 
     Returns:
         (128,) and (128 + blocks,), int64. Host sync: none.

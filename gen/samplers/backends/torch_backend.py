@@ -4,8 +4,7 @@ On a small device tensor an operation costs the same whatever it does, so they a
 
 Example: tokens a, b, c, d have the logits log 4, log 8, log 2, log 2. Sorted, b, a, c, d, their masses are 1, 1/2,
 1/4, 1/4, and what comes before each of them is 0, 1, 3/2, 7/4. A top-p of 0.7 keeps those with less than 0.7 x 2 = 1.4
-before them: b and a, which is told to their places in the row. The others' masses become 0, and the race is run among
-the rest.
+before them: b and a. At their places in the row they keep their masses, the others' become 0, and the race is run.
 """
 
 import math
@@ -100,7 +99,7 @@ def keeps(logits: Tensor, temperature: Column, top_k: Column | int, top_p: Colum
 
 
 def _ranked(values: Tensor, top_k: Column | int, top_p: Column) -> tuple[Tensor, Tensor] | None:
-    """Each row in falling order, and where what it has there comes from; None where no cut needs it."""
+    """Each row in falling order, and the tokens in that order; None where no cut needs it."""
     if top_k is None and top_p is None:
         return None
     ranked, order = values.sort(dim=-1, descending=True, stable=True)

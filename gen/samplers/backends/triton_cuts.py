@@ -1,7 +1,8 @@
 """Triton kernels: where a row is cut by top-k, top-p and min-p, see `gen.samplers.backends.cpu_cuts`.
 
 First the blocks that can hold a token that is kept are listed, then the threshold is found among them by bisection.
-A cut is a threshold and a quota: of the tokens that equal the threshold so many are kept, the lower indices.
+A cut is a threshold and a quota: the quota says how many of the tokens that equal the threshold
+are kept: those with the lower indices.
 
 Example: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2 and the masses 1, 1/2, 1/4, 1/4. A top-p of 0.8
 needs 0.8 x 2 = 1.6. At or above log 2 there are 2, above it 3/2: log 2 is the threshold. Above it 0.1 are missing, of

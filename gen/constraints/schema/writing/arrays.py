@@ -25,8 +25,7 @@ def write_array(writer: "Writer", part: Part, state: int, place: "Place") -> int
 
 
 class _Array:
-    """Each item stands at a state of its own, until all that is left is the same: a loop. The states are told apart by
-    the `Counts`."""
+    """Each item has a state of its own, named by its `Counts`, until all further items are alike: then comes a loop."""
 
     def __init__(self, writer: "Writer", part: Part, place: "Place") -> None:
         self._writer, self._part = writer, part
@@ -41,7 +40,7 @@ class _Array:
         if part.max_items is not None:
             known = part.max_items
         none = (0,) * len(part.contains)
-        here = {none: writer.text(state, "[")}  # the state after so many items
+        here = {none: writer.text(state, "[")}  # the state after this many items
         if part.min_items == 0 and self._enough(none):
             self._ends.append(writer.text(here[none], "]"))
         for number in range(known):

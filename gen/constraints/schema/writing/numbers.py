@@ -52,7 +52,7 @@ def number_texts(
     """The numbers within the bounds that are multiples of all; without an exponent if there is a bound.
 
     Args:
-        no_multiples: whole numbers of which they are no multiples.
+        no_multiples: whole numbers; a number that is a multiple of one is left out.
 
     Raises Unsupported for multiples of nothing, TooLarge for multiples of large numbers.
     """
@@ -93,7 +93,7 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
 
 
 class _Multiple(NamedTuple):
-    """What a number is a multiple of, in units of so many decimals, and of what it is not."""
+    """What a number is a multiple of, in units of this many decimals, and of what it is not."""
 
     of: int
     not_of: tuple[int, ...]

@@ -1,7 +1,7 @@
 """Objects: the listed properties in their order, then others by the patterns that their names match.
 
-The states between properties are told apart by how many there were so far, as far as this matters: whether there was
-one (then a comma follows), or how many if there is a limit. The count stops at the largest that matters.
+There is a state between properties for each number of properties so far that matters: none or some (then a comma
+follows), or every number up to a limit, if there is one.
 """
 
 from dataclasses import replace
@@ -51,7 +51,7 @@ def write_object(writer: "Writer", part: Part, state: int, place: "Place") -> in
 
 
 class _Counts:
-    """Which numbers of properties are told apart."""
+    """The numbers of properties that have states of their own."""
 
     def __init__(self, part: Part, way: Way, others: bool, place: "Place") -> None:
         self.least, self.limit = part.min_properties, part.max_properties
@@ -77,8 +77,8 @@ class _Object:
 
     def write(self, state: int, others: list[Others]) -> int | None:
         writer, nfa, way = self._writer, self._writer.nfa, self._way
-        here = {0: writer.text(state, "{")}  # the state after so many properties
-        keys: dict[int, int] = {}  # where the name of one more begins, that has so many with it
+        here = {0: writer.text(state, "{")}  # the state after this many properties
+        keys: dict[int, int] = {}  # where a property's name begins, by how many there are with it
         last_required = max((place for place, (name, _) in enumerate(way.listed) if name in way.required), default=-1)
         closing: dict[bool, int] = {}  # where an object may end, with no property or with some
         for place, (name, schemas) in enumerate(way.listed):

@@ -1,4 +1,4 @@
-"""What is written for a value of a schema, whatever it is written into: an automaton or a grammar.
+"""What is written for a value of a schema, alike for an automaton and for a grammar.
 
 `objects`, `arrays` and `unique` write by way of a `Writer`. States are those of an automaton that reads bytes
 (`automaton`), or of a network that reads whole words (`grammar`).
@@ -86,7 +86,7 @@ class Writer(ABC):
 
     @abstractmethod
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
-        """Write one of some values, of which there is at least one."""
+        """Write one of some values, at least one."""
 
     @abstractmethod
     def number(self, part: Part, whole: bool, state: int) -> int | None:

@@ -1,0 +1,139 @@
+"""Orders that are read from e-mails, one at a time, by gen and by Outlines 1.3 with transformers, both as they come.
+
+    python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50
+
+Both get the same prompts through the model's chat template, the same type, compiled once before, and the same limit,
+since that of transformers, 20 tokens, is too small for a record. The checkpoint says nothing of sampling, so that both
+take the most likely token. Times are CPU seconds of the thread that calls, on one thread, of whole calls: prompts count
+too. Both take turns, record after record. Each has an order of fields and whitespace of its own, so tokens are counted.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import thread_time
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, Field
+
+import gen
+from benchmarks.measuring import machine, write_json
+
+LIMIT = 128
+NAMES = ("Maria Keller", "Tom Hughes", "Aiko Tanaka", "Pedro Alvarez", "Lena Fischer", "Samuel Okoro", "Ines Duarte")
+CITIES = ("Basel", "Leeds", "Osaka", "Madrid", "Hamburg", "Lagos", "Lisbon", "Brno")
+ITEMS = ("desk lamp", "garden chair", "coffee mug", "rain coat", "travel bag", "wall clock", "cotton shirt")
+COLOURS = ("red", "green", "blue", "black")
+LETTERS = (
+    "Hello, this is {name} from {city}. Please send me {count} {size} {colour} {item}s.",
+    "I would like to order {count} of the {colour} {item} in {size}. Deliver to {city}. Regards, {name}",
+    "{name} here. We need {count} {item}s, {colour}, size {size}, at our shop in {city}.",
+)
+
+
+class Order(BaseModel):
+    customer: str = Field(max_length=40)
+    city: str = Field(max_length=40)
+    item: str = Field(max_length=40)
+    colour: Literal["red", "green", "blue", "black"]
+    size: Literal["small", "medium", "large"]
+    count: int = Field(ge=1, le=99)
+
+
+def prompts(count: int) -> list[str]:
+    """Letters that order something, the same in each run."""
+    draw = Random(0)
+    letters = [
+        draw.choice(LETTERS).format(
+            name=draw.choice(NAMES),
+            city=draw.choice(CITIES),
+            item=draw.choice(ITEMS),
+            colour=draw.choice(COLOURS),
+            size=draw.choice(("small", "medium", "large")),
+            count=draw.randint(2, 40),
+        )
+        for _ in range(count)
+    ]
+    return [f"Read the order as JSON with customer, city, item, colour, size and count.\n\n{one}" for one in letters]
+
+
+def measure(folder: str, records: int) -> dict[str, Any]:
+    """Seconds and tokens a record, of each program."""
+    from outlines import Generator, from_transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = gen.load(folder, device="cpu", dtype="float32")
+    kind = gen.compile(model, Order)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    generator: Any = Generator(from_transformers(peer, tokenizer), Order)
+    seconds: dict[str, list[float]] = {"gen": [], "Outlines": []}
+    tokens, whole = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
+    same = drafted = accepted = 0
+    for number, prompt in enumerate(["Read: one red mug.", *prompts(records)]):  # the first one warms up
+        begin = thread_time()
+        made = gen.generate(model, prompt, kind, chat=True, max_new_tokens=LIMIT, details=True)
+        middle = thread_time()
+        text = generator(prompt, max_new_tokens=LIMIT)
+        end = thread_time()
+        if not number:
+            continue
+        seconds["gen"].append(middle - begin)
+        seconds["Outlines"].append(end - middle)
+        tokens["gen"] += len(made.token_ids)
+        tokens["Outlines"] += len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        whole["gen"] += isinstance(made.value, Order)
+        found = _record(text)
+        whole["Outlines"] += found is not None
+        same += found == made.value
+        drafted, accepted = drafted + made.drafted, accepted + made.accepted
+        print(number, {name: round(took[-1], 2) for name, took in seconds.items()}, tokens, file=sys.stderr, flush=True)
+    rows = [
+        {
+            "program": name,
+            "seconds a record": round(sum(took) / records, 3),
+            "median": round(median(took), 3),
+            "tokens a record": round(tokens[name] / records, 1),
+            "whole": whole[name],
+        }
+        for name, took in seconds.items()
+    ]
+    return {
+        "records": records,
+        "results": rows,
+        "gen of Outlines": round(sum(seconds["gen"]) / sum(seconds["Outlines"]), 3),
+        "the same tokens' worth": round(
+            sum(seconds["gen"]) / tokens["gen"] / (sum(seconds["Outlines"]) / tokens["Outlines"]), 3
+        ),
+        "equal values": same,
+        "drafts read, right": [drafted, accepted],
+    }
+
+
+def _record(text: str) -> Order | None:
+    """What a text says; None where it was cut."""
+    try:
+        return Order.model_validate_json(text)
+    except ValueError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
+    parser.add_argument("--records", type=int, default=50)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    told = {"machine": machine(), **measure(given.model, given.records)}
+    if given.json:
+        write_json(given.json, told)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""What a sampler asks of the loop: rows that are drawn each by itself, beams, or a search of a user's own."""
+
+from torch import Tensor
+
+from gen.samplers.base import Sampler
+from gen.samplers.beam_search_sampler import BeamSearchSampler
+from gen.samplers.greedy_sampler import GreedySampler
+from gen.samplers.multinomial_sampler import MultinomialSampler
+
+_NUMBERS = "temperature", "top_k", "top_p", "min_p"
+
+
+def draws(sampler: Sampler) -> bool:
+    """Whether a sampler is one of gen's own whose rows are independent and whose parameters are numbers."""
+    if type(sampler) is GreedySampler:
+        return True
+    return type(sampler) is MultinomialSampler and not any(
+        isinstance(getattr(sampler, name), Tensor) for name in _NUMBERS
+    )
+
+
+def search_width(sampler: Sampler) -> int:
+    """How many rows the search for a prompt has; 1 where every row is a text."""
+    if draws(sampler):
+        return 1
+    return sampler.beams if type(sampler) is BeamSearchSampler else sampler.samples

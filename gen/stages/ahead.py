@@ -1,0 +1,45 @@
+"""Goes ahead of a text on the host, on a CPU: what its type says of tokens that have not been chosen yet."""
+
+from gen.constraints.automata.arrays import Ints
+from gen.constraints.tables.arena import Arena
+from gen.constraints.tables.guesses import Guess
+from gen.constraints.tables.token_automaton import TokenAutomaton
+
+
+class Ahead:
+    """A text that is held to an automaton, from the state that it is in.
+
+    Args:
+        records: (1 + drafts,) int32, a row of the stage's: the record of its state; the others are written here, 0 for
+            those that are not reached.
+    """
+
+    def __init__(self, arena: Arena, automaton: TokenAutomaton, records: Ints) -> None:
+        self._arena, self._automaton, self._records = arena, automaton, records
+        self._records[1:] = 0
+        self._state, self._place = arena.state(automaton, int(records[0])), 0
+
+    def guess(self) -> Guess:
+        """What may come next."""
+        return self._automaton.guesses.of(self._state)
+
+    def spelled(self, token_id: int) -> bytes:
+        """How a token is spelled; empty where it spells nothing."""
+        tokens = self._automaton.vocabulary.tokens
+        return tokens[token_id] if token_id < len(tokens) else b""
+
+    def allows(self, token_id: int) -> bool:
+        """Whether a token may come next."""
+        return self._after(token_id) > 0
+
+    def go(self, token_id: int) -> bool:
+        """Go on by a token, unless the type does not allow it; whether it does."""
+        after = self._after(token_id)
+        if after:
+            self._state, self._place = after, self._place + 1
+            self._records[self._place] = self._arena.record(self._automaton, after)
+        return after > 0
+
+    def _after(self, token_id: int) -> int:
+        guess = self.guess()
+        return guess.after if guess.token == token_id else self._automaton.next_state(self._state, token_id)
