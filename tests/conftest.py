@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from gen.loop.batch import Batch
 from gen.testing import virtual_gpus
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -67,6 +68,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _counts:
         parts = [f"{count} need {needed} CUDA device(s)" for needed, count in sorted(_counts.items())]
         terminalreporter.write_line(f"tests left out: {', '.join(parts)}; `pytest -m gpu` runs them on GPUs")
+
+
+@pytest.fixture
+def soon_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is recorded or captured once it has come four times, so that short texts have such steps."""
+    monkeypatch.setattr("gen.loop.replay.steps._WORTH", {"cpu": 4, "cuda": 4})
+    monkeypatch.setattr("gen.loop.replay.steps._WORTH_OF_A_KNOWN_KIND", {"cpu": 3, "cuda": 4})
+
+
+@pytest.fixture
+def short_examinations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gen doctor` compares texts of 2 and of 4 tokens: what a token waits for shows in two as it does in eight."""
+    monkeypatch.setattr("gen.doctor.SHORT", 2)
+    monkeypatch.setattr("gen.doctor.LONG", 4)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_clock() -> Iterator[None]:
+    """No clock says how many tokens a step reads, so that equal calls give equal bits: costs are reckoned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "_mark", lambda batch: None)
+        yield
 
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu)])

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tests.models.exported.programs import Everything, exported, program_of
 from tests.testing.whole_programs.test_transformers import split
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("short_examinations")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,8 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("shape", ["llama", "gemma3"])
-def test_a_sound_model_has_no_problems(shape: str) -> None:
+def test_a_sound_model_has_no_problems(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LONG", 12)  # so that steps are captured, as for users
     with virtual_gpus(2):
         diagnosis = examine(on_gpu_1(shape))
     assert diagnosis.problems == []
@@ -152,12 +155,40 @@ def test_the_command_tells_the_placement_and_exits_0(saved: Path, capsys: Captur
     assert out.endswith("no problems\n")
 
 
-def test_the_command_runs_in_a_process_that_loads_its_libraries_on_virtual_gpus(tmp_path: Path) -> None:
+def test_in_a_process_of_its_own_it_writes_each_line_into_a_pipe_as_soon_as_it_is_known(tmp_path: Path) -> None:
+    """The process loads its libraries on virtual GPUs, and waits for the test before each line that comes late."""
     tiny_encoder().save_pretrained(tmp_path)  # it is examined sooner than a language model
     encoder_tokenizer().save_pretrained(tmp_path)
-    command = [sys.executable, "-m", "gen", "doctor", str(tmp_path), "--encoder"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no problems"), done.stderr
+    program = f"""
+import sys
+from gen import cli, doctor
+def waiting(step):
+    return lambda *given, **named: (sys.stdin.readline(), step(*given, **named))[1]
+doctor.load_encoder, doctor.embed = waiting(doctor.load_encoder), waiting(doctor.embed)
+cli.main(["doctor", {str(tmp_path)!r}, "--encoder"])
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        deadline = Timer(120, process.kill)  # a line that does not come is an empty one then
+        deadline.start()
+        assert process.stdout.readline() == "ran on      2 virtual GPUs\n"
+        process.stdin.write("load\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "placement   cuda:1 (float32)\n"
+        assert process.stdout.readline().startswith("            input cuda:1")
+        process.stdin.write("run\n")
+        process.stdin.flush()
+        assert process.stdout.read() == "no problems\n"
+        deadline.cancel()
+    assert process.returncode == 0
+
+
+def test_what_is_told_line_by_line_is_the_text_of_the_diagnosis(saved: Path) -> None:
+    lines: list[str] = []
+    diagnosis = diagnose(saved, device="cuda:1", virtual=2, tell=lines.append)
+    assert lines == str(diagnosis).splitlines()
+    assert len(lines) == 8
 
 
 def test_the_command_takes_exported_programs_encoders_and_split_models(

@@ -1,4 +1,5 @@
-"""How files import each other: data goes one way, so that no circle of imports goes from folder to folder.
+"""How files import each other: data goes one way, so that no import runs upward, and no circle of imports goes from
+folder to folder.
 
 Every import counts: those within functions, and those for type checkers alone. `gen/__init__.py` is left out: it only
 names what is public.
@@ -13,6 +14,21 @@ FILES = {
     for path in (ROOT / "gen").rglob("*.py")
     if path != ROOT / "gen" / "__init__.py"
 }
+
+LEVELS = (  # as a text goes: what is read, the model, the logits, the loop, the calls
+    {"arguments", "completions", "devices", "errors", "forking", "isolation", "lent_streams"},
+    {"thoughts", "token_spelling", "tokenizers"},
+    {"attention", "samplers", "testing"},
+    {"models"},
+    {"constraints", "tools"},
+    {"requests"},
+    {"stages"},
+    {"loop", "scoring"},
+    {"api", "asynchronous", "calls", "embedding", "engine", "prefixes", "streaming"},
+    {"doctor", "integrations", "offline", "server"},
+    {"cli"},
+    {"__main__"},
+)
 
 
 def imported(path: Path) -> set[str]:
@@ -48,5 +64,15 @@ def test_no_circle_goes_from_folder_to_folder() -> None:
     assert across == []
 
 
-def test_errors_import_nothing_that_comes_later() -> None:
-    assert imported(FILES["gen.errors"]) <= {"gen.completions"}
+def test_no_import_runs_upward() -> None:
+    """A folder, or a file beside them, imports those of its own level and of the levels above it in this list."""
+    found = {path.relative_to(ROOT / "gen").parts[0].removesuffix(".py") for path in FILES.values()} - {"__init__"}
+    assert found == set().union(*LEVELS)
+    level = {part: number for number, parts in enumerate(LEVELS) for part in parts}
+    upward = [
+        f"{name} imports {other}"
+        for name, path in FILES.items()
+        for other in imported(path)
+        if level[name.split(".")[1]] < level[other.split(".")[1]]
+    ]
+    assert upward == []

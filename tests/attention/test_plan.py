@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gen.attention import plan
-from gen.attention.plan import LONG, PIECE, Plan, whole
+from gen.attention.plan import PIECE, Plan, whole
 
 
 def runs_of(lengths: list[int], numbers: int) -> tuple[plan.Run, ...]:
@@ -30,11 +30,7 @@ def test_every_row_is_in_one_run_that_looks_at_all_its_columns_and_no_run_costs_
     assert all(view == max(views[first:end]) for first, end, view in runs)
     cost = sum(call + (end - first) * view for first, end, view in runs)
     assert cost <= len(views) * call + sum(views)
-    assert all(
-        (whole(length) or PIECE) >= LONG for first, end, view in runs if view >= LONG for length in lengths[first:end]
-    )
-    if not min(views) < LONG <= max(views):
-        assert cost <= call + len(views) * max(views)
+    assert cost <= call + len(views) * max(views)
 
 
 def test_it_looks_at_all_columns_before_it_is_told_and_after() -> None:

@@ -19,7 +19,10 @@ from gen import cli
 ROOT = Path(__file__).parents[2]
 # a signal that comes just before signal.pause() would leave it waiting for ever
 PAUSE = 'import time; print("waiting", flush=True)\nwhile True: time.sleep(0.01)\n'
-DRIVER = """
+# transformers, which says how much is loaded, takes a second to import, and no model is loaded here
+UNTOLD = "import gen.cli.commands; gen.cli.commands.keep_stderr_tidy = lambda: None\n"
+DRIVER = f"""
+{UNTOLD}
 import sys, time, gen
 from gen.cli import main
 def pause(*arguments, **settings):
@@ -99,7 +102,8 @@ def test_a_reader_that_goes_away_ends_it_without_a_word() -> None:
     assert "200/200" not in stderr
 
 
-STUBBED = """
+STUBBED = f"""
+{UNTOLD}
 import gen.cli, gen
 gen.load = lambda *a, **k: None
 def stream(*a, **k):
@@ -151,7 +155,7 @@ def test_with_stderr_closed_messages_do_not_go_to_stdout(arguments: list[str], t
 
 
 def test_what_an_encoding_lacks_is_escaped() -> None:
-    code = "import gen.cli, gen; gen.load = lambda *a, **k: None; gen.stream = lambda *a, **k: 'ü€'; gen.cli.main()"
+    code = f"{UNTOLD}import gen; gen.load = lambda *a, **k: None; gen.stream = lambda *a, **k: 'ü€'; gen.cli.main()"
     run = subprocess.run(
         [sys.executable, "-c", code, "stream", "x"],
         capture_output=True,

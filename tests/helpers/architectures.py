@@ -45,6 +45,7 @@ SHAPES: dict[str, tuple[str, dict[str, object]]] = {
     "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of other widths
 }
 
+ONE_LAYER = {"one layer": ("Llama", _SMALL | {"num_hidden_layers": 1})}  # for what no second layer could change
 
 _LINEAR: dict[str, object] = {
     "linear_num_value_heads": 2,

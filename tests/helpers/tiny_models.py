@@ -7,13 +7,13 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES, WITH_PARTS
+from tests.helpers.architectures import HYBRIDS, ONE_LAYER, OTHERS, SHAPES, WITH_PARTS
 from tests.helpers.tokenizers import BOS
 
 
-def tiny_model(shape: str = "llama", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
-    """A small model with random weights, large enough that its greedy texts vary."""
-    name, settings = (SHAPES | HYBRIDS | OTHERS)[shape]
+def tiny_model(shape: str = "one layer", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
+    """A small model with random weights, large enough that its greedy texts vary; a Llama of one layer by itself."""
+    name, settings = (SHAPES | HYBRIDS | OTHERS | ONE_LAYER)[shape]
     config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
     with warnings.catch_warnings():

@@ -17,9 +17,11 @@ from gen.loop.jobs import Job
 from gen.loop.options import Options
 from gen.loop.pace import Pace
 from gen.loop.row_pool import RowPool
+from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.loop.runner import Runner
 from gen.loop.slots import view_bucket
+from gen.loop.speculation.widths import Widths
 from gen.models.base import Inputs
 from gen.models.transformers.rows import TransformersRows
 from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
@@ -314,6 +316,35 @@ def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
     assert sum(len(tokens) for _, tokens in model.filled()) == 1040 + sum(len(str(number)) for number in range(29))
 
 
+def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To grow takes about as long as a step; where no row waits, all is done at once."""
+    model = Timed(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
+    monkeypatch.setattr(pace, "perf_counter", lambda: model.now)
+    grown, lay_out = 0, RowSet.lay_out
+
+    def counted(rows: RowSet, *args: Any) -> None:
+        nonlocal grown
+        grown += 1
+        lay_out(rows, *args)
+
+    monkeypatch.setattr(RowSet, "lay_out", counted)
+    with Runner(model, new_jobs(model, ["0"]), Options(admit_tokens=None), rows=8) as runner:
+        for _ in range(20):  # so that many tokens are read at once
+            runner.advance()
+        both, waiting = [], new_jobs(model, ["x" * 200, "y" * 300, "z" * 700])
+        for job in waiting:
+            runner.add(job)
+            for _ in range(20):
+                before = grown, len(model.filled())
+                runner.advance()
+                both.append((grown > before[0], len(model.filled()) > before[1]))
+        assert (True, False) in both and (False, True) in both
+        assert (True, True) not in both
+        while not runner.idle:
+            runner.advance()
+    assert texts(waiting) == ["b"] * 3
+
+
 @pytest.mark.parametrize(
     ("fixed", "each", "expected"),
     [(0.5, 0.02, 112), (1.0, 0.5, 16), (20.0, 0.0, pace.WHOLE - 16), (6.0, 0.05, 48), (0.1, 0.001, 2896)],
@@ -334,6 +365,21 @@ def test_as_much_is_read_as_takes_less_than_a_step(
             measured.learn(begin, between, tokens)
         assert measured.tokens(waited_for=True) == pytest.approx(expected, abs=16)
         assert tokens % 16 == 0
+
+
+def test_nothing_is_read_after_a_step_that_took_long_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(pace, "perf_counter", lambda: now)
+    measured, put_off = Pace(torch.device("cpu"), None), []
+    for step in [4.0] * 6 + [6.0, 6.0, 4.0] + [6.0] * 9:  # in the end all steps take as long
+        begin, now = now, now + step
+        between = now
+        put_off.append(measured.puts_off(begin, between))
+        if not put_off[-1]:
+            now += 2.0
+            measured.learn(begin, between, 16)
+    assert put_off == [False] * 6 + [True, False, False] + [True, False, False] + [False] * 6
+    assert not Pace(torch.device("cpu"), 64).puts_off(0.0, 100.0)
 
 
 def test_rows_that_cannot_be_refilled_are_filled_together_and_all_stepped_until_the_last_ends() -> None:
@@ -409,17 +455,20 @@ def told(groups: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("sampler", SEARCHES)
+@pytest.mark.parametrize(("sampler", "wide"), [*((one, False) for one in SEARCHES), (SEARCHES[1], True)])
 def test_texts_are_the_same_wherever_memory_ran_out(
-    llama: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+    llama: Any, sampler: Sampler, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments: Any = {"sampler": sampler, "seed": range(8), "max_new_tokens": LIMITS, "details": True}
+    arguments["speculate"] = gen.Speculation() if wide else False
+    monkeypatch.setattr(Widths, "choose", lambda self, count, texts: 4)
     monkeypatch.setattr(runner, "_HEADROOM", 8)  # so that rows grow, too
     # what ends first comes first, so that rows move
     monkeypatch.setattr(runner, "together", lambda jobs: sorted(jobs, key=lambda job: job.request.limit))
     llama.release()
     expected = told(gen.generate(llama, PROMPTS, **arguments))
-    steps, copies = [("step", call) for call in (0, 3, 11)], [("copy", call) for call in (0, 1)]
+    steps = [("step_wide" if wide else "step", call) for call in (0, 3, 4 if wide else 11)]
+    copies = [("copy", call) for call in (0, 1)]
     for method, call in [("fill", 0), *steps, *copies, ("grow", 0)]:
         planted = OutOfMemory(getattr(TransformersRows, method), 5, call)
         with monkeypatch.context() as patch:
@@ -434,7 +483,7 @@ def test_on_a_gpu_a_text_whose_last_token_is_on_its_way_is_not_lost(monkeypatch:
     with virtual_gpus(1):
         model = gen.from_transformers(tiny_model(vocab_size=259, num_hidden_layers=1).to("cuda"), byte_tokenizer())
         expected = gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS)
-        for call in (0, 1, 2, 3, 5, 8):
+        for call in (0, 1, 3, 8):
             model.release()
             monkeypatch.setattr(TransformersRows, "step", OutOfMemory(step, 4, call).of())
             assert gen.generate(model, PROMPTS, sampler=greedy(), max_new_tokens=LIMITS) == expected

@@ -1,13 +1,16 @@
 """What a request may do to an engine's thread: it fails alone, and leaves at no cost to those that wait."""
 
+import threading
 from collections.abc import Hashable
 from typing import Any
 
 import pytest
 
 import gen
+from gen.loop import engine_thread
 from gen.loop.feed import Feed
-from tests.helpers.engines import GatedModel
+from gen.loop.runner import Runner
+from tests.helpers.engines import GatedModel, GatedRows
 
 
 class CheckedModel(GatedModel):
@@ -82,3 +85,55 @@ def test_many_that_wait_and_are_cancelled_are_each_looked_at_once(full: bool, mo
         assert [list(stream) for stream in waiting] == [[]] * count
         assert model.read == ["a"]
     assert compared <= count
+
+
+def test_prompts_are_read_together_where_the_last_ones_came_apart_and_else_nobody_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fills, idle = list[int](), threading.Semaphore(0)
+
+    class Counted(GatedModel):
+        def new_rows(self, count: int, length: int) -> GatedRows:
+            class Rows(GatedRows):
+                def fill(self, rows: slice, *arguments: Any) -> Any:
+                    fills.append(rows.stop - rows.start)
+                    return super().fill(rows, *arguments)
+
+            return Rows(self, count, length)
+
+    def close(runner: Runner) -> None:
+        closed(runner)
+        idle.release()
+
+    closed = Runner.close
+    monkeypatch.setattr(Runner, "close", close)
+    monkeypatch.setattr(engine_thread, "_APART", 60.0)
+    monkeypatch.setattr(engine_thread, "_AT_MOST", 60.0)
+    model = Counted()
+    with gen.Engine(model, rows=2) as engine:
+
+        def begins_at_once() -> None:
+            stream = engine.submit("a")
+            assert model.begun.acquire(timeout=30)
+            model.gate.release(10)
+            assert "".join(stream) == "hello"
+            assert idle.acquire(timeout=60)
+            model.begun, model.gate = threading.Semaphore(0), threading.Semaphore(0)
+
+        begins_at_once()
+        begins_at_once()
+        streams = [engine.submit("b")]
+        assert model.begun.acquire(timeout=60)
+        streams.append(engine.submit("c"))  # while the first one runs
+        model.open()
+        assert ["".join(stream) for stream in streams] == ["hello"] * 2
+        assert fills == [1] * 4 and idle.acquire(timeout=60)
+        streams = [engine.submit("d"), engine.submit("e")]
+        assert ["".join(stream) for stream in streams] == ["hello"] * 2
+        assert fills == [1, 1, 1, 1, 2] and idle.acquire(timeout=60)
+        monkeypatch.setattr(engine_thread, "_APART", 0.0)
+        assert "".join(engine.submit("f")) == "hello"  # others were waited for, in vain
+        assert idle.acquire(timeout=60)
+        monkeypatch.setattr(engine_thread, "_APART", 60.0)
+        model.begun, model.gate = threading.Semaphore(0), threading.Semaphore(0)
+        begins_at_once()

@@ -14,10 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gen
 from gen.loop.row_set import RowSet
 from gen.loop.searches.drawing import Drawing
+from gen.loop.speculation.widths import Widths
 from gen.models.transformers.model import TransformersModel
 from gen.samplers import BeamSearchSampler
 from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.parameters import Parameters
+from gen.stages.device_constraints import DeviceConstraints
 from gen.testing import virtual_gpus
 from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, tiny_model
@@ -76,22 +78,58 @@ def test_a_step_launches_little_beside_the_model(
     assert counts["send"] == 2  # to a slot on the device, and from there to the host
 
 
-def _counts_of_a_step(sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The launches of the last step of a call."""
-    counter, step = Counter(monkeypatch), RowSet.step
-    monkeypatch.setattr(TransformersModel, "forward", counter.watch("model", TransformersModel.forward))
+@pytest.mark.parametrize(
+    ("typed", "prompt", "walks"),
+    [(False, True, 0), (True, True, 8), (True, False, 1)],  # one for each place that may be no forced token
+    ids=["text", "typed", "forced alone"],
+)
+def test_a_wide_step_launches_little_more_than_a_plain_one_that_looks_for_drafts_too(
+    typed: bool, prompt: bool, walks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {}
+    for width in (1, 8):
+        with monkeypatch.context() as patch, virtual_gpus(1):
+            patch.setattr(Widths, "choose", lambda self, count, texts, width=width: width)
+            counts[width] = _counts_of_a_step(
+                gen.samplers.greedy(), 2, patch, width, typed=typed, speculate=gen.Speculation(prompt=prompt)
+            )
+        del counts[width]["model"]
+    assert counts[8].pop("walks", 0) == walks
+    counts[1].pop("walks", 0)
+    assert 0 < sum(counts[8].values()) <= 2 * sum(counts[1].values())
+
+
+def _counts_of_a_step(
+    sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch, width: int = 1, *, typed: bool = False, **settings: Any
+) -> dict[str, int]:
+    """The launches of the last step of a call that reads so many tokens, and how often a type's automaton is walked."""
+    counter, step, found = Counter(monkeypatch), RowSet.step, dict[str, int]()
+    for name in ("forward", "forward_all"):
+        monkeypatch.setattr(TransformersModel, name, counter.watch("model", getattr(TransformersModel, name)))
     monkeypatch.setattr(Drawing, "_draw", counter.watch("sampler", Drawing._draw))
     monkeypatch.setattr(BeamSearchSampler, "candidates", counter.watch("sampler", BeamSearchSampler.candidates))
     monkeypatch.setattr(RowSet, "send", counter.watch("send", RowSet.send))
+    walk = DeviceConstraints._walk
 
-    def stepping(rows: RowSet, count: int, view: int, width: int = 1) -> Any:
+    def walking(self: DeviceConstraints, *args: Any) -> Any:
+        counter.counts["walks"] = counter.counts.get("walks", 0) + 1
+        return walk(self, *args)
+
+    def stepping(rows: RowSet, count: int, view: int, own_width: int = 1) -> Any:
+        counter.counts = found if own_width == width else {}
         counter.counts.clear()
-        return counter.watch("step", step(rows, count, view, width))
+        return counter.watch("step", step(rows, count, view, own_width))
 
+    monkeypatch.setattr(DeviceConstraints, "_walk", walking)
     monkeypatch.setattr(RowSet, "step", stepping)
-    model = gen.from_transformers(tiny_model(num_hidden_layers=layers).to("cuda"), byte_tokenizer(), probe=False)
-    gen.generate(model, ["ab", "c"], sampler=sampler, max_new_tokens=3, eos_token_id=[1, 2, 3])
-    return counter.counts
+    model = gen.from_transformers(
+        tiny_model(num_hidden_layers=layers).to("cuda"), byte_tokenizer(), probe="speculate" in settings
+    )
+    output_type = gen.regex("(ab|cd){9,12}, [0-9]{3}") if typed else None
+    settings |= {"cuda_graph": False} | ({} if typed else {"eos_token_id": [1, 2, 3]})
+    limit = 3 if width == 1 and not settings.get("speculate") else 60
+    gen.generate(model, ["ab", "c"], output_type, sampler=sampler, max_new_tokens=limit, **settings)
+    return found
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -41,7 +41,7 @@ def some(seed: int, count: int) -> Tokens:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return gen.from_transformers(tiny_model(max_position_embeddings=1024), byte_tokenizer())
+    return gen.from_transformers(tiny_model("llama", max_position_embeddings=1024), byte_tokenizer())
 
 
 def test_texts_are_found_as_by_comparing_with_each() -> None:

@@ -13,6 +13,7 @@ from gen.loop.prefixes import beginnings
 from gen.loop.row_set import RowSet
 from gen.loop.runner import Runner
 from gen.loop.slots import share_out
+from gen.loop.speculation.widths import Widths
 from gen.samplers import greedy
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
@@ -129,3 +130,22 @@ def test_a_row_that_is_read_in_parts_is_looked_at_no_further_than_it_has_columns
     assert [*map(len, seen)] == [1] * 3  # parts of its prompt, beside one row that has memory of its own
     found = [one.token_ids for job in jobs for one in job.completions()]
     assert found == [one.token_ids for one in gen.generate(model, prompts, details=True, **arguments)]
+
+
+def test_a_wide_step_looks_no_further_than_its_rows_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row had memory of its own, and is free now; the others have less room than a wide step may look at."""
+    monkeypatch.setattr(Widths, "choose", lambda self, count, texts: 8)
+    model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
+    prompts = ["ha ha ha", "ho ho", "x" * 700]
+    settings: dict[str, Any] = {"sampler": greedy(), "eos_token_id": [], "max_new_tokens": [30, 28, 2]}
+    expected = gen.generate(model, prompts, speculate=False, **settings)
+    jobs = new_jobs(model, prompts, **settings)
+    with Runner(model, jobs[:2], Options(rows=3), 3) as runner:
+        runner.advance()
+        runner.add(jobs[2])
+        seen = list[tuple[bool, int]]()
+        while not runner.idle:
+            runner.advance()
+            seen.append((jobs[2].ended, len(runner._rows.rooms)))
+    assert (True, 1) in seen[:-1]
+    assert [one.text for job in jobs for one in job.completions()] == expected

@@ -46,7 +46,7 @@ def test_a_broken_copy_is_refused_at_load_and_names_both_devices(
     source: torch.device, target: torch.device, damage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with virtual_gpus(2):
-        model = split(tiny_model(), "llama")
+        model = split(tiny_model("llama"), "llama")
         break_copies(monkeypatch, source, target, damage)
         with pytest.raises(gen.DeviceError, match=f"a copy from {source} to {target} came out wrong in [0-9]+ of"):
             gen.from_transformers(model, byte_tokenizer())
@@ -81,7 +81,7 @@ def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
 
     monkeypatch.setattr(VirtualTensor, "to", counting)
     counts = []
-    tiny_model().save_pretrained(tmp_path)
+    tiny_model("llama").save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     with virtual_gpus(2):
         model = gen.load(tmp_path, device_map=DEVICE_MAP)
@@ -98,7 +98,7 @@ def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
 
 
 def test_each_layers_cache_is_on_its_device(two_gpus: None) -> None:
-    model = gen.from_transformers(split(tiny_model(), "llama"), byte_tokenizer())
+    model = gen.from_transformers(split(tiny_model("llama"), "llama"), byte_tokenizer())
     with torch.inference_mode():
         rows = model.new_rows(2, 8)
         rows.fill(slice(0, 2), [[1, 2], [3]])
@@ -108,7 +108,7 @@ def test_each_layers_cache_is_on_its_device(two_gpus: None) -> None:
 
 
 def test_a_sharded_model_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = tiny_model()
+    whole = tiny_model("llama")
     arguments: dict[str, Any] = {"max_new_tokens": 30, "seed": 2, "eos_token_id": []}
     expected = gen.generate(gen.from_transformers(whole, byte_tokenizer()), ["ab", "c"], **arguments)
     with virtual_gpus(2):

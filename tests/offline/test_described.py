@@ -10,7 +10,14 @@ import pytest
 from pydantic import BaseModel, Field
 
 import gen
-from gen.offline.described import describe_sampler, describe_type, made_sampler, made_type
+from gen.offline.described import (
+    describe_sampler,
+    describe_speculate,
+    describe_type,
+    made_sampler,
+    made_speculate,
+    made_type,
+)
 from gen.samplers import beam_search, greedy, multinomial
 
 
@@ -96,3 +103,8 @@ def test_classes_within_classes_can_be_imported() -> None:
 def test_a_sampler_comes_out_as_it_went_in(sampler: Any) -> None:
     assert repr(made_sampler(again(describe_sampler(sampler)))) == repr(sampler)
     assert describe_sampler(None) is made_sampler(None) is None
+
+
+@pytest.mark.parametrize("speculate", ["auto", False, gen.Speculation(), gen.Speculation(prompt=False, most=3)])
+def test_speculation_comes_out_as_it_went_in(speculate: Any) -> None:
+    assert made_speculate(again(describe_speculate(speculate))) == speculate

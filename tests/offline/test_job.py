@@ -10,7 +10,9 @@ import pytest
 from torch import Tensor
 
 import gen
+from gen.loop.speculation.costs import Costs
 from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.rows import TransformersRows
 from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import read_manifest
 from gen.offline.parts import part_path
@@ -106,7 +108,9 @@ def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: str, tmp_path: Path) -> None:
+def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[dict[str, Any]] = [
         {"prompt": f"One {'very ' * (number % 9)}", "max_new_tokens": 5 + number % 40} for number in range(28)
     ]
@@ -114,14 +118,26 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(dtype: st
     rows[20] |= {"prompt": [41] * 80, "max_new_tokens": 240, "seed": 7}
     source = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out"
-    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=9, top_logprobs=1)
+    report = gen.run_batch(source, out, model="demo", dtype=dtype, rows=4, shard_rows=9, top_logprobs=1, seed=5)
     before = [part.read_bytes() for part in report.parts]
     manifest, digest = read_manifest(out)
     worker = Worker(manifest.settings, "cpu", threads=1)
+    wide, step_wide = [], TransformersRows.step_wide
+
+    def noted(rows: TransformersRows, token_ids: Tensor, view: int) -> Tensor:
+        wide.append(token_ids.shape[1])
+        return step_wide(rows, token_ids, view)
+
+    monkeypatch.setattr(TransformersRows, "step_wide", noted)
+    monkeypatch.setattr(Costs, "learn", None)  # a clock has no say
     for number in reversed(range(len(report.parts))):
         part_path(out, manifest, number).unlink()
         worker.run(out, digest, Task(shard=number))
     assert [part.read_bytes() for part in report.parts] == before
+    assert bool(wide) == (dtype == "float32")
+    settings: Any = {"model": "demo", "dtype": dtype, "rows": 4, "shard_rows": 9, "seed": 5}
+    plain = gen.run_batch(source, tmp_path / "plain", speculate=False, **settings)
+    assert [one["text"] for one in read_parts(plain.parts)] == [one["text"] for one in read_parts(report.parts)]
 
 
 def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_path: Path) -> None:
@@ -149,7 +165,8 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
     monkeypatch.setattr(TransformersModel, "forward_all", counting)
     rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
     source = write_rows(tmp_path / "rows.jsonl", rows)
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1)
+    # plain steps, which read one token
+    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1, speculate=False)
     assert report.failed == 0
     assert sum(read) < 3 * 300  # of 12 times 300
 
@@ -237,6 +254,7 @@ def _inner() -> Any:
         ({"engine": "slurm"}, "engine must be"),
         ({"format": "xml"}, "format must be"),
         ({"seed": -1}, "seed must be"),
+        ({"speculate": True}, 'speculate must be "auto", False or'),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_a_worker_starts(

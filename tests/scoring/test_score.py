@@ -164,7 +164,7 @@ def test_options_share_one_probability_by_what_their_whole_texts_have() -> None:
 
 def test_a_model_that_is_exported_or_scripted_reads_token_by_token() -> None:
     contexts, several = new_pairs(3, 3)
-    by_program = gen.from_exported(exported(), byte_tokenizer())
+    by_program = gen.from_exported(exported("llama"), byte_tokenizer())
     reference = new_model()
     for context, continuations in zip(contexts, several, strict=True):
         context = context[:20]
@@ -189,7 +189,7 @@ def test_on_gpus_the_host_waits_at_the_end_alone() -> None:
         assert counts[0] == counts[1] <= 3  # values, likeliest tokens and their log-probabilities
         found = gen.score(model, contexts, several)
         spread: Any = dispatch_model(
-            tiny_model(),
+            tiny_model("llama"),
             device_map={"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0, "model.layers.1": 1}
             | {"model.norm": 1, "lm_head": 1},
         )

@@ -40,7 +40,7 @@ def on_host(pattern: str) -> Any:
 @pytest.mark.parametrize("eos_token_id", [EOS, None])
 def test_texts_equal_those_of_the_device_engine(sampler: Sampler, eos_token_id: int | None) -> None:
     own = new_model(eos_token_id=eos_token_id)
-    arguments: dict[str, Any] = {"sampler": sampler, "seed": 5, "max_new_tokens": 64}
+    arguments: dict[str, Any] = {"sampler": sampler, "seed": 5, "max_new_tokens": 32}
     prompts = [prompt for prompt in PROMPTS for _ in LANGUAGES]
     patterns = LANGUAGES * len(PROMPTS)
     wanted = run_in_rows(own, prompts, 25, output_type=list(map(gen.regex, patterns)), **arguments)
@@ -51,7 +51,7 @@ def test_texts_equal_those_of_the_device_engine(sampler: Sampler, eos_token_id: 
 
 
 def test_rows_with_and_without_constraints_come_and_go_beside_each_other(model: Any) -> None:
-    prompts = [f"{prompt} {number}" for number in range(4) for prompt in PROMPTS]
+    prompts = [f"{prompt} {number}" for number in range(3) for prompt in PROMPTS]
     kinds: list[Callable[[str], Any]] = [on_host, gen.regex, lambda pattern: None]
     types = [kinds[number % 3](LANGUAGES[number % 5]) for number in range(len(prompts))]
     arguments: dict[str, Any] = {"sampler": multinomial(), "max_new_tokens": 40}
@@ -61,7 +61,7 @@ def test_rows_with_and_without_constraints_come_and_go_beside_each_other(model: 
         for prompt, kind, seed in zip(prompts, types, seeds, strict=True)
     ]
     assert {one.engine for one in alone} == {"host", "device", None}
-    for rows in (2, 7, 20):
+    for rows in (2, 7):
         made = run_in_rows(model, prompts, rows, output_type=types, seed=seeds, **arguments)
         assert [one.text for [one] in made] == [one.text for one in alone]
     back = gen.generate(model, prompts[::-1], types[::-1], seed=seeds[::-1], details=True, **arguments)
@@ -100,11 +100,11 @@ def test_a_text_that_begins_anew_in_other_rows_goes_on_where_it_was(model: Any) 
 def test_on_a_gpu_texts_are_the_same_and_the_host_does_not_wait_for_each_token(sampler: Sampler) -> None:
     kind = gen.grammar('start: /[a-z ]{5,}/ ("(" start ")")? "."')
     arguments: dict[str, Any] = {"sampler": sampler, "seed": 11, "stop": "zz"}
-    wanted = run_in_rows(new_model(num_hidden_layers=1), PROMPTS, 8, output_type=kind, max_new_tokens=18, **arguments)
+    wanted = run_in_rows(new_model(num_hidden_layers=1), PROMPTS, 8, output_type=kind, max_new_tokens=14, **arguments)
     with virtual_gpus(2):
         own = new_model("cuda:1", num_hidden_layers=1)
         counts = []
-        for tokens in (10, 18):
+        for tokens in (8, 14):
             with no_host_sync(count=True) as report:
                 made = run_in_rows(own, PROMPTS, 8, output_type=kind, max_new_tokens=tokens, **arguments)
             counts.append(report.count)
@@ -115,7 +115,7 @@ def test_on_a_gpu_texts_are_the_same_and_the_host_does_not_wait_for_each_token(s
 def test_only_texts_of_a_grammar_that_is_not_regular_come(model: Any) -> None:
     kind = gen.grammar('start: "(" start ")" start | "x"')
     found = set()
-    for seed in range(20):
+    for seed in range(10):
         try:
             text = gen.generate(model, "a", kind, seed=seed, max_new_tokens=60)
         except gen.IncompleteError as error:

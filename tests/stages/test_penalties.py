@@ -164,7 +164,7 @@ def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> T
 def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and_when_they_came() -> None:
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
     changed = 0
-    for _ in range(40):
+    for _ in range(25):
         count, columns = rng.randint(1, 6), 24
         stage = PenaltyStage(count, torch.device("cpu"))
         requests: dict[int, Request] = {}
@@ -193,7 +193,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
                     expected = penalized_alone(requests[row], texts[row], logits[place])
                 changed += not torch.equal(expected, logits[place])
                 torch.testing.assert_close(made[place], expected)
-    assert changed > 300
+    assert changed > 180
 
 
 def test_samples_of_a_prompt_have_its_penalties_each() -> None:
@@ -221,7 +221,7 @@ def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
 
 def test_texts_equal_transformers_in_rows_that_are_filled_anew(model: Any) -> None:
     """Every prompt has settings of its own, and a row has had many others before."""
-    prompts = [text[:end] for text in PROMPTS for end in (1, 5, 9, 14, 26)] * 2
+    prompts = [text[:end] for text in PROMPTS for end in (1, 5, 9, 14, 26)]
     pairs = [SETTINGS[number % len(SETTINGS)] for number in range(len(prompts))]
     expected = [
         transformers_text(model, prompt, [258], **theirs) for prompt, (_, theirs) in zip(prompts, pairs, strict=True)
@@ -248,15 +248,15 @@ def test_presence_and_frequency_count_the_new_tokens_alone(model: Any) -> None:
 
 def test_processors_work_in_any_batch_with_samples_and_streamed(model: Any) -> None:
     sampler = multinomial(temperature=0.9, repetition_penalty=1.5, no_repeat_ngram_size=2, frequency_penalty=0.3)
-    alone = [gen.generate(model, prompt, sampler=sampler, seed=4, max_new_tokens=16) for prompt in PROMPTS]
-    assert gen.generate(model, PROMPTS[::-1], sampler=sampler, seed=4, max_new_tokens=16) == alone[::-1]
-    assert "".join(gen.stream(model, PROMPTS[0], sampler=sampler, seed=4, max_new_tokens=16)) == alone[0]
+    alone = [gen.generate(model, prompt, sampler=sampler, seed=4, max_new_tokens=10) for prompt in PROMPTS]
+    assert gen.generate(model, PROMPTS[::-1], sampler=sampler, seed=4, max_new_tokens=10) == alone[::-1]
+    assert "".join(gen.stream(model, PROMPTS[0], sampler=sampler, seed=4, max_new_tokens=10)) == alone[0]
     several = multinomial(3, temperature=0.9, repetition_penalty=1.5, no_repeat_ngram_size=2, frequency_penalty=0.3)
-    groups: Any = gen.generate(model, PROMPTS, sampler=several, seed=4, max_new_tokens=16, details=True)
+    groups: Any = gen.generate(model, PROMPTS, sampler=several, seed=4, max_new_tokens=10, details=True)
     assert [group[0].text for group in groups] == alone
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for completion in group:
-            again = gen.generate(model, prompt, sampler=sampler, seed=completion.seed, max_new_tokens=16)
+            again = gen.generate(model, prompt, sampler=sampler, seed=completion.seed, max_new_tokens=10)
             assert again == completion.text
 
 

@@ -52,15 +52,15 @@ def test_image_embeddings_scattered_into_those_of_another_gpu_fail(two_gpus: Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gens_tokens_are_those_of_the_whole_model(two_gpus: None, family: str) -> None:
-    expected = [transformers_tokens(family, *one, 12) for one in zip(prompts(family), PICTURES, strict=True)]
+    expected = [transformers_tokens(family, *one, 8) for one in zip(prompts(family), PICTURES, strict=True)]
     whole, processor = tiny_vision_model(family), tiny_processor(family)
     model = gen.from_transformers(split_vision_model(whole, family, vision=1), processor)
     assert (model.placement.input_device, model.placement.vision_device) == (GPU0, GPU1)
     assert model.placement.layer_devices == (GPU0, GPU1)
-    together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=12, details=True)
+    together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=8, details=True)
     assert [completion.token_ids for completion in together] == expected
     for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
-        pieces = gen.stream(model, prompt, images=images, sampler=GREEDY, max_new_tokens=12)
+        pieces = gen.stream(model, prompt, images=images, sampler=GREEDY, max_new_tokens=8)
         assert "".join(pieces) == completion.text
 
 
@@ -72,7 +72,7 @@ def test_sampling_runs_where_the_logits_are_and_never_waits(two_gpus: None, fami
     assert model.placement.logits_device == GPU1
     whole = gen.from_transformers(tiny_vision_model(family), tiny_processor(family))
     counts = []
-    for new_tokens in (8, 24):
+    for new_tokens in (4, 12):
         options: dict[str, Any] = {"images": PICTURES, "seed": 5, "max_new_tokens": new_tokens}
         with no_host_sync(count=True) as report:
             texts = gen.generate(model, prompts(family), **options)
@@ -84,20 +84,20 @@ def test_sampling_runs_where_the_logits_are_and_never_waits(two_gpus: None, fami
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_text_model_over_two_gpus_says_what_transformers_says_of_the_whole(two_gpus: None, num_beams: int) -> None:
     tokenizer = byte_tokenizer()
-    whole = tiny_model(vocab_size=len(tokenizer))
+    whole = tiny_model("llama", vocab_size=len(tokenizer))
     device_map = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
     device_map |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}
     model = gen.from_transformers(dispatch_model(copy.deepcopy(whole), device_map=device_map), tokenizer)
     assert set(model.placement.devices) == {GPU0, GPU1}
     texts = ["Ada", "hello there", "x = [1, 2, 3]"]
     sampler = GREEDY if num_beams == 1 else gen.samplers.beam_search(num_beams)
-    together: Any = gen.generate(model, texts, sampler=sampler, max_new_tokens=12, details=True)
+    together: Any = gen.generate(model, texts, sampler=sampler, max_new_tokens=8, details=True)
     for text, completion in zip(texts, together, strict=True):
         prompt_ids = torch.tensor([tokenizer(text)["input_ids"]])
         token_ids = whole.generate(
             prompt_ids,
             attention_mask=torch.ones_like(prompt_ids),
-            max_new_tokens=12,
+            max_new_tokens=8,
             num_beams=num_beams,
             do_sample=False,
             pad_token_id=0,

@@ -38,7 +38,8 @@ def _run(folder: Path, *options: str, tests: str = TESTS) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "test_theirs.py"]
     root = Path(__file__).parents[2]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(root)})
+    environment = {"PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

@@ -114,7 +114,9 @@ def model_of(family: str) -> Any:
     tokenizer = byte_tokenizer(specials=specials)
     tokenizer.chat_template = template
     size = 259 + len(specials)
-    return gen.from_transformers(tiny_model(vocab_size=size, eos_token_id=EOS, max_position_embeddings=512), tokenizer)
+    return gen.from_transformers(
+        tiny_model("llama", vocab_size=size, eos_token_id=EOS, max_position_embeddings=512), tokenizer
+    )
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

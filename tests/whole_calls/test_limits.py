@@ -30,7 +30,9 @@ ON_HOST = gen.grammar("start: /[0-9]+/")
 
 
 def new_model(device: str = "cpu", context: int = 4096) -> Any:
-    made = tiny_model(vocab_size=len(spelled()), bos_token_id=None, eos_token_id=EOS, max_position_embeddings=context)
+    made = tiny_model(
+        "llama", vocab_size=len(spelled()), bos_token_id=None, eos_token_id=EOS, max_position_embeddings=context
+    )
     return gen.from_transformers(made.to(device), wordy_tokenizer())
 
 
@@ -126,7 +128,8 @@ def test_a_text_that_ends_by_itself_is_told_where_its_limit_has_changed_a_token(
         made = gen.generate(model, "x", kind, max_new_tokens=limit, **arguments)
         assert made.finish_reason == "length"
         assert re.fullmatch("(ab|[c-z]{4})*", made.text)
-    assert gen.generate(model, "x", kind, max_new_tokens=len(whole.token_ids) + 1, **arguments) == whole
+    made = gen.generate(model, "x", kind, max_new_tokens=len(whole.token_ids) + 1, **arguments)
+    assert (made.text, made.token_ids, made.finish_reason) == (whole.text, whole.token_ids, "eos")
 
 
 def test_a_stop_string_ends_a_text_unless_its_limit_has_changed_it_before(model: Any) -> None:
@@ -216,6 +219,7 @@ class TestSteps:
     def test_short_steps_are_those_in_which_some_token_may_not_fit(
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Of steps that make one token each."""
         short: list[bool] = []
         run = Steps.run
 
@@ -226,7 +230,7 @@ class TestSteps:
         monkeypatch.setattr(Steps, "run", noted)
         for pattern, times in (("[a-z]*", 1), ("x{40}[a-z]*", 1), ("x{40}([a-z]{30}-)*", 7)):
             kind = gen.compile(model, gen.regex(pattern))
-            arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": []}
+            arguments: dict[str, Any] = {"max_new_tokens": 60, "shorten": True, "eos_token_id": [], "speculate": False}
             made = gen.generate(model, "x", kind, seed=0, details=True, **arguments)
             automaton = kind.automaton
             assert automaton is not None
@@ -242,7 +246,7 @@ class TestSteps:
     def test_they_are_recorded_and_captured(self, device: str) -> None:
         kind = gen.regex("[ab]{9,}(x{70})?")
         arguments: dict[str, Any] = {"seed": [1, 2], "max_new_tokens": 70, "eos_token_id": []}
-        arguments |= {"details": True, "shorten": True}
+        arguments |= {"details": True, "shorten": True, "speculate": False}
         with virtual_gpus(1):
             own = new_model(device)
             plain = gen.generate(own, ["x", "y"], kind, replay=False, cuda_graph=False, **arguments)

@@ -36,7 +36,7 @@ CONSTRAINTS = {
 
 def generated(model: Any, **arguments: Any) -> list[gen.Completion]:
     """All completions of the prompts."""
-    defaults: dict[str, Any] = {"sampler": greedy(), "seed": 5, "max_new_tokens": 20}
+    defaults: dict[str, Any] = {"sampler": greedy(), "seed": 5, "max_new_tokens": 12}
     groups: Any = gen.generate(model, PROMPTS, details=True, **(defaults | arguments))
     return [one for group in groups for one in (group if isinstance(group, list) else [group])]
 
@@ -54,7 +54,7 @@ def constrained(where: str) -> Callable[[Any], list[gen.Completion]]:
         made: list[gen.Completion] = []
         for sampler in (multinomial(), beam_search(2)):
             groups: Any = gen.generate(
-                model, PROMPTS, CONSTRAINTS[where], sampler=sampler, seed=5, max_new_tokens=40, details=True
+                model, PROMPTS, CONSTRAINTS[where], sampler=sampler, seed=5, max_new_tokens=24, details=True
             )
             made += [completion for group in groups for completion in (group if isinstance(group, list) else [group])]
         assert {completion.engine for completion in made} == {where.split()[-1]}
@@ -73,7 +73,7 @@ def processed(model: Any) -> list[gen.Completion]:
 def streamed(model: Any) -> list[gen.Completion]:
     made = []
     for prompt in PROMPTS:
-        stream = gen.stream(model, prompt, seed=5, max_new_tokens=20)
+        stream = gen.stream(model, prompt, seed=5, max_new_tokens=12)
         text = "".join(stream)
         made.append(stream.completion())
         assert text == made[-1].text
@@ -82,7 +82,7 @@ def streamed(model: Any) -> list[gen.Completion]:
 
 def served(model: Any) -> list[gen.Completion]:
     with gen.Engine(model, rows=2) as engine:
-        streams = [engine.submit(prompt, seed=5, max_new_tokens=20) for prompt in PROMPTS]
+        streams = [engine.submit(prompt, seed=5, max_new_tokens=12) for prompt in PROMPTS]
         return [stream.completion() for stream in streams]
 
 

@@ -43,7 +43,7 @@ NESTED = gen.grammar('start: "(" start ")" | "(" ")"')
 
 def new_model(**changes: Any) -> Any:
     return gen.from_transformers(
-        tiny_model(vocab_size=259, eos_token_id=EOS, max_position_embeddings=256, **changes), byte_tokenizer()
+        tiny_model("llama", vocab_size=259, eos_token_id=EOS, max_position_embeddings=256, **changes), byte_tokenizer()
     )
 
 

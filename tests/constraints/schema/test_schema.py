@@ -43,7 +43,7 @@ def accepts(schema: Any, value: Any, closed: bool = True) -> bool:
 def test_every_text_meets_its_schema_and_is_laid_out_as_json_dumps_does(seed: int) -> None:
     chance = random.Random(seed)
     made = 0
-    for number in range(50):
+    for number in range(30):
         schema = random_schema(chance)
         validator = Draft202012Validator(schema)
         for closed in (True, False):
@@ -56,7 +56,7 @@ def test_every_text_meets_its_schema_and_is_laid_out_as_json_dumps_does(seed: in
                 validator.validate(json.loads(text))
                 assert laid_out(text, whitespace) == text or _names_twice(text), schema
                 made += 1
-    assert made > 200
+    assert made > 120
 
 
 def laid_out(text: str, whitespace: Whitespace) -> str:
@@ -82,7 +82,7 @@ def test_values_that_meet_a_schema_are_accepted_in_the_order_of_its_properties(s
     """Schemas of one object, whose order is plain; open, as the validator reads them."""
     chance = random.Random(seed)
     met = 0
-    for _ in range(60):
+    for _ in range(30):
         schema = random_schema(chance)
         own = {"properties": {}, "type": "object", "$defs": schema.pop("$defs")}
         for name in ("a", "b", "c", "x-1"):
@@ -101,7 +101,7 @@ def test_values_that_meet_a_schema_are_accepted_in_the_order_of_its_properties(s
                 text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
                 assert table is not None and table.accepts(text.encode()), (own, text)
                 met += 1
-    assert met > 100
+    assert met > 50
 
 
 def test_objects_have_what_they_list_unless_additional_properties_are_written() -> None:

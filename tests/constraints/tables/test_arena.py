@@ -97,7 +97,7 @@ def test_room_is_used_again_before_there_is_more_of_it() -> None:
 
 def test_where_room_is_short_there_is_more_and_the_version_tells() -> None:
     arena = Arena(ROW_BYTES, CPU)
-    automaton = TokenAutomaton(regex_table("([a-z]{0,9}[0-9]{1,7}){1,40}"), WORDY)
+    automaton = TokenAutomaton(regex_table("([a-z]{0,9}[0-9]{1,7}){1,20}"), WORDY)
     arena.place(automaton, [automaton])
     fill_all(arena, automaton, [automaton])
     assert arena.version > 0

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gen.loop.replay import recording
 from gen.loop.replay.observing import CannotReplay
-from gen.loop.replay.recording import Replay, record, record_in_parts
+from gen.loop.replay.recording import Outline, Replay, record, record_in_parts
 from gen.testing import virtual_gpus
 
 
@@ -232,19 +234,24 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
         in_parts(lambda: step(memory), memory)
 
 
-def in_parts(step: Callable[[], Tensor], memory: Memory, known: Replay[Any] | None = None) -> list[Replay[Tensor]]:
+def in_parts(
+    step: Callable[[], Tensor], memory: Memory, known: Replay[Any] | None = None, *outlines: Outline
+) -> list[Replay[Tensor]]:
     """For each part the recording, which the last one gives."""
-    return [made for made in record_in_parts(step, memory.state(), known) if made is not None]
+    return [made for made in record_in_parts(step, memory.state(), known, outlines) if made is not None]
 
 
-def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory) -> None:
+def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_codes", {})
+
     def step() -> Tensor:
         return appends(memory)
 
     known: Replay[Any] | None = None
-    for runs in (7, 2):  # one that is known is not run again to see whether it does the same
+    outlines: list[Outline] = []
+    for runs in (10, 2, 4, 7):  # one that is known is not run again to see whether it does the same
         memory.restore()
-        made = [*record_in_parts(step, memory.state(), known)]
+        made = [*record_in_parts(step, memory.state(), known, outlines)]
         found = [tensor.clone() for tensor in memory.state()]
         memory.restore()
         for _ in range(runs):
@@ -253,6 +260,53 @@ def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory) ->
         known = made.pop()
         assert known is not None and made == [None] * (runs - 1)
         assert torch.equal(known(), memory.cache.sum(-1)) and int(memory.count) == runs + 1
+        if runs == 2:  # memory moves: what such a step does is known, but not where
+            outlines, known = [known.outline], None
+            memory.cache = torch.zeros(4, 32)
+        elif runs == 4:
+            outlines, known = [Outline("another step", [])], None
+
+
+def test_a_step_is_checked_whose_outline_is_known(memory: Memory) -> None:
+    """What is left out is what the calls decide; what comes with memory that has moved is seen."""
+    memory.cache, memory.host_count = torch.zeros(4, 40), 20  # small numbers are a part of the outline
+    known = record(lambda: counts_on_the_host(memory))
+    with pytest.raises(CannotReplay, match="does something else at its next call"):
+        in_parts(lambda: counts_on_the_host(memory), memory, None, known.outline)
+    known = record(lambda: memory.x + memory.w[:4])
+    with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
+        in_parts(lambda: hides_an_operation(memory), memory, None, known.outline)
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_operations_are_looked_at_in_all_of_a_step(memory: Memory, before: int) -> None:
+    """Each part looks at a third of them."""
+
+    def step() -> Tensor:
+        for _ in range(before):
+            memory.x.add_(1)
+        made = hides_an_operation(memory)
+        for _ in range(6 - before):
+            memory.x.add_(1)
+        return made
+
+    with pytest.raises(CannotReplay, match="called where torch functions do not show it"):
+        in_parts(step, memory)
+
+
+def test_a_step_that_looks_at_its_operations_itself_is_refused(memory: Memory) -> None:
+    class Looks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return op(*args, **(kwargs or {}))
+
+    def step() -> Tensor:
+        with Looks():  # type: ignore[no-untyped-call]
+            for _ in range(6):
+                memory.x.add_(1)
+        return memory.x + 1
+
+    with pytest.raises(CannotReplay, match="in a mode of torch's"):
+        in_parts(step, memory)
 
 
 def test_a_step_that_is_not_as_one_that_is_known_is_checked(memory: Memory) -> None:

@@ -15,6 +15,7 @@ from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.transformers.model import TransformersModel
 from gen.requests.request import Request
+from gen.samplers import Sampler
 from gen.stages.penalties import PenaltyStage
 from tests.helpers import byte_tokenizer, tiny_model
 
@@ -55,13 +56,18 @@ def shapes(model: TransformersModel) -> set[tuple[int, int]]:
 
 def test_steps_of_several_calls_count_together(model: TransformersModel) -> None:
     for _ in range(2):
-        assert shapes_after(model, 8) == set()
-    assert shapes_after(model, 8) == {(1, 32)}  # 7 steps a call
+        assert shapes_after(model, 9) == set()
+    assert shapes_after(model, 9) == {(1, 32)}  # 8 steps a call
 
 
 def shapes_after(model: TransformersModel, new_tokens: int) -> set[tuple[int, int]]:
-    gen.generate(model, FOUR, sampler=gen.samplers.greedy(), max_new_tokens=new_tokens, eos_token_id=[])
+    plain(model, gen.samplers.greedy(), new_tokens)
     return shapes(model)
+
+
+def plain(model: TransformersModel, sampler: Sampler, new_tokens: int) -> None:
+    """Four texts of plain steps, of which all are looked at."""
+    gen.generate(model, FOUR, sampler=sampler, max_new_tokens=new_tokens, eos_token_id=[], speculate=False)
 
 
 def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) -> None:
@@ -69,7 +75,7 @@ def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) ->
     model: Any = gen.from_transformers(tiny_model(num_key_value_heads=4), byte_tokenizer())
     assert shapes_after(model, 60) == {(1, 32), (1, 64)}
     assert twice == [True, False]
-    gen.generate(model, FOUR, sampler=gen.samplers.multinomial(), max_new_tokens=25, eos_token_id=[])
+    plain(model, gen.samplers.multinomial(), 25)
     assert twice == [True, False, True]  # a step of another kind
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import gen
 from gen.loop.results.thoughts import thoughts_of
-from gen.requests.thoughts import Marks, marks_of
 from gen.samplers import beam_search, greedy
+from gen.thoughts import Marks, marks_of
 from gen.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer
 

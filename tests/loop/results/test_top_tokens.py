@@ -241,7 +241,7 @@ def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypa
 
     def calls(**arguments: Any) -> list[int]:
         counts.clear()
-        gen.generate(llama, "x", sampler=greedy(), max_new_tokens=6, replay=False, **arguments)
+        gen.generate(llama, "x", sampler=greedy(), max_new_tokens=6, replay=False, speculate=False, **arguments)
         return list(counts)
 
     never = calls()

@@ -55,7 +55,7 @@ def test_texts_and_scores_equal_transformers_over_random_cases(hf_model: PreTrai
     rng = random.Random(0)
     model = gen.from_transformers(hf_model, byte_tokenizer())
     texts = ended = 0
-    for _ in range(200):
+    for _ in range(50):
         beams = rng.randint(2, 8)
         sampler = beam_search(
             beams,
@@ -79,7 +79,7 @@ def test_texts_and_scores_equal_transformers_over_random_cases(hf_model: PreTrai
 def test_in_rows_that_are_filled_anew_texts_and_scores_equal_transformers(hf_model: PreTrainedModel) -> None:
     rng = random.Random(1)
     model = gen.from_transformers(hf_model, byte_tokenizer())
-    for _ in range(40):
+    for _ in range(12):
         beams = rng.randint(2, 5)
         sampler = beam_search(beams, early_stopping=rng.choice([True, False, "never"]))
         eos, new_tokens = rng.sample(range(LIKELY), rng.randint(1, 4)), rng.randint(1, 12)

@@ -1,20 +1,24 @@
 """What is drafted: against a search by hand, and against what an automaton allows."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import gen
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.tables.forced import forced_tokens
+from gen.constraints.tables.arena import Arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.loop.row_set import RowSet
-from gen.loop.speculation.drafts import NGRAM, look_up
+from gen.loop.speculation.drafts import ENDING, FORCED, NGRAM, look_up
+from gen.loop.speculation.host_drafts import drafts_of, found_before
 from gen.loop.speculation.settings import MOST
 from gen.models.transformers.model import TransformersModel
+from gen.stages.ahead import Ahead
 from tests.constraints.vocabularies import spelled, walk_all
 
 
@@ -41,13 +45,14 @@ def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> Non
     assert {kind for _, kind in expected} == {0, 1, 2, 3}
     for row, (tokens, kind) in zip(drafts.tolist(), expected, strict=True):
         assert row == tokens or not kind
+    assert [found_before(np.array(text)) for text in texts] == expected
 
 
 @pytest.mark.parametrize("pattern", ['\\{"name": "[a-z]+", "age": [0-9]+\\}', "(yes|no, never)", "abc(aa)?abc", "日本"])
 def test_what_is_forced_spells_the_one_way_on(pattern: str) -> None:
     vocabulary = Vocabulary(spelled())
     automaton = TokenAutomaton(regex_table(pattern), vocabulary)
-    tokens, after = forced_tokens(automaton)
+    tokens, after = automaton.guesses.forced_tokens()
     assert (tokens[1:] >= 0).any()
     for state in range(1, automaton.states + 1):
         bytes_on = {byte for byte in range(256) if automaton.table.next[state, automaton.table.classes[byte]]}
@@ -61,10 +66,37 @@ def test_what_is_forced_is_spelled_as_the_tokenizer_does() -> None:
     model = gen.load("demo")
     automaton = TokenAutomaton(regex_table('\\{"name": "x"\\}'), vocabulary_of(model))
     state, made = 1, list[int]()
-    while (token := int(automaton.forced[0][state])) >= 0:
-        made.append(token)
-        state = int(automaton.forced[1][state])
+    while (guess := automaton.guesses.of(state)).forced:
+        made.append(guess.token)
+        state = guess.after
     assert made == model.tokenizer.encode_plain('{"name": "x"}')
+
+
+def test_one_source_of_drafts_goes_on_where_another_one_ends() -> None:
+    model = gen.load("demo")
+    automaton = TokenAutomaton(regex_table('\\{"name": "[^"]{1,20}", "age": [0-9]{1,3}\\}'), vocabulary_of(model))
+    arena = Arena(automaton.row_bytes, torch.device("cpu"))
+    arena.place(automaton, [automaton])
+
+    def drafts(prompt: str, text: str) -> tuple[str, list[int]]:
+        made = model.tokenizer.encode_plain(text)
+        records = np.zeros(1 + MOST, np.int32)
+        records[0] = arena.record(automaton, automaton.follow(made))
+        tokens, kinds = drafts_of(
+            np.array(model.tokenizer.encode_plain(prompt) + made), gen.Speculation(), Ahead(arena, automaton, records)
+        )
+        states = [automaton.follow([*made, *tokens[: 1 + place]]) for place in range(len(tokens))]
+        assert records.tolist()[1 : 1 + len(tokens)] == [arena.record(automaton, state) for state in states]
+        assert not records[1 + len(tokens) :].any()
+        return model.tokenizer.decode(tokens), kinds
+
+    told, kinds = drafts("xyz", "{")
+    assert told == '"name": "' and {*kinds} == {FORCED}  # and no empty name after it
+    told, kinds = drafts("This is Tom Brown, and 7", '{"name": "Tom Brown')
+    assert told.startswith('", "age') and kinds[0] == ENDING and {*kinds[1:]} == {FORCED}
+    told, kinds = drafts("This is old Mr. Tom Brown and Mr. Tom Jones", '{"name": "old Mr. Tom')
+    assert told.startswith(" Jones") and kinds[0] <= NGRAM
+    assert drafts("xyz", '{"name": "Ada') == ("", [])  # nothing says that the name ends
 
 
 def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,17 +109,16 @@ def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch
         "eos_token_id": [],
     }
     plain = gen.generate(model, "Once upon a time", speculate=False, **settings)
-    draft = RowSet._draft
 
-    def padded(rows: RowSet, here: slice, view: int) -> None:
-        draft(rows, here, view)
-        assert rows.drafts is not None
+    def padded(rows: RowSet, of: Iterable[int]) -> list[tuple[list[int], list[int]]]:
+        assert rows.drafts is not None and [*of] == [0]
         made = int(rows._generated[0]) + 1
         coming = plain.token_ids[made : made + MOST]
-        rows.drafts.feed[0, 1 : 1 + len(coming)] = torch.tensor(coming)
-        rows.drafts.real[here] = 1
+        rows.drafts.write(0, plain.token_ids[made - 1], coming)
+        rows.drafts.real[0] = len(coming[:1])
+        return [(coming[:1], [1][: len(coming)])]
 
-    monkeypatch.setattr(RowSet, "_draft", padded)
+    monkeypatch.setattr(RowSet, "draft", padded)
     monkeypatch.setattr("gen.loop.speculation.widths.Widths.choose", lambda *_: 8)
     found = gen.generate(model, "Once upon a time", speculate=gen.Speculation(), **settings)
     assert found.token_ids == plain.token_ids

@@ -69,7 +69,10 @@ def both(model: Any, prompts: Any = PROMPTS, output_type: Any = None, **argument
 def check(plain: list[Completion], drafted: list[Completion], *, accepts: bool = True) -> None:
     for one, other in zip(plain, drafted, strict=True):
         assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
-        assert replace(other, logprobs=one.logprobs, score=one.score) == one
+        for told, expected in zip(other.top_logprobs or [], one.top_logprobs or [], strict=True):
+            assert told.token_ids == expected.token_ids
+            assert [told.logprob, *told.logprobs] == pytest.approx([expected.logprob, *expected.logprobs], abs=1e-4)
+        assert replace(other, logprobs=one.logprobs, score=one.score, top_logprobs=one.top_logprobs) == one
     assert sum(one.drafted for one in plain) == 0
     assert sum(one.accepted for one in drafted) > 0 or not accepts
     assert all(one.accepted <= one.drafted for one in drafted)
@@ -84,8 +87,9 @@ def check(plain: list[Completion], drafted: list[Completion], *, accepts: bool =
         {"sampler": multinomial(presence_penalty=0.5, frequency_penalty=0.2, no_repeat_ngram_size=4, min_new_tokens=9)},
         {"sampler": greedy(bad_words=[" the"]), "stop": ["quick", "e."], "max_new_tokens": [1, 9, 30, 70]},
         {"sampler": multinomial(temperature=0.5), "eos_token_id": []},
+        {"sampler": multinomial(temperature=0.5, repetition_penalty=1.1), "top_logprobs": 3},
     ],
-    ids=["greedy", "samples", "each its own", "penalties", "stops", "no end"],
+    ids=["greedy", "samples", "each its own", "penalties", "stops", "no end", "likeliest tokens"],
 )
 def test_texts_are_those_of_plain_steps(arguments: dict[str, Any], model: TransformersModel, widths: set[int]) -> None:
     check(*both(model, **arguments), accepts="bad_words" not in repr(arguments))
@@ -142,6 +146,29 @@ def test_requests_that_join_and_leave_an_engine_get_the_same_texts(model: Transf
         assert [stream.completion().token_ids for stream in streams] == [one.token_ids for one in expected]
 
 
+def test_what_is_kept_for_later_prompts_is_what_counted(model: TransformersModel) -> None:
+    """A second request goes on from the columns of the first one's text, which wide steps have written."""
+    beginning = "The quick brown fox. " * 8
+    settings: dict[str, Any] = {"sampler": multinomial(temperature=0.6), "seed": 4, "eos_token_id": []}
+    first = gen.generate(model, beginning, speculate=False, details=True, max_new_tokens=60, **settings)
+    prompt = [*model.tokenizer.encode(beginning), *first.token_ids, 40, 41]
+    expected = gen.generate(model, prompt, speculate=False, details=True, max_new_tokens=30, **settings)
+    with gen.Engine(model, rows=2, speculate=gen.Speculation()) as engine:
+        told = engine.submit(beginning, max_new_tokens=60, **settings).completion()
+        made = engine.submit(prompt, max_new_tokens=30, **settings).completion()
+    assert told.token_ids == first.token_ids and told.accepted > 0
+    assert made.cached_tokens >= len(prompt) - 4
+    check([expected], [replace(made, cached_tokens=0)], accepts=False)
+    with gen.prefix(model, beginning):
+        made = gen.generate(model, beginning, speculate=gen.Speculation(), details=True, max_new_tokens=60, **settings)
+    assert made.cached_tokens > 0 and made.token_ids == first.token_ids
+
+
+def test_drafts_are_no_part_of_what_makes_texts_equal(model: TransformersModel) -> None:
+    one = gen.generate(model, "a", seed=1, details=True, max_new_tokens=3)
+    assert replace(one, drafted=9, accepted=4) == one
+
+
 def test_streams_and_asyncio_give_the_same_texts(model: TransformersModel) -> None:
     settings: dict[str, Any] = {"seed": 3, "max_new_tokens": 30, "stop": ["."]}
     expected = gen.generate(model, PROMPTS[0], speculate=False, **settings)
@@ -155,8 +182,8 @@ def test_streams_and_asyncio_give_the_same_texts(model: TransformersModel) -> No
 def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool, model: TransformersModel) -> None:
     settings: dict[str, Any] = {"seed": 1, "details": True, "shorten": True}
     expected = gen.generate(model, PROMPTS[0], output_type, speculate=False, **settings | {"max_new_tokens": 40})
-    with virtual_gpus(1):
-        on_gpu = gen.load("demo", device="cuda:0")
+    with virtual_gpus(2):
+        on_gpu = gen.load("demo", device="cuda:1")
         syncs = list[int]()
         for limit in (32, 36, 40):  # the first call places the type
             with no_host_sync(count=True) as report:

@@ -1,46 +1,61 @@
 """Which width a step has, and when none is wide."""
 
 import logging
+from time import thread_time
 from typing import Any
 
 import pytest
 import torch
+from accelerate import dispatch_model  # type: ignore[import-untyped]
 
 import gen
-from gen.loop.speculation.drafts import FORCED
+from gen.loop.batch import Batch
+from gen.loop.speculation.costs import Costs, Shape
+from gen.loop.speculation.drafts import ENDING, FORCED
 from gen.loop.speculation.widths import Agreement, Widths
 from gen.models.base import WideRows
+from gen.models.exllama.exllamav2_rows import Exllamav2Rows
+from gen.models.exllama.exllamav3_rows import Exllamav3Rows
+from gen.models.exported.program_rows import ExportedRows
+from gen.models.transformers.aligned_rows import AlignedRows
 from gen.models.transformers.model import TransformersModel
-from gen.samplers import beam_search, greedy
+from gen.models.transformers.rows import TransformersRows
+from gen.samplers import GreedySampler, beam_search, greedy
+from gen.testing import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 
 
-def text(real: int, kind: int) -> Agreement:
+class Own(GreedySampler):
+    """A sampler of a user's."""
+
+
+def text(*kinds: int) -> Agreement:
+    """A text whose next drafts are of these kinds."""
     made = Agreement()
-    made.real, made.kind = real, kind
+    made.kinds = kinds
     return made
 
 
 def widths(most: int = 7, *, fixed: bool = False, **seconds: float) -> Widths:
     """As after steps of one row that have taken so long, w1 to w8."""
-    made = Widths(gen.Speculation(most=most), fixed=fixed)
+    costs = Costs()
     for name, one in seconds.items():
-        made.learn(1, int(name[1:]), one)
-    return made
+        costs.learn(Shape(1, int(name[1:]), replayed=False), one)
+    return Widths(gen.Speculation(most=most), costs, fixed=fixed)
 
 
 def test_the_width_that_makes_most_tokens_a_second_is_taken() -> None:
     measured = widths(w1=1.0, w4=1.8, w8=1.9)
-    assert measured.choose(1, [text(7, FORCED)]) == 8
-    assert measured.choose(1, [text(1, FORCED)]) == 4
-    assert measured.choose(1, [text(0, 0)]) == 1
-    assert widths(w1=1.0, w4=1.8, w8=9.0).choose(1, [text(7, FORCED)]) == 4
-    assert widths(w1=1.0, w4=9.0, w8=9.0).choose(1, [text(7, FORCED)]) == 1
-    assert widths(most=3, w1=1.0).choose(1, [text(7, FORCED)]) == 4
+    assert measured.choose(1, [text(*[FORCED] * 7)]) == 8
+    assert measured.choose(1, [text(FORCED)]) == 4
+    assert measured.choose(1, [text()]) == 1
+    assert widths(w1=1.0, w4=1.8, w8=9.0).choose(1, [text(*[FORCED] * 7)]) == 4
+    assert widths(w1=1.0, w4=9.0, w8=9.0).choose(1, [text(*[FORCED] * 7)]) == 1
+    assert widths(most=3, w1=1.0).choose(1, [text(*[FORCED] * 7)]) == 4
 
 
 def test_drafts_that_are_wrong_are_not_read_for_long() -> None:
-    measured, one = widths(w1=1.0, w4=1.8, w8=1.9), text(7, 3)
+    measured, one = widths(w1=1.0, w4=1.8, w8=1.9), text(*[3] * 7)
     for _ in range(5):
         one.learn(measured.choose(1, [one]), 0)
     assert measured.choose(1, [one]) == 1
@@ -49,17 +64,54 @@ def test_drafts_that_are_wrong_are_not_read_for_long() -> None:
     assert measured.choose(1, [one]) == 8
 
 
+def test_drafts_of_which_one_is_likely_wrong_are_worth_what_comes_before_it() -> None:
+    one = text(FORCED, ENDING, FORCED, FORCED)
+    for _ in range(50):
+        one.kinds = [ENDING]
+        one.learn(1, 0)
+    one.kinds = [FORCED, ENDING, FORCED, FORCED]
+    assert one.worth(8) == pytest.approx(one.worth(2), abs=1e-3) == pytest.approx(1.98)
+    assert widths(w1=1.0, w4=1.8, w8=1.9).choose(1, [one, text()]) == 1
+
+
 def test_a_cost_that_was_measured_long_ago_is_measured_anew() -> None:
-    measured, one = widths(w1=1.0, w4=20.0, w8=20.0), text(7, FORCED)
-    chosen = []
+    costs, one = Costs(), text(*[FORCED] * 7)
+    for width, seconds in ((1, 1.0), (4, 20.0), (8, 20.0)):
+        costs.learn(Shape(1, width, replayed=False), seconds)
+    measured, chosen = Widths(gen.Speculation(), costs, fixed=False), []
     for _ in range(100):
         chosen.append(measured.choose(1, [one]))
-        measured.learn(1, chosen[-1], 1.0)
+        costs.learn(Shape(1, chosen[-1], replayed=False), 1.0)
     assert chosen[0] == 1 and chosen[-1] == 8
 
 
+def test_what_is_not_recorded_yet_counts_as_half_recorded() -> None:
+    costs = Costs()
+    for width, replayed, seconds in ((1, False, 4.0), (8, False, 6.0), (1, True, 2.0)):
+        costs.learn(Shape(1, width, replayed), seconds)
+    takes = costs.of(1, (1, 4, 8))
+    assert takes[1] == 2.0 and takes[8] == pytest.approx((6.0 + 3.0) / 2) and 2.0 < takes[4] < 3.0
+    costs.learn(Shape(1, 8, replayed=True), 2.5)
+    assert costs.of(1, (1, 4, 8))[8] == 2.5
+    assert costs.of(2, (1, 4, 8))[1] == 1.0  # of two rows nothing is known
+
+
+def test_steps_are_measured_as_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batch, "_mark", lambda batch: thread_time())  # as without `no_clock`
+    model: Any = gen.load("demo")
+    gen.generate(model, "ha ha ha ha", sampler=greedy(), max_new_tokens=20, eos_token_id=[])
+    takes = model.idle.take().costs.of(1, (1, 4, 8))
+    assert 0 < takes[1] < 1 and takes != Costs().of(1, (1, 4, 8))
+
+
+def test_where_nothing_is_measured_it_is_reckoned_what_a_step_costs_as_a_rule() -> None:
+    made = Widths(gen.Speculation(), Costs(), fixed=False)
+    assert made.choose(1, [text(*[FORCED] * 7)]) == 8
+    assert made.choose(32, [text(*[FORCED] * 7), *[text()] * 31]) == 1  # the others would wait for one text's drafts
+
+
 def test_in_half_precision_a_clock_has_no_say(caplog: pytest.LogCaptureFixture) -> None:
-    assert widths(fixed=True, w1=1.0, w4=9.0, w8=9.0).choose(1, [text(0, 0)]) == 8
+    assert widths(fixed=True, w1=1.0, w4=9.0, w8=9.0).choose(1, [text()]) == 8
     model = gen.load("demo", dtype="bfloat16")
     arguments: dict[str, Any] = {
         "seed": 1,
@@ -79,12 +131,12 @@ def test_in_half_precision_a_clock_has_no_say(caplog: pytest.LogCaptureFixture) 
     ("arguments", "reason"),
     [
         ({"sampler": beam_search(2)}, "a beam search"),
+        ({"sampler": Own()}, "a sampler of the caller's"),
         ({"exact": True}, "exact=True"),
         ({"logits_processors": [lambda token_ids, lengths, logits: logits]}, "a logits processor"),
         ({"output_type": gen.grammar("start: /[ab]+/")}, "output type on the host engine"),
-        ({"top_logprobs": 1}, "top_logprobs"),
     ],
-    ids=["beams", "exact", "processors", "host engine", "top_logprobs"],
+    ids=["beams", "own sampler", "exact", "processors", "host engine"],
 )
 def test_what_goes_with_no_drafts_goes_without_and_says_so(
     arguments: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
@@ -95,7 +147,9 @@ def test_what_goes_with_no_drafts_goes_without_and_says_so(
         found: Any = gen.generate(model, "ababababab", speculate=gen.Speculation(), **given)
     assert not found.drafted
     assert [line for line in caplog.messages if "reads drafts" in line and reason in line]
-    assert len([line for line in caplog.messages if "reads drafts" in line]) == 1
+    with caplog.at_level(logging.INFO, "gen"):
+        gen.generate(model, "ababababab", speculate=gen.Speculation(), **given)
+    assert len([line for line in caplog.messages if "reads drafts" in line]) == 1  # once for a model
 
 
 @pytest.mark.parametrize("shape", ["bloom", "gpt_neo", "qwen3_next", "bamba"])
@@ -108,19 +162,65 @@ def test_models_that_cannot_go_back_are_not_asked_to(shape: str, caplog: pytest.
     assert "reads one token of a row in a step" in caplog.text
 
 
-def test_a_model_whose_wide_steps_differ_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gen.models.transformers.rows import TransformersRows
+@pytest.mark.parametrize("rows", [AlignedRows, ExportedRows, Exllamav2Rows, Exllamav3Rows])
+def test_rows_that_cannot_go_back_have_no_wide_step(rows: type) -> None:
+    assert not hasattr(rows, "step_wide") and not hasattr(rows, "advance")
 
-    step = TransformersRows.step_wide
 
-    def wrong(self: TransformersRows, token_ids: torch.Tensor, view: int) -> torch.Tensor:
+def test_a_model_on_several_devices_goes_without(caplog: pytest.LogCaptureFixture) -> None:
+    with virtual_gpus(2), caplog.at_level(logging.INFO, "gen"):
+        parts = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0, "model.layers.1": 1}
+        spread = dispatch_model(tiny_model(num_hidden_layers=2), device_map=parts | {"model.norm": 1, "lm_head": 1})
+        model = gen.from_transformers(spread, byte_tokenizer())
+        assert len(model.placement.devices) == 2
+        gen.generate(model, "ababab", speculate=gen.Speculation(), max_new_tokens=4)
+    assert "reads one token of a row in a step, since it is on several devices" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["logits of other places", "nothing is forgotten"])
+def test_a_model_whose_wide_steps_differ_has_none(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, advance = TransformersRows.step_wide, TransformersRows.advance
+
+    def shifted(self: TransformersRows, token_ids: torch.Tensor, view: int) -> torch.Tensor:
         return step(self, token_ids, view).flip(1)
+
+    def all_count(self: TransformersRows, counts: torch.Tensor) -> None:
+        advance(self, torch.full_like(counts, 4))
 
     assert isinstance(model := gen.from_transformers(tiny_model(), byte_tokenizer()), TransformersModel)
     assert model.goes_wide
-    monkeypatch.setattr(TransformersRows, "step_wide", wrong)
+    wrong = {"step_wide": shifted} if fault == "logits of other places" else {"advance": all_count}
+    for name, method in wrong.items():
+        monkeypatch.setattr(TransformersRows, name, method)
     assert isinstance(model := gen.from_transformers(tiny_model(), byte_tokenizer()), TransformersModel)
     assert not model.goes_wide
+
+
+def test_a_float32_model_that_rounds_in_between_is_taken_as_one_of_half_precision(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounded, model = (
+        gen.from_transformers(one, byte_tokenizer())
+        for one in (rounding(tiny_model(num_hidden_layers=2)), tiny_model())
+    )
+    assert isinstance(rounded, TransformersModel) and isinstance(model, TransformersModel)
+    assert rounded.goes_wide and rounded.wide_difference > 1e-4 > 1e-5 > model.wide_difference > 0
+    arguments: dict[str, Any] = {"max_new_tokens": 20, "sampler": greedy(), "eos_token_id": [], "details": True}
+    with caplog.at_level(logging.INFO, "gen"):
+        assert not gen.generate(rounded, "abababab", **arguments).drafted
+    assert "quantised weights" in caplog.text
+    assert gen.generate(rounded, "abababab", speculate=gen.Speculation(), **arguments).drafted
+
+
+def rounding(hf_model: Any) -> Any:
+    """Lets activations be rounded by the largest one of all that is read at once, as quantised layers do."""
+
+    def rounded(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        size = out.abs().max() / 1000
+        return (out / size).round() * size
+
+    hf_model.model.layers[0].mlp.register_forward_hook(rounded)
+    return hf_model
 
 
 @pytest.mark.parametrize("given", [True, "on", 3, None])

@@ -28,6 +28,7 @@ SAMPLERS: dict[str, Any] = {
     "several": gen.samplers.multinomial(samples=2),
     "beams": gen.samplers.beam_search(3),
 }
+pytestmark = pytest.mark.usefixtures("short_examinations")
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], P
 @pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cpu_embedding": True}, {"max_batch_size": 4}])
 def test_texts_are_those_of_transformers(options: dict[str, Any], llama: Path) -> None:
     model, plain = load(llama, **options), Plain(llama)
-    for prompt, made in zip(PROMPTS, generated(model, PROMPTS, SAMPLERS["greedy"], 24), strict=True):
+    for prompt, made in zip(PROMPTS, generated(model, PROMPTS, SAMPLERS["greedy"], 12), strict=True):
         plain.check_greedy(prompt, made.token_ids)
 
 
@@ -73,7 +74,7 @@ def test_a_text_is_the_same_alone_in_a_batch_and_streamed(sampler: str, llama: P
     together = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
     assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == together
     if sampler in ("greedy", "multinomial"):
-        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 12, "eos_token_id": []}
+        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
         assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
 
 
@@ -194,7 +195,7 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
 def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prompts: list[str], llama: Path) -> None:
     model = load(llama, **options)
     generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (4, 12))
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (3, 6))
     assert long == short
     assert long <= (5 if "gpu_split" in options else 2)
 
@@ -202,7 +203,7 @@ def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prom
 def test_with_the_embedding_on_the_cpu_it_waits_twice_a_token(llama: Path) -> None:
     model = load(llama, cpu_embedding=True)
     assert model.placement.input_device == torch.device("cpu")
-    assert (syncs(model, SAMPLERS["greedy"], 24) - syncs(model, SAMPLERS["greedy"], 8)) / 16 == 2
+    assert (syncs(model, SAMPLERS["greedy"], 10) - syncs(model, SAMPLERS["greedy"], 4)) / 6 == 2
 
 
 def test_everything_is_on_the_device_that_was_asked_for(llama: Path) -> None:

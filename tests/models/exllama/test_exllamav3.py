@@ -30,6 +30,7 @@ SAMPLERS: dict[str, Any] = {
     "beams": gen.samplers.beam_search(3),
 }
 Folders = Callable[[str], Path]
+pytestmark = pytest.mark.usefixtures("short_examinations")
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +122,7 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
     if kind != "through transformers":  # whose batches are float16 too, and padded
         assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
     if sampler == "multinomial":
-        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 12, "eos_token_id": []}
+        options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
         assert "".join(gen.stream(model, PROMPTS[1], **options)) == gen.generate(model, PROMPTS[1], **options)
 
 
@@ -242,7 +243,7 @@ def test_the_host_waits_for_no_token(
 ) -> None:
     model = split(exl3 / "plain", monkeypatch) if kind == "split" else kinds(exl3)[kind]()
     generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (4, 12))
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (3, 6))
     assert long == short
     assert long <= 2
 
@@ -285,7 +286,7 @@ def test_texts_over_a_quantised_cache_are_the_same_alone_and_no_token_is_waited_
     model = load(folders("llama"), cache_bits=4)
     made = tokens_of(generated(model, PROMPTS, SAMPLERS[sampler]))
     assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == made
-    short, long = (syncs(model, SAMPLERS[sampler], new_tokens) for new_tokens in (4, 12))
+    short, long = (syncs(model, SAMPLERS[sampler], new_tokens) for new_tokens in (3, 6))
     assert short == long
     assert model.free_pages == 32
 
@@ -352,8 +353,8 @@ def test_steps_are_not_recorded_since_a_recording_takes_no_turn(kind: str, exl3:
     forwards = count()
     turn = model.turn
     model.turn = lambda: next(forwards) is not None and turn()
-    generated(model, "Ada", SAMPLERS["greedy"], 30)
-    assert next(forwards) == 30
+    generated(model, "Ada", SAMPLERS["greedy"], 16)  # more steps than it takes to be worth it
+    assert next(forwards) == 16
 
 
 def test_the_doctor_finds_nothing_or_names_what_is_misplaced(exl3: Path) -> None:

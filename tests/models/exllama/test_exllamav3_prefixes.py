@@ -106,7 +106,7 @@ def test_calls_engines_and_prefixes_read_once_what_is_alike(folder: Path) -> Non
         with no_host_sync(count=True) as few:
             generated(model, prompts, GREEDY, 4)
         with no_host_sync(count=True) as many:
-            generated(model, prompts, GREEDY, 12)
+            generated(model, prompts, GREEDY, 8)
         assert few.count == many.count <= 2
     with gen.Engine(model, rows=2) as engine:
         streams = [engine.submit(prompts[0], sampler=GREEDY, max_new_tokens=12, eos_token_id=[]) for _ in range(3)]

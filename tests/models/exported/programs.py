@@ -64,13 +64,19 @@ def ids(rows: int, length: int) -> Tensor:
 
 
 @cache
-def exported(shape: str = "llama", *, rows: int | None = None, length: int | None = None) -> ExportedProgram:
+def exported(shape: str = "one layer", *, rows: int | None = None, length: int | None = None) -> ExportedProgram:
     """A tiny transformers model; None is a dynamic dimension, both must be dynamic or fixed."""
     arguments = (ids(rows or 2, length or 5), torch.ones_like(ids(rows or 2, length or 5)))
     positions = torch.arange(length or 5).expand(rows or 2, -1)
     shapes = None if rows else dynamic(("input_ids", "attention_mask", "position_ids"))
     with torch.no_grad():
         return torch.export.export(Logits(tiny_model(shape)), (*arguments, positions), dynamic_shapes=shapes)
+
+
+@cache
+def of_everything() -> ExportedProgram:
+    """`Everything` with a dynamic batch and length; shared, so that it stays as it is."""
+    return program_of(Everything())
 
 
 def program_of(model: nn.Module, *arguments: Tensor, **options: Any) -> ExportedProgram:

@@ -16,7 +16,17 @@ import gen
 from gen.completions import Completion
 from gen.models.transformers.model import TransformersModel
 from tests.helpers import EOS, byte_tokenizer, tiny_model
-from tests.models.exported.programs import LONGEST, PROMPTS, Everything, Logits, dynamic, exported, ids, program_of
+from tests.models.exported.programs import (
+    LONGEST,
+    PROMPTS,
+    Everything,
+    Logits,
+    dynamic,
+    exported,
+    ids,
+    of_everything,
+    program_of,
+)
 
 greedy = gen.samplers.greedy()
 
@@ -31,7 +41,7 @@ def token_ids(model: Any, prompts: list[str] = PROMPTS, **options: Any) -> list[
     return [completion.token_ids for completion in details(model, prompts, **options)]
 
 
-def transformers_model(shape: str = "llama") -> TransformersModel:
+def transformers_model(shape: str = "one layer") -> TransformersModel:
     return gen.from_transformers(tiny_model(shape), byte_tokenizer())
 
 
@@ -104,7 +114,7 @@ def test_logits_may_be_in_a_tuple_or_a_dict() -> None:
         def forward(self, input_ids: Tensor) -> Any:
             return self.wrap(super().forward(input_ids), input_ids.float())
 
-    expected = token_ids(load(program_of(Everything())))
+    expected = token_ids(load(of_everything()))
     for wrap in (lambda logits, rest: (logits, rest), lambda logits, rest: {"rest": rest, "logits": logits}):
         assert token_ids(load(program_of(Wrapped(wrap)))) == expected
     with pytest.raises(gen.ModelError, match="gives a dict of rest without logits"):
@@ -128,7 +138,7 @@ def test_one_row_of_positions_is_for_all() -> None:
 
 
 def test_the_placement_says_that_there_is_no_cache() -> None:
-    model = load(program_of(Everything()))
+    model = load(of_everything())
     assert not model.placement.has_cache
     assert model.placement.devices == (torch.device("cpu"),)
     assert model.placement.dtype == torch.float32
@@ -136,7 +146,7 @@ def test_the_placement_says_that_there_is_no_cache() -> None:
 
 
 def test_a_text_ends_with_the_tokenizers_eos_unless_told_otherwise() -> None:
-    program = program_of(Everything())
+    program = of_everything()
     assert load(program, eos_token_id=None).eos_token_ids == (EOS,)
     assert load(program, eos_token_id=7).eos_token_ids == (7,)
     first = token_ids(load(program))[0]
@@ -150,7 +160,7 @@ def test_the_context_may_be_given_where_the_program_knows_no_limit() -> None:
     model = load(program, context_length=20)
     assert len(token_ids(model, ["x" * 15], max_new_tokens=30)[0]) == 5
     with pytest.raises(gen.ArgumentError, match=r"context_length must be a whole number .* at most 64, got 100"):
-        load(program_of(Everything()), context_length=100)
+        load(of_everything(), context_length=100)
 
 
 def test_the_callers_program_stays_as_it_is() -> None:

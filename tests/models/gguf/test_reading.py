@@ -41,13 +41,13 @@ def transformers_greedy(model: PreTrainedModel, token_ids: list[int], new_tokens
 
 
 def texts(model: TransformersModel) -> list[list[int]]:
-    completions = gen.generate(model, PROMPTS, sampler=greedy, max_new_tokens=24, details=True)
+    completions = gen.generate(model, PROMPTS, sampler=greedy, max_new_tokens=12, details=True)
     return [completion.token_ids for completion in completions]
 
 
 def test_greedy_texts_are_those_of_the_model_that_was_written(written: tuple[Path, PreTrainedModel]) -> None:
     path, original = written
-    expected = [transformers_greedy(original, ids, 24) for ids in TOKEN_IDS]
+    expected = [transformers_greedy(original, ids, 12) for ids in TOKEN_IDS]
     assert texts(gen.load(path, device="cpu")) == expected
     assert texts(gen.load(str(path), device_map="auto")) == expected
 
@@ -139,7 +139,7 @@ def test_it_goes_to_the_gpu_that_is_asked_for_if_it_fits_there(written: tuple[Pa
     with virtual_gpus(2):
         model = gen.load(path, device="cuda:1")
         assert model.placement.devices == (torch.device("cuda:1"),)
-        assert texts(model) == [transformers_greedy(original, ids, 24) for ids in TOKEN_IDS]
+        assert texts(model) == [transformers_greedy(original, ids, 12) for ids in TOKEN_IDS]
     with virtual_gpus(2, memory=1000), pytest.raises(ModelError, match=r"GB of cuda:1 in float32, 0\.0 GB are free"):
         gen.load(path, device="cuda:1")
 

@@ -13,6 +13,7 @@ import gen
 from gen import doctor
 from gen.models.transformers import half_weights
 from gen.models.transformers.half_weights import HalfEmbedding, PackedLinear, suit_cpu_, unpack_
+from gen.testing import virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
 
@@ -72,9 +73,23 @@ def test_saved_anew_it_is_the_checkpoint(saved: Path, packed: Any, tmp_path: Pat
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_it_is_not_moved_elsewhere(packed: Any) -> None:
-    with pytest.raises(gen.ModelError, match="packed for the CPU; load the model anew, with device="):
-        copy.deepcopy(packed.hf_model).to("meta")
+def test_moved_to_a_gpu_it_is_a_model_of_float32(saved: Path, packed: Any) -> None:
+    plain = gen.load(saved, device="cpu", dtype="float32")
+    with virtual_gpus(2):
+        moved = gen.from_transformers(copy.deepcopy(packed.hf_model).to("cuda:1"), byte_tokenizer())
+        assert str(moved.placement) == "cuda:1 (float32)"
+        assert gen.generate(moved, PROMPTS, seed=3) == gen.generate(plain, PROMPTS, seed=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_turned_into_another_type_it_is_a_plain_model(saved: Path, packed: Any, dtype: torch.dtype) -> None:
+    model = copy.deepcopy(packed.hf_model)
+    assert model.float().get_input_embeddings().weight.dtype == torch.float16  # it computes in float32 already
+    model.to(dtype)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert not any(isinstance(part, PackedLinear | HalfEmbedding) for part in model.modules())
+    expected = gen.load(saved, device="cpu", dtype="float16").hf_model.to(dtype).state_dict()
+    assert all(torch.equal(weight, model.state_dict()[name]) for name, weight in expected.items())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])

@@ -18,7 +18,7 @@ from tests.helpers.launches import launches
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
-KINDS = [1, 3, 4, 8, 9, 10]  # of the rows of hard_logits: the interpreter is slow
+KINDS = [1, 3, 8, 10]  # of the rows of hard_logits: the interpreter is slow
 PARAMETERS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.7},
@@ -46,7 +46,7 @@ def test_draws_are_the_torch_backends(vocab: int, kinds: list[int], parameters: 
 
 
 def test_each_row_may_have_parameters_of_its_own() -> None:
-    logits = hard_logits(300, torch.float32)[:6].to(DEVICE)
+    logits = hard_logits(150, torch.float32)[:6].to(DEVICE)
     row = torch.arange(len(logits), device=DEVICE)
     keys = row_keys(row, 1)[0]
     tensors: dict[str, Any] = {"temperature": 0.5 + 0.1 * row, "top_k": 1 + 19 * row, "top_p": 0.999 - 0.13 * row}
@@ -78,7 +78,7 @@ def test_among_equals_top_p_draws_the_lower_indices() -> None:
 
 @pytest.mark.parametrize("parameters", [{"temperature": 2.0, "top_k": 900, "top_p": 0.9, "min_p": 0.01}], ids=str)
 def test_more_blocks_than_a_program_reads_at_a_time(parameters: dict[str, Any]) -> None:
-    logits = hard_logits(5000, torch.float32)[[1, 3, 4]].to(DEVICE)  # Zipf, ties, flat
+    logits = hard_logits(5000, torch.float32)[[1, 3]].to(DEVICE)  # Zipf, ties
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
     (token_ids, logprobs), (others, other_logprobs) = (
@@ -96,15 +96,15 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
         "top_p": [-1.0, 0.0, 1e-320, 1e-50, 7.0, math.inf],
         "min_p": [-1.0, 1e-320, 7.0, math.inf],
     }
-    logits = hard_logits(300, torch.float32)[[1, 3, 9, 10]].to(DEVICE)
+    logits = hard_logits(150, torch.float32)[[1, 9]].to(DEVICE)
     rows = logits.repeat(len(values[name]), 1)
     dtype = torch.int64 if name == "top_k" else torch.float64
-    given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(4)}
-    keys = row_keys(torch.arange(4).repeat(len(values[name])), 1)[0].to(DEVICE)
+    given: dict[str, Any] = {name: torch.tensor(values[name], dtype=dtype, device=DEVICE).repeat_interleave(2)}
+    keys = row_keys(torch.arange(2).repeat(len(values[name])), 1)[0].to(DEVICE)
     parameters = Parameters(**given).for_rows(rows)
     token_ids, logprobs = triton_backend.draw(rows, keys, *parameters)
     expected_ids, expected_logprobs = torch_backend.draw(rows, keys, *parameters)
-    assert ((token_ids >= 0) & (token_ids < 300)).all()
+    assert ((token_ids >= 0) & (token_ids < 150)).all()
     assert torch.equal(token_ids, expected_ids)
     torch.testing.assert_close(logprobs, expected_logprobs, atol=3e-5, rtol=1e-5)
 
@@ -120,7 +120,7 @@ def test_parameters_at_the_ends_of_their_ranges(name: str) -> None:
     ids=str,
 )
 def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[str, Any]) -> None:
-    kinds = [0, 3, 4, 5, 8, 10] if dtype == torch.float32 else [0, 4, 10]
+    kinds = [0, 3, 5, 8] if dtype == torch.float32 else [0, 4, 10]
     logits = extreme_logits(129, dtype)[kinds].to(DEVICE)
     keys = row_keys(torch.arange(len(logits)), 1)[0].to(DEVICE)
     rows = Parameters(**parameters).for_rows(logits)
@@ -134,7 +134,7 @@ def test_logits_at_the_ends_of_their_type(dtype: torch.dtype, parameters: dict[s
 
 def test_dead_rows_give_token_zero_and_change_no_other_row() -> None:
     parameters = PARAMETERS[5]
-    logits = hard_logits(300, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
+    logits = hard_logits(150, torch.float32)[[10, 1, 11, 3, 10]].to(DEVICE)
     keys = row_keys(torch.arange(5), 1)[0].to(DEVICE)
     token_ids, logprobs = triton_backend.draw(logits, keys, *Parameters(**parameters).for_rows(logits))
     assert not token_ids[::2].any() and logprobs[::2].isneginf().all()
@@ -143,7 +143,7 @@ def test_dead_rows_give_token_zero_and_change_no_other_row() -> None:
 
 
 def test_keys_and_parameters_need_not_be_contiguous() -> None:
-    logits = hard_logits(300, torch.float32)[1:2].expand(4, -1).to(DEVICE)
+    logits = hard_logits(150, torch.float32)[1:2].expand(4, -1).to(DEVICE)
     keys = row_keys(torch.arange(8), 1)[0].to(DEVICE)
     given: dict[str, Any] = {"top_p": torch.tensor([0.7], dtype=torch.float64, device=DEVICE).expand(4)}
     given["top_k"] = torch.arange(20, 28, device=DEVICE)[::2]

@@ -146,6 +146,28 @@ def test_pinned_memory_is_saved_pickled_and_copied_as_memory_of_the_host() -> No
             copy.deepcopy(whole.requires_grad_()[1:])
 
 
+def test_storages_say_where_they_are_and_tensors_take_those_of_their_own_device() -> None:
+    with virtual_gpus(2):
+        numbers = torch.arange(3.0, device="cuda:1")
+        storage: Any = numbers.untyped_storage()
+        assert storage.device == GPU1 and storage.is_cuda and storage.get_device() == 1
+        assert storage.clone().device == copy.deepcopy(storage).device == GPU1
+        assert storage.cuda(0).device == GPU0
+        assert storage.cpu().device == numbers.cpu().untyped_storage().device == torch.device("cpu")
+        assert torch.empty(0, device="cuda:1").set_(storage).tolist() == [0, 1, 2]
+        for place, source in (("cpu", storage), ("cuda:0", storage), ("cuda:1", storage.cpu())):
+            with pytest.raises(RuntimeError, match=f'on device "{place}" to a storage on different device'):
+                torch.empty(0, device=place).set_(source)
+        with no_host_sync(count=True) as report:
+            storage.cpu().copy_(storage)  # two copies to the host
+            storage.copy_(storage.cuda(0))
+        assert report.count == 2
+        with pytest.raises(TypeError, match="only CPU memory can be pinned"):
+            storage.pin_memory()
+        assert [copied.device for copied in copy.deepcopy([numbers, numbers[1:]])] == [GPU1, GPU1]
+    assert storage.device.type == "cpu"
+
+
 def test_storages_are_made_for_a_gpu() -> None:
     make: Any = torch.UntypedStorage
     with virtual_gpus(2):

@@ -58,6 +58,16 @@ def test_truth_values_have_an_absolute_value_and_a_trace() -> None:
     assert square.trace().item() == 2 and square.trace().dtype == torch.int64
 
 
+def test_least_squares_have_cudas_only_driver() -> None:
+    """get_default_lstsq_driver in BatchLinearAlgebra.cpp; `gels` leaves the rank empty."""
+    matrix, sides = torch.tensor([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]]), torch.ones(3, 1)
+    found = torch.linalg.lstsq(matrix.cuda(), sides.cuda())
+    torch.testing.assert_close(found.solution.cpu(), torch.linalg.lstsq(matrix, sides).solution)
+    assert found.rank.numel() == found.singular_values.numel() == 0
+    with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
+        torch.linalg.lstsq(matrix.cuda(), sides.cuda(), driver="gelsd")
+
+
 def test_complex_sums_leave_out_what_is_no_number() -> None:
     numbers = torch.tensor([[1 + 1j, complex(float("nan"), 1)], [2j, complex(0, float("nan"))]], device="cuda")
     assert numbers.nansum().item() == 1 + 3j

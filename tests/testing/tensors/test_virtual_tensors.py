@@ -168,6 +168,26 @@ def test_a_cpu_tensor_in_a_mix_tells_where_it_was_made() -> None:
             scores + penalties
 
 
+def test_a_cpu_tensor_that_was_computed_tells_which_variable_holds_it() -> None:
+    def add(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return scores + mask
+
+    with virtual_gpus(1):
+        scores = torch.zeros(2, device="cuda")
+        allowed = torch.ones(2) * 2
+        if allowed[0] > 1:
+            allowed = allowed + 1
+        with pytest.raises(DeviceMismatchError) as caught:
+            add(scores, allowed)
+        with pytest.raises(DeviceMismatchError) as nameless:
+            add(scores, torch.ones(2) * 2)
+    test = test_a_cpu_tensor_that_was_computed_tells_which_variable_holds_it
+    line = test.__code__.co_firstlineno
+    told = f"`allowed` at tests/testing/tensors/test_virtual_tensors.py:{line + 6} or {line + 8} in {test.__name__}"
+    assert f"other: (2,) float32 on cpu, assigned to {told}\n" in str(caught.value)
+    assert "other: (2,) float32 on cpu\n" in str(nameless.value)
+
+
 @pytest.mark.parametrize(
     "derived",
     [
@@ -354,12 +374,11 @@ def test_queries_of_the_hardware_have_answers() -> None:
             torch.cuda.make_graphed_callables(abs, ())
 
 
-def test_what_looks_at_the_storage_sees_the_cpu() -> None:
-    """How code tells a virtual GPU from one that can run a kernel of its own."""
+def test_code_with_a_kernel_of_its_own_can_tell_a_virtual_gpu() -> None:
     with virtual_gpus(1):
         numbers = torch.zeros(2, device="cuda")
         assert numbers.is_cuda and numbers.device.type == "cuda"
-        assert numbers.untyped_storage().device.type == "cpu"
+        assert torch.cuda.get_device_name(numbers.device) == "Virtual GPU"
 
 
 def test_factories_keep_requires_grad_and_copy_arrays() -> None:
