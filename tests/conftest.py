@@ -4,8 +4,10 @@ ones or the machine's.
 
 import gc
 import os
+import random
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +92,13 @@ def no_clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Batch, "_mark", lambda batch: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls without a seed draw the same texts in each run of a test, others in each test and in each call."""
+    numbers = random.Random(request.node.nodeid)
+    monkeypatch.setattr("gen.samplers.backends.random.secrets", SimpleNamespace(randbits=numbers.getrandbits))
 
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu)])
