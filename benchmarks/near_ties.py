@@ -100,7 +100,11 @@ def choices() -> Iterator[list[list[Tensor]]]:
     pick = Drawing.pick
 
     def noting(self: Drawing, logits: Tensor, here: Any, keys: Any, room: Any = None) -> tuple[Tensor, Tensor]:
-        seen.append([logits[0].clone()] + ([] if room is None else [room.logits[0].clone()]))
+        seen.append([logits[0].clone()])
+        if room is not None:
+            logits, narrowed = logits.clone(), room.narrow(None)
+            room = replace(room, narrow=lambda wanted: narrowed)
+            seen[-1].append(narrowed[0].clone())
         return pick(self, logits, here, keys, room)
 
     Drawing.pick = noting  # type: ignore[method-assign]

@@ -4,8 +4,8 @@
 
 The models of --vocab are small Llamas with random weights, whose steps are short, so that all that is added to them
 shows. "tables" are the vocabulary's, made once; "first token" is that of a type of six fields, not compiled before,
-with the tables known. "step" is the time of a call with a constraint, divided by that of one without that makes as many
-tokens, in the same round. Times are CPU times of the thread that calls, on one thread, medians over rounds. With
+with the tables known. "step" is the time of a call with a constraint, before and after one without that makes as many
+tokens, divided by that one's. Times are CPU times of the thread that calls, on one thread, medians over rounds. With
 --model the same type is generated with that model, by gen and, where it is installed, by Outlines.
 """
 
@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -106,13 +107,15 @@ def _step(model: TransformersModel, arguments: argparse.Namespace) -> tuple[list
     long = gen.compile(model, gen.json_schema(LONG))
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
     ratios, steps = [], []
-    for seed in range(arguments.rounds + 1):
+    for seed in range(arguments.rounds + 3):
         settings: Any = {"sampler": sampler, "max_new_tokens": arguments.new_tokens, "seed": seed, "speculate": False}
-        made, with_it = _timed(gen.generate, model, prompts, long, shorten=True, details=True, **settings)
+        typed = partial(_timed, gen.generate, model, prompts, long, shorten=True, details=True, **settings)
+        made, before = typed()
         longest = max(len(one.token_ids) for one in made)
         _, without = _timed(gen.generate, model, prompts, **settings | {"max_new_tokens": longest})
-        if seed:  # the first round warms up
-            ratios.append(with_it / without)
+        _, after = typed()  # the machine's speed drifts
+        if seed > 2:  # the first rounds record steps, with and without room
+            ratios.append((before + after) / 2 / without)
             steps.append(without / longest)
     return ratios, statistics.median(steps)
 

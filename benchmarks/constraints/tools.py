@@ -6,8 +6,8 @@
 integer, a date, a string of at most 64 characters, one of four options, an object with two fields and a list of at most
 five integers. "compile s" is the CPU time of the thread for a type that was not compiled before, with the tables of the
 vocabulary known, the median and the slowest of some rounds. "step" is the time of a call in which the model writes
-calls of these tools, divided by that of one without a type that makes as many tokens, in the same round. "near" is the
-same where the limit leaves the call of a tool hardly more than the tokens that it needs, so that it may change any.
+calls of these tools, before and after one without a type that makes as many tokens, divided by that one's. "near" is
+the same where the limit leaves the call of a tool hardly more than the tokens that it needs, so that it may change any.
 """
 
 import argparse
@@ -106,12 +106,13 @@ def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespa
     prompts = ["Call a tool.\n"] * arguments.batch
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
     ratios = []
-    for seed in range(arguments.rounds + 2):
+    for seed in range(arguments.rounds + 3):
         made, with_it = timed(_completions, model, prompts, kind, sampler, limit, seed)
         longest = max(len(one.token_ids) for one in made)
         _, without = timed(_completions, model, prompts, None, sampler, longest, seed)
-        if seed > 1:  # the first two record steps
-            ratios.append(with_it / without)
+        _, with_it_again = timed(_completions, model, prompts, kind, sampler, limit, seed)
+        if seed > 2:  # the first rounds record steps
+            ratios.append((with_it + with_it_again) / 2 / without)
     return ratios
 
 

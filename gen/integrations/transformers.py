@@ -190,11 +190,11 @@ class ConstraintProcessor:
         self._ids = input_ids
         self._stage.prepare(here)
         generated = torch.full((rows, 1), self._step, dtype=torch.int64, device=scores.device)
-        masked = self._stage(scores[:, : self._vocab_size], here, input_ids, generated, generated)
+        own = scores[:, : self._vocab_size].to(torch.float32, copy=True)
+        masked = self._stage(own, here, input_ids, generated, generated)
         if self._request.short(self._step):
-            room = self._stage.room(masked, here, generated, self.squeezed)
-            self.squeezed = self.squeezed | (room.took(masked) & ~self._ended.squeeze(1))
-            masked = room.logits
+            masked, took = self._stage.room(masked, here, generated, self.squeezed).took(masked)
+            self.squeezed = self.squeezed | (took & ~self._ended.squeeze(1))
         self._step += 1
         held = torch.full_like(scores, -torch.inf)
         only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on after an end that it does not know

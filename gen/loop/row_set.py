@@ -538,7 +538,7 @@ class RowSet:
         """What the limits leave room for."""
         limiter = self._limiter
         if limiter is None or limiter.key() is None:
-            return Room(logits, squeezed)
+            return Room(lambda wanted: logits, squeezed)
         return limiter.room(logits, here, generated, squeezed)
 
     def _follow(self, ancestors: Tensor, view: int) -> None:

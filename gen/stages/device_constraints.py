@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.arena import ALL, FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
-from gen.constraints.tables.masks import KeptLines, allow, bias_table, lines_of
+from gen.constraints.tables.arena import FIRST_CLASS, FORCED, FORCED_NEXT, ITSELF, NEEDED, NOTHING, WORST, Arena
+from gen.constraints.tables.masks import allow, bias_table
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.devices import to_device
 from gen.requests.processors import LogitsProcessor
@@ -46,7 +46,7 @@ class DeviceConstraints:
         self._used = False
         self._version = 0
         self._arena: Arena | None = None  # made with the first constraint, as are these
-        self._kept: KeptLines | None = None  # on a CPU
+        self._on_cpu = device.type == "cpu"
         self._bytes = self._bias = self._numbers = self._forced = torch.empty(0, device=device)
 
         def row(width: int, dtype: torch.dtype) -> Tensor:
@@ -81,8 +81,7 @@ class DeviceConstraints:
             self._may_end.fill_(True)
             self._lasts.fill_(_FAR)  # rows that are held to nothing are never short of room
         self._widen(max(len(request.ends) for request in requests))
-        if self._kept is not None:
-            self._kept.forget(rows)  # the arena may have given the places of their masks to others
+        if self._on_cpu:
             self._ahead[rows] = 0  # states of another automaton
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
@@ -92,7 +91,7 @@ class DeviceConstraints:
                 states.append(0)
             else:
                 arena.place(automaton, self._held)
-                if self.forces and self._kept is None:  # on a CPU the host looks for what must come
+                if self.forces and not self._on_cpu:  # on a CPU the host looks for what must come
                     arena.force(automaton)
                 states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
         width = self._ends.shape[1]
@@ -112,13 +111,11 @@ class DeviceConstraints:
     def prepare(self, here: slice) -> None:
         """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, which takes it a tenth
         of the time, and rows of allowed tokens are made when they are needed."""
-        if self._kept is None or self._arena is None:
+        if not self._on_cpu or self._arena is None:
             return
-        states = self._walk_on(here, self._arena)
-        for row, automaton, state in zip(range(self._count)[here], self._held[here], states, strict=True):
-            at = ALL if automaton is None or not state else self._arena.fill(automaton, state, self._held)
-            if not self._kept.has(row, at):
-                self._kept.write(row, at, self._arena.rows[at].numpy())
+        for automaton, state in zip(self._held[here], self._walk_on(here, self._arena), strict=True):
+            if automaton is not None and state:
+                self._arena.fill(automaton, state, self._held)
 
     def _walk_on(self, here: slice, arena: Arena) -> list[int]:
         """On a CPU: let the host walk by the tokens that the rows have taken; the states of the rows."""
@@ -133,7 +130,7 @@ class DeviceConstraints:
 
     def prepare_places(self, here: slice, width: int) -> None:
         """See `gen.stages.stage.Drafter.prepare_places`."""
-        if self._kept is None or self._arena is None:
+        if not self._on_cpu or self._arena is None:
             return
         for automaton, states in zip(self._held[here], self._ahead[here, :width].tolist(), strict=True):
             for state in states:
@@ -148,12 +145,7 @@ class DeviceConstraints:
         record = self._records(here)
         may_end = lines(self._may_end, here) & (record[:, NEEDED : NEEDED + 1] == 0)
         own = torch.where(may_end, logits.gather(1, lines(self._ends, here)), -math.inf)
-        row = record[:, :1]
-        if self._kept is not None and isinstance(here, slice):
-            masked = allow(logits, self._kept.lines[here], out=self._kept.out[here])
-        else:
-            masked = allow(logits, self._lines(row))
-        return self._with_ends(masked, row, here, own)
+        return self._masked(logits, record[:, :1], here, own)
 
     def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
@@ -161,19 +153,20 @@ class DeviceConstraints:
         record = self._records(here)
         kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
         row = record.gather(1, kind)
-        own = masked.gather(1, lines(self._ends, here))
-        logits = self._with_ends(allow(masked, self._lines(row)), row, here, own)
+
+        def narrow(wanted: Tensor | None) -> Tensor:
+            return self._masked(masked, row, here, masked.gather(1, lines(self._ends, here)), wanted)
 
         def fits(token_ids: Tensor, rows: Tensor | None) -> Tensor:
             assert self._arena is not None  # tells mypy
             needed = self._arena.table.index_select(0, self._after(here, token_ids, rows) + NEEDED)
             return needed <= (after if rows is None else after.index_select(0, rows)).squeeze(1)
 
-        return Room(logits, squeezed, fits)
+        return Room(narrow, squeezed, fits)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.stages.stage.Follower.chosen`. Host sync: none."""
-        if self._kept is not None:
+        if self._on_cpu:
             if ancestors is not None:
                 self._state[here] = self._state[here].index_select(0, ancestors)
             self._taken[here] = token_ids
@@ -229,7 +222,7 @@ class DeviceConstraints:
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
         """See `gen.stages.stage.Drafter.go_on`. Host sync: none."""
         before, goes_on = self._ahead[here].gather(1, counts - 1), generated < self._lasts[here]
-        if self._kept is not None:
+        if self._on_cpu:
             self._state[here], self._taken[here], self._goes_on[here] = before, token_ids, goes_on
             return
         state = self._walk(before.squeeze(1), self._columns[here], token_ids.squeeze(1)).unsqueeze(1)
@@ -246,8 +239,7 @@ class DeviceConstraints:
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower.memory`."""
-        lines = 0 if self._kept is None else self._kept.nbytes
-        return lines + (0 if self._arena is None else self._arena.memory())
+        return 0 if self._arena is None else self._arena.memory()
 
     def _states(self, here: Here) -> Tensor:
         """(n, 1)."""
@@ -259,15 +251,12 @@ class DeviceConstraints:
         state = self._states(here)
         return self._arena.table.index_select(0, (state + self._numbers).view(-1)).view(len(state), -1)
 
-    def _lines(self, row: Tensor) -> Tensor:
-        """What rows (n, 1) of the arena add to logits."""
-        assert self._arena is not None  # tells mypy
-        return lines_of(self._arena.rows.index_select(0, row.view(-1)), self._bias)
-
-    def _with_ends(self, masked: Tensor, row: Tensor, here: Here, own: Tensor) -> Tensor:
-        """The logits (n, vocab) of what rows (n, 1) of the arena allow, changed in place: those of ends (n, ends) are
-        as given; where nothing else is allowed, it is the first end alone.
+    def _masked(self, logits: Tensor, row: Tensor, here: Here, own: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """The logits (n, vocab) of what rows (n, 1) of the arena allow, as of `allow`: those of ends (n, ends) are as
+        given; where nothing else is allowed, it is the first end alone.
         """
+        assert self._arena is not None and self._bias is not None  # tells mypy
+        masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias, wanted)
         ends = lines(self._ends, here)
         only = 0.0 if ends.shape[1] == 1 else torch.where(ends == ends[:, :1], 0.0, -math.inf)
         return masked.scatter_(1, ends, torch.where(row == NOTHING, only, own).to(masked.dtype))
@@ -293,8 +282,6 @@ class DeviceConstraints:
         self._arena = Arena(automaton.row_bytes, self._device)
         self._bytes = automaton.vocabulary.on(self._device).bytes
         self._bias = bias_table(self._device)
-        if self._device.type == "cpu":
-            self._kept = KeptLines(self._count, automaton.row_bytes)
         self._numbers = torch.arange(WORST + 1, dtype=torch.int32, device=self._device)
         self._forced = torch.arange(FORCED, FORCED_NEXT + 1, dtype=torch.int32, device=self._device)
         self._columns = torch.zeros((self._count, 257), dtype=torch.int32, device=self._device)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.tables.masks import KeptLines, allow, bias_table, lines_of
+from gen.constraints.tables.masks import allow, bias_table
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
 
@@ -65,7 +65,6 @@ class HostConstraints:
         self._on_cuda = device.type == "cuda"
         self._rows = [_Row() for _ in range(count)]
         self._bias: Tensor | None = None  # made with the rest when a row first needs it
-        self._kept: KeptLines | None = None  # on a CPU
         self.begin()
 
     def begin(self) -> None:
@@ -113,9 +112,10 @@ class HostConstraints:
             self._masks[here].copy_(self._written[here], non_blocking=True)
             self._certain[here].copy_(self._written_certain[here], non_blocking=True)
         assert self._bias is not None  # tells mypy
-        if self._kept is not None:
-            return allow(logits, self._kept.lines[here], self._certain[here], self._kept.out[here])
-        return allow(logits, lines_of(self._masks[here], self._bias), self._certain[here])
+        allowed, certain = allow(logits, self._masks[here], self._bias), self._certain[here]
+        at = certain.clamp(max=logits.shape[1] - 1)
+        own = torch.where(certain < logits.shape[1], 0.0, allowed.gather(1, at))
+        return allowed.scatter_(1, at, own)
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """See `gen.stages.stage.Follower`."""
@@ -138,7 +138,7 @@ class HostConstraints:
 
     def memory(self) -> int:
         """See `gen.stages.stage.Follower`."""
-        return 0 if self._kept is None else self._kept.nbytes
+        return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:
         """Make room for masks, and forget what rows were before."""
@@ -160,8 +160,6 @@ class HostConstraints:
                 torch.empty_like(one, device=self._device) if self._on_cuda else one
                 for one in (self._written, self._written_certain)
             )
-            if not self._on_cuda:
-                self._kept = KeptLines(self._count, 4 * shape[1])
             self._bits, self._ends = self._written.numpy().view(np.uint8), self._written_certain.numpy()
             if self._on_cuda:
                 self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -189,10 +187,6 @@ class HostConstraints:
                 self._bits[place].fill(255)
             else:
                 self._fill_row(place, row, row.matcher)
-            if self._kept is not None:
-                mask = self._bits[place].tobytes()
-                if not self._kept.has(place, mask):
-                    self._kept.write(place, mask, self._bits[place])
 
     def _fill_row(self, place: int, row: _Row, matcher: "LLMatcher") -> None:
         """Write the mask of a text that goes on."""

@@ -19,12 +19,13 @@ class Room:
     """What a search needs to know of a step in which texts may be short of room.
 
     Attributes:
-        logits: (n, vocab): those of the step, but -inf for tokens that may not fit.
+        narrow: (wanted (n,) bool or None for all) -> (n, vocab): the logits of the step, but -inf for tokens that may
+            not fit, perhaps in their memory. What rows that are not wanted get means nothing.
         squeezed: (n,) bool, which the search sets: whether the limit has changed the row's token.
         fits_after: (tokens (m,), rows (m,) or None for each its own) -> (m,) bool; None where no limit is kept.
     """
 
-    logits: Tensor
+    narrow: Callable[[Tensor | None], Tensor]
     squeezed: Tensor
     fits_after: Fits | None = None
 
@@ -41,6 +42,9 @@ class Room:
             return torch.ones_like(token_ids, dtype=torch.bool)
         return self.fits_after(token_ids.view(-1), None if rows is None else rows.view(-1)).view_as(token_ids)
 
-    def took(self, logits: Tensor) -> Tensor:
-        """Whether the limit has taken a token from the logits (n, vocab) of a row: (n,) bool. Host sync: none."""
-        return (logits.isneginf() != self.logits.isneginf()).any(1)
+    def took(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits (n, vocab) without what may not fit, and whether a row has lost a token: (n,) bool. Host sync:
+        none."""
+        before = logits.isneginf()
+        narrowed = self.narrow(None)
+        return narrowed, (before != narrowed.isneginf()).any(1)

@@ -209,3 +209,17 @@ def test_importing_the_backends_again_leaves_the_operations_as_they_are() -> Non
     importlib.reload(choosing)
     for one, other in zip(GreedySampler().step(logits, torch.zeros(3), torch.arange(3)), expected, strict=True):
         assert torch.equal(one, other)
+
+
+@each_set
+@pytest.mark.parametrize("wanted", [(), (0, 3), (0, 1, 2, 3)], ids=["none", "some", "all"])
+def test_the_rows_that_are_wanted_get_what_they_get_among_all(names: tuple[str, ...], wanted: tuple[int, ...]) -> None:
+    logits, keys = demo_logits(4), row_keys(torch.arange(4), 1)[0]
+    parameters = Parameters(**tables(names, 4))
+    rows = torch.tensor([row in wanted for row in range(4)])
+    whole = choosing.draw(logits, keys, parameters)
+    with torch.inference_mode(), Calls() as calls:
+        some = choosing.draw(logits, keys, parameters, rows)
+    for mine, all_of_them in zip(some, whole, strict=True):
+        assert torch.equal(mine[rows], all_of_them[rows])
+    assert len(calls.names) < 12 or wanted, calls.names

@@ -58,14 +58,15 @@ def admit(stage: DeviceConstraints, row: int, request: Request, made: Sequence[i
 def masked(stage: DeviceConstraints, logits: Tensor, generated: Sequence[int]) -> Tensor:
     here, nothing = slice(0, len(logits)), torch.empty(0)
     stage.prepare(here)
-    return stage(logits, here, nothing, nothing, torch.tensor([*generated], device=logits.device).unsqueeze(1))
+    made = torch.tensor([*generated], device=logits.device).unsqueeze(1)
+    return stage(logits.clone(), here, nothing, nothing, made)  # which it may change
 
 
 def room_in(stage: DeviceConstraints, changed: Tensor, generated: Sequence[int]) -> Room:
     """What is left by the limits, after `masked`."""
     made = torch.tensor([*generated], device=changed.device).unsqueeze(1)
     squeezed = torch.zeros(len(changed), dtype=torch.bool, device=changed.device)
-    return stage.room(changed, slice(0, len(changed)), made, squeezed)
+    return stage.room(changed.clone(), slice(0, len(changed)), made, squeezed)
 
 
 class Text:
@@ -132,17 +133,18 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
         logits, made = torch.randn(3, SIZE), [text.made for text in texts]
         changed = masked(stage, logits, made)
         room = room_in(stage, changed, made)
-        assert not room.logits.isneginf().all(1).any()  # what has ended has something to choose too
-        short = room.took(changed).tolist()
+        narrowed, took = room.took(changed)
+        assert not narrowed.isneginf().all(1).any()  # what has ended has something to choose too
+        short = took.tolist()
         chosen = []
         for row, text in enumerate(texts):
-            allowed, sure = (one[row].isfinite().nonzero().squeeze(1).tolist() for one in (changed, room.logits))
+            allowed, sure = (one[row].isfinite().nonzero().squeeze(1).tolist() for one in (changed, narrowed))
             if text.ended:
                 chosen.append(chance.choice(allowed))
                 continue
             assert (sorted(text.allowed()), sorted(text.sure())) == (allowed, sure)
             assert short[row] == (allowed != sure)
-            for left, some in ((changed, allowed), (room.logits, sure)):
+            for left, some in ((changed, allowed), (narrowed, sure)):
                 if len(some) > 1:
                     assert torch.equal(left[row, some], logits[row, some])
             fits = room.fits(torch.tensor([allowed]), torch.full((1, len(allowed)), row))[0].tolist()
@@ -224,7 +226,7 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                 texts[target] = None
             generated = [0 if text is None else text.made for text in texts]
             changed = masked(stage, torch.zeros(4, SIZE, device=device), generated)
-            sure, changed = room_in(stage, changed, generated).logits.cpu(), changed.cpu()
+            sure, changed = room_in(stage, changed, generated).narrow(None).cpu(), changed.cpu()
             chosen = []
             for row, text in enumerate(texts):
                 allowed, fitting = (one[row].isfinite().nonzero().squeeze(1).tolist() for one in (changed, sure))
@@ -306,5 +308,7 @@ def test_a_step_on_a_gpu_has_no_host_sync() -> None:
                 changed = stage(logits, slice(0, 2), generated, generated, generated)
                 room = stage.room(changed, slice(0, 2), generated, generated.bool().squeeze(1))
                 chosen = changed.argmax(1, keepdim=True)
-                stage.chosen(slice(0, 2), torch.where(room.fits(chosen), chosen, 0), None)
+                fits = room.fits(chosen)
+                room.narrow(~fits.squeeze(1))
+                stage.chosen(slice(0, 2), torch.where(fits, chosen, 0), None)
                 generated += 1

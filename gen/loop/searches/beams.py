@@ -117,7 +117,7 @@ class Beams:
             best, kept = found.running(self._ended(found, here, step)[..., :-1].any(-1)).topk(beams)
             fits = room.fits(found.token_ids.gather(1, kept), first + found.parents.gather(1, kept))
             took = (~fits & ~best.isneginf()).any(1, keepdim=True)
-            again = self._candidates(room.logits, here)
+            again = self._candidates(room.narrow(None), here)
             found = _Candidates(*(torch.where(took, new, old) for new, old in zip(again, found, strict=True)))
         ends = self._ended(found, here, step)
         if room is not None:

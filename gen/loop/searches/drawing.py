@@ -104,25 +104,28 @@ class Drawing:
         token_ids, logprobs = self._draw(logits, here, keys)
         if room is not None:
             fits = room.fits(token_ids)
-            again, their_logprobs = self._draw(room.logits, here, keys)
+            squeezed = fits.squeeze(1).logical_not()
+            again, their_logprobs = self._draw(room.narrow(squeezed), here, keys, squeezed)
             token_ids = torch.where(fits, token_ids, again)
-            logprobs = torch.where(fits.squeeze(1), logprobs, their_logprobs)
-            room.squeezed.copy_(fits.squeeze(1).logical_not())
+            logprobs = torch.where(squeezed, their_logprobs, logprobs)
+            room.squeezed.copy_(squeezed)
         return token_ids, logprobs
 
     def go_on(self, here: slice, token_ids: Tensor) -> None:
         """See `gen.loop.searches.search.Picks.go_on`."""
         self._token_ids[here] = token_ids
 
-    def _draw(self, logits: Tensor, here: Here, keys: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A token a row, (n, 1), and its log-probability, (n,)."""
+    def _draw(
+        self, logits: Tensor, here: Here, keys: Tensor | None, wanted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """A token a row, (n, 1), and its log-probability, (n,); of rows that are not wanted (n,) anything."""
         if keys is None:
             return most_likely(logits)
         if len(self._seen) == 1:
             [sampler] = self._seen.values()
             assert isinstance(sampler, MultinomialSampler)  # the other one is greedy; tells mypy
-            return draw(logits, keys, sampler.parameters)
-        return draw(logits, keys, self._parameters(here))
+            return draw(logits, keys, sampler.parameters, wanted)
+        return draw(logits, keys, self._parameters(here), wanted)
 
     def _parameters(self, here: Here) -> Parameters:
         """Each row's own: views of the tables, which change in place when rows are filled; copies for places."""

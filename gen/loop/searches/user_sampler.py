@@ -59,8 +59,8 @@ class UserSampling:
         """
         assert keys is not None  # it draws; tells mypy
         if room is not None:
-            room.squeezed.copy_(room.took(logits))
-            logits = room.logits
+            logits, took = room.took(logits)
+            room.squeezed.copy_(took)
         followed = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
         if self._replayable:
             self._sample(logits, here, keys, followed)

@@ -20,6 +20,8 @@ _OPERATIONS = {
     "likeliest": "(Tensor logits, int n) -> (Tensor, Tensor)",
     "draw": "(Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p)"
     " -> (Tensor, Tensor)",
+    "draw_some": "(Tensor wanted, Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p,"
+    " Tensor? min_p) -> (Tensor, Tensor)",
 }
 _NAMES = torch.ops.gen
 for _name, _schema in _OPERATIONS.items():
@@ -58,13 +60,14 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return logprobs, token_ids
 
 
-def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Draw each row's token, and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating, any device.
         keys: (rows,), int64, on the same device.
         parameters: their tensors on the same device; temperature 0 is greedy.
+        wanted: (rows,) bool: what the other rows get means nothing. A CPU draws no more than these.
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
     Raises:
@@ -79,6 +82,8 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters) -> tuple[Tensor, 
         if backend is torch_backend:
             top_k = None if columns[1] is None else parameters.top_k  # a number that no recording has to read
             token_ids, logprobs = torch_backend.draw(logits, keys, columns[0], top_k, *columns[2:])
+        elif wanted is not None and backend is _NAMES:
+            token_ids, logprobs = _NAMES.draw_some(wanted, logits, keys, *columns)
         else:
             token_ids, logprobs = backend.draw(logits, keys, *columns)
     return token_ids, logprobs

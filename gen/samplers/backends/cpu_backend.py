@@ -78,8 +78,7 @@ def draw(
         for kind in kinds:
             rows = torch.tensor([row for row, other in enumerate(settings.kinds) if other == kind], device="cpu")
             columns = (temperature, top_k, top_p, min_p)
-            own = (column[rows] if column is not None and column.dim() else column for column in columns)
-            token_ids[rows], logprobs[rows] = draw(logits[rows], keys[rows], *own)
+            token_ids[rows], logprobs[rows] = _draw_rows(rows, logits, keys, *columns)
     elif GREEDY in kinds:
         token_ids, logprobs = most_likely(logits)
     elif settings.cuts:
@@ -92,3 +91,20 @@ def draw(
         token_ids.masked_fill_(settings.dead, 0)
         logprobs.masked_fill_(settings.dead.squeeze(1), -math.inf)
     return token_ids, logprobs
+
+
+def draw_some(
+    wanted: Tensor, logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
+) -> tuple[Tensor, Tensor]:
+    """As `draw`, of the rows that are wanted, (rows,) bool: the others have token 0 and log-probability 0."""
+    token_ids = torch.zeros((len(keys), 1), dtype=torch.int64, device="cpu")
+    logprobs = torch.zeros(len(keys), dtype=torch.float32, device="cpu")
+    rows = wanted.nonzero().squeeze(1)
+    if len(rows):
+        token_ids[rows], logprobs[rows] = _draw_rows(rows, logits, keys, temperature, top_k, top_p, min_p)
+    return token_ids, logprobs
+
+
+def _draw_rows(rows: Tensor, logits: Tensor, keys: Tensor, *columns: Column) -> tuple[Tensor, Tensor]:
+    own = (column[rows] if column is not None and column.dim() else column for column in columns)
+    return draw(logits[rows], keys[rows], *own)
