@@ -2,10 +2,11 @@
 
     python -m benchmarks.server.first_tokens models/SmolLM2-135M-Instruct --gguf models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-Clients ask at once, each for a stream of a chat whose prompt is its own; a round asks each server once, one after the
-other, and the servers stay loaded. The peers run in an environment of their own, in build/clients, with the same
-weights in float32: `transformers serve`, with and without its continuous batching, which takes torch and transformers
-from here; and llama_cpp.server, which takes a GGUF file and answers one client at a time. One thread each.
+Clients ask at once, each for a stream of a chat whose prompt is its own, and new in each round; a round asks each
+server once, one after the other, and the servers stay loaded. The peers run in an environment of their own, in
+build/clients, with the same weights in float32: `transformers serve`, with and without its continuous batching, which
+takes torch and transformers from here; and llama_cpp.server, which takes a GGUF file and answers one client at a time.
+One thread each.
 """
 
 import argparse
@@ -58,11 +59,11 @@ def ask(address: str, model: str, number: int, tokens: int) -> tuple[float, int]
     return first, len(text)
 
 
-def ask_all(address: str, model: str, clients: int, tokens: int) -> dict[str, float]:
+def ask_all(address: str, model: str, clients: int, tokens: int, first: int) -> dict[str, float]:
     """All clients at once."""
     begin = time.monotonic()
     with ThreadPoolExecutor(clients) as pool:
-        found = list(pool.map(lambda number: ask(address, model, number, tokens), range(clients)))
+        found = list(pool.map(lambda number: ask(address, model, number, tokens), range(first, first + clients)))
     wall = time.monotonic() - begin
     firsts = sorted(first for first, _ in found)
     return {"first": median(firsts), "last": firsts[-1], "characters/s": sum(new for _, new in found) / wall}
@@ -117,7 +118,7 @@ def main() -> int:
         found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
         for number in range(args.rounds + 1):
             for name, address in servers.items():
-                told = ask_all(address, folder, args.clients, args.tokens)
+                told = ask_all(address, folder, args.clients, args.tokens, 1 + number * args.clients)
                 print(f"round {number}, {name}: {json.dumps(told)}", flush=True)
                 if number:
                     found[name].append(told)
