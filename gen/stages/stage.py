@@ -35,7 +35,7 @@ class Stage(Protocol):
         """Rows, side by side, begin with these requests' texts; `tokens` as of `RowSet.fill`."""
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """The logits (n, vocab) of the rows `here`, changed.
+        """The logits (n, vocab) of the rows `here`, changed, in place or not.
 
         Args:
             history: (n, columns), int64: the tokens so far, prompt and text; -1 where there is none.
@@ -160,7 +160,7 @@ class Limiter(Follower, Protocol):
         step, after `__call__`.
 
         Args:
-            masked: (n, vocab), what `__call__` gave; not modified.
+            masked: (n, vocab), what `__call__` gave; `Room.narrow` may change it.
             generated: as of `__call__`.
             squeezed: (n,) bool, for the search to set.
         """
