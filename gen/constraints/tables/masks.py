@@ -41,13 +41,17 @@ def allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None = 
 def _allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None) -> None:
     """`allow` on a CPU, with NumPy, which takes a tenth of the time there; for torch one operation.
 
-    Row by row, so that what is added stays in the processor's cache.
+    Row by row, so that what is added stays in the processor's cache; rows often have the mask of the row before.
     """
     values, bits, lines = logits.numpy(), masks.numpy(), table.numpy()
     line = np.empty((bits.shape[1], 8), np.float32)
     flat = line.reshape(-1)[: values.shape[1]]
+    before = b""
     for row in range(len(values)) if wanted is None else np.flatnonzero(wanted.numpy()):
-        np.take(lines, bits[row], axis=0, out=line, mode="clip")
+        mask = bits[row].tobytes()
+        if mask != before:
+            np.take(lines, bits[row], axis=0, out=line, mode="clip")
+            before = mask
         np.add(values[row], flat, out=values[row])
 
 
