@@ -162,7 +162,9 @@ def record_in_parts(
             step()
             yield None
     replay = Replay[T](*written)
-    del result, seen, calls, written, other, others
+    del result, seen, calls, written, other, others  # which takes half as long as a step
+    step()
+    yield None
     before = [tensor.clone() for tensor in changes]
 
     def again() -> None:
@@ -207,6 +209,7 @@ _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in (""
 
 _codes: dict[str, CodeType] = {}  # of our own texts, made of names and numbers: they are the same in many shapes
 _MOST_CODES = 64
+_PARSED_IN = 4  # turns
 
 
 def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
@@ -220,17 +223,18 @@ def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
 
 
 def _compile_in_parts(source: str) -> Iterator[None]:
-    """Compile a text in three parts that take about as long: two that parse a half of its lines each, and the rest."""
+    """Compile a text in parts that take about as long: some that parse as many lines each, and the rest."""
     header, *lines = source.split("\n")
-    half = len(lines) // 2
-    parsed = ast.parse("\n".join([header, *lines[:half], "    pass"]))
-    yield
-    [function] = parsed.body
-    [rest] = ast.parse("\n".join([header, *lines[half:]])).body
-    assert isinstance(function, ast.FunctionDef) and isinstance(rest, ast.FunctionDef)  # tells mypy
-    function.body += rest.body
-    yield
-    _compile(source, parsed)
+    size = -(-len(lines) // _PARSED_IN)
+    parts = [lines[first : first + size] for first in range(0, len(lines), size)]
+    functions = []
+    for part in parts:
+        [function] = ast.parse("\n".join([header, *part])).body
+        assert isinstance(function, ast.FunctionDef)  # tells mypy
+        functions.append(function)
+        yield
+    functions[0].body = [line for function in functions for line in function.body]
+    _compile(source, ast.Module([functions[0]], type_ignores=[]))
     yield
 
 

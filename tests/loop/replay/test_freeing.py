@@ -31,7 +31,7 @@ def model(no_garbage_collection: None) -> TransformersModel:
     return gen.from_transformers(tiny_model(), byte_tokenizer())
 
 
-def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 25, **options: Any) -> None:
+def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **options: Any) -> None:
     prompts = ["Ada", "Bob", "Cy", "Di"][:texts]
     arguments: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": new_tokens, "eos_token_id": []}
     arguments["speculate"] = False  # plain steps, which rows have as much room for as is counted here

@@ -27,7 +27,7 @@ def taken(hf_model: Any) -> TransformersModel:
 
 def text(model: TransformersModel, **options: Any) -> tuple[list[int], list[float]]:
     """The tokens of a text that has a recorded step, and their log-probabilities."""
-    arguments: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 24, "eos_token_id": []}
+    arguments: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 28, "eos_token_id": []}
     made = gen.generate(model, "to be", details=True, **(arguments | options))
     return made.token_ids, made.logprobs
 
