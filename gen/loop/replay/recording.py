@@ -108,7 +108,7 @@ def record(
         raise CannotReplay(_CHANGES)
     if all(tensor.device.type == "cpu" for tensor in tensors_in(result, *changes)):
         again()
-        _compare(replay, step, changes, again)
+        _compare(_marking(replay), step, changes, again)
     return replay
 
 
@@ -162,6 +162,7 @@ def record_in_parts(
             step()
             yield None
     replay = Replay[T](*written)
+    marking = _marking(replay)
     del result, seen, calls, written, other, others  # which takes half as long as a step
     step()
     yield None
@@ -171,7 +172,7 @@ def record_in_parts(
         for tensor, value in zip(changes, before, strict=True):
             tensor.copy_(value)
 
-    _compare(replay, step, changes, again)
+    _compare(marking, step, changes, again)
     yield replay
 
 
@@ -184,15 +185,19 @@ _CHANGES = (
 def _compare(
     replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor], again: Callable[[], None]
 ) -> None:
-    """Run the recording, and, from the same state, the step: both must give the same."""
-    marked = Replay[Any](replay.source, [*map(_marking, replay.constants)], replay.calls)
-    made = [tensor.clone() for tensor in tensors_in(marked(), *changes)]
+    """Run a recording, as of `_marking`, and, from the same state, the step: both must give the same."""
+    made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
     again()
     if not all(map(same_values, made, tensors_in(step(), *changes))):
         raise CannotReplay("its recording gives other values: something fills tensors where torch does not see it")
 
 
-def _marking(constant: Any) -> Any:
+def _marking(replay: Replay[Any]) -> Replay[Any]:
+    """The same, but memory that nothing has been written to is NaN."""
+    return Replay(replay.source, [*map(_marked, replay.constants)], replay.calls)
+
+
+def _marked(constant: Any) -> Any:
     """A function that fills the memory it makes with NaN, for one that leaves it as it was; any other as it is."""
     if getattr(constant, "__name__", "") not in _UNWRITTEN:
         return constant
