@@ -10,7 +10,7 @@ import pytest
 from gen.constraints import grammars
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import regex_table
-from gen.constraints.host_engine import Grammar
+from gen.constraints.host_engine import Grammar, _Bytes
 from gen.constraints.schema import Whitespace, schema_table, string_table
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
@@ -278,3 +278,21 @@ def test_a_grammar_that_is_none_is_refused_in_one_line() -> None:
 def test_a_grammar_of_many_rules_one_after_another_ends_no_process() -> None:
     rules = "\n".join(f's{number}: "a" s{number + 1} | "b"' for number in range(8000))
     assert accepts(grammars.of_lark(f'start: s0\n{rules}\ns8000: "c"'), "aab")
+
+
+def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled, spell = list[bytes](), _Bytes._spell
+
+    def noted(self: _Bytes, data: bytes) -> list[int]:
+        spelled.append(data)
+        return spell(self, data)
+
+    monkeypatch.setattr(_Bytes, "_spell", noted)
+    grammar = Grammar(grammars.of_regex(r'\{"ab": (true|[0-9]+), "true": [a-z]+\}'), Vocabulary(VOCABULARY.tokens))
+    for text in (b'{"ab": 1, "true": x}', b'{"ab": 1, "true": y}'):
+        matcher, before = grammar.matcher(), len(spelled)
+        for byte in text:
+            matcher.compute_bitmask()
+            assert matcher.consume_token(byte)
+    assert 0 < before == len(spelled) and any(len(data) > 1 for data in spelled)
+    assert _Bytes(VOCABULARY)(b'ab": x') == [257, 258, ord("x")]
