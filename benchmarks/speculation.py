@@ -5,7 +5,7 @@
     python -m benchmarks.speculation --texts 60 --given --longest 12
 
 Greedy texts of 48 tokens, one at a time and eight at a time, in turns, in CPU seconds of one thread from the first
-token on, after a round that records steps. "bare" is what the model's forwards alone take, of the widths that ran.
+token on. "bare" is what the model's forwards alone take, of the widths that ran.
 
 `--texts` runs random calls instead: the demo model and tiny ones with windows, shared keys and experts; greedy, drawn,
 penalties, stops, types, samples, engines whose requests join. Each text is compared with that of plain steps; widths
@@ -95,9 +95,8 @@ def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[
         totals: dict[str, Any] = {program: Counter() for program in programs}
         peer: Any = Counter()
         bare: dict[tuple[int, int], list[float]] = {}
-        groups = [chosen[first : first + batch] for first in range(0, len(chosen), batch)]
-        for number, group in enumerate([groups[0], *groups]):
-            ids = {}
+        for first in range(0, len(chosen), batch):
+            group, ids = chosen[first : first + batch], {}
             for program, speculate in programs.items():
                 with noted() as seen:
                     made = gen.generate(
@@ -113,12 +112,8 @@ def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[
                         speculate=speculate,
                     )
                 ids[program] = [one.token_ids for one in made]
-                if number == 0:  # steps were recorded
-                    continue
                 totals[program].update(seen)
                 totals[program]["tokens"] += sum(len(one.token_ids) for one in made)
-            if number == 0:
-                continue
             for shape in {shape for total in totals.values() for shape in total if isinstance(shape, tuple)}:
                 bare.setdefault(shape, []).append(bare_seconds(model, *shape))
             assert all(found == ids["plain"] for found in ids.values()), f"{name}: texts differ"
