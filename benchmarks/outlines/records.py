@@ -1,12 +1,12 @@
 """Orders that are read from e-mails, one at a time, by gen and by Outlines 1.3 with transformers, both as they come.
 
-    python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50
+    python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50 [--greedy]
 
 Both get the same prompts through the model's chat template, the same type, compiled once before, and the same limit,
-since that of transformers, 20 tokens, is too small for a record. Both take the most likely token, which transformers
-does where the checkpoint says nothing of sampling, and `gen` as its docs advise for extraction. Times are CPU seconds
-of the thread that calls, on one thread, of whole calls: prompts count too. Both take turns, record after record. Each
-has an order of fields and whitespace of its own, so tokens are counted.
+since that of transformers, 20 tokens, is too small for a record. Where the checkpoint says nothing of sampling, as
+SmolLM2's, transformers takes the most likely token and `gen` draws; with --greedy both take the most likely one. Times
+are CPU seconds of the thread that calls, on one thread, of whole calls: prompts count too. Both take turns, record
+after record. Each has an order of fields and whitespace of its own, so tokens are counted.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def prompts(count: int) -> list[str]:
     return [f"Read the order as JSON with customer, city, item, colour, size and count.\n\n{one}" for one in letters]
 
 
-def measure(folder: str, records: int) -> dict[str, Any]:
-    """Seconds and tokens a record, of each program."""
+def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
+    """Seconds and tokens a record, of each program; `greedy`: gen takes the most likely token too."""
     from outlines import Generator, from_transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -75,10 +75,10 @@ def measure(folder: str, records: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"gen": [], "Outlines": []}
     tokens, whole = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
     same = drafted = accepted = 0
-    greedy = gen.samplers.greedy()
+    sampler = gen.samplers.greedy() if greedy else None
     for number, prompt in enumerate(["Read: one red mug.", *prompts(records)]):  # the first one warms up
         begin = thread_time()
-        made = gen.generate(model, prompt, kind, chat=True, sampler=greedy, max_new_tokens=LIMIT, details=True)
+        made = gen.generate(model, prompt, kind, chat=True, sampler=sampler, max_new_tokens=LIMIT, details=True)
         middle = thread_time()
         text = generator(prompt, max_new_tokens=LIMIT)
         end = thread_time()
@@ -128,10 +128,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
     parser.add_argument("--records", type=int, default=50)
+    parser.add_argument("--greedy", action="store_true", help="gen takes the most likely token too, instead of drawing")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    told = {"machine": machine(), **measure(given.model, given.records)}
+    told = {"machine": machine(), **measure(given.model, given.records, greedy=given.greedy)}
     if given.json:
         write_json(given.json, told)
     print(json.dumps(told))
