@@ -406,9 +406,12 @@ class Batch:
             begin, end, shape = self._timed.popleft()
             self._rows.costs.learn(shape, seconds_between(begin, end))
         count, _ = self._slots.shape()
-        made = self._rows.draft([slot.row for slot in self._live])
+        made = self._rows.draft((slot.row, slot.tokens) for slot in self._live)
         for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
             slot.agreement.drafts, slot.agreement.kinds = drafts, kinds
+        for slot in self._live:
+            slot.agreement.left = slot.job.request.limit - len(slot.taker.texts[0].token_ids)
+        widths.others_wait = bool(self._waiting)
         width = widths.choose(count, [slot.agreement for slot in self._live])
         while width > 1 and not self._slots.fits(width):
             width = widths.narrower(width)

@@ -1,13 +1,10 @@
 """The tokens so far of each row, prompt and text, for stages that look at them."""
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gen.constraints.automata.arrays import Longs
 from gen.devices import to_device
 from gen.loop.speculation.settings import MOST
 
@@ -63,12 +60,6 @@ class History:
             return self._lengths[here, :0], self._lengths[here]
         token_ids = self._token_ids[here, :view]
         return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a row that is free may have been longer
-
-    def text(self, row: int) -> Longs:
-        """On a CPU: the tokens of a row so far, (n,); none where nobody wants them."""
-        if not self.wanted or self._token_ids is None:
-            return np.zeros(0, np.int64)
-        return cast(Longs, self._token_ids.numpy()[row, : int(self._lengths.numpy()[row, 0])])
 
     def append(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
         """The rows `here` go on, each from its ancestor, by one token, (n, 1). Host sync: none."""

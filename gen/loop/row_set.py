@@ -6,6 +6,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from gen.constraints.automata.arrays import Longs
 from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
@@ -163,8 +164,8 @@ class RowSet:
     def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         stages = tuple(stage.key() for stage in self.stages)
-        drafts = width, self.speculation
-        return drafts, self._history.wanted, self.search.key(), stages, self.short, self._tops.width
+        drafts = None if self.device.type == "cpu" else self.speculation  # there the host makes them
+        return width, drafts, self._history.wanted, self.search.key(), stages, self.short, self._tops.width
 
     def forget(self) -> None:
         """Drop recordings, and what is known of steps."""
@@ -223,7 +224,7 @@ class RowSet:
     @property
     def _wants_history(self) -> bool:
         """Whether something looks at the tokens so far."""
-        drafts = self.speculation is not None and self.speculation.prompt
+        drafts = self.speculation is not None and self.speculation.prompt and self.device.type != "cpu"
         return drafts or any(stage.looks_back for stage in self._active)
 
     def share(self, source: int, row: int, columns: int) -> None:
@@ -298,9 +299,11 @@ class RowSet:
 
         return run
 
-    def draft(self, rows: Iterable[int]) -> list[tuple[list[int], list[int]]] | None:
+    def draft(self, rows: Iterable[tuple[int, Longs]]) -> list[tuple[list[int], list[int]]] | None:
         """On a CPU: make drafts for the next step of some rows, before its width is chosen.
 
+        Args:
+            rows: each with the tokens of its prompt and its text; only looked at on a CPU.
         Returns:
             Those of each row, and the kind of each. None elsewhere: there it is a part of each step, and the host sees
             with its results how many there were.
@@ -310,10 +313,10 @@ class RowSet:
             return None
         drafter = self._drafter
         made = []
-        for row in rows:
+        for row, text in rows:
             ahead = None if drafter is None else drafter.ahead(row, MOST)
-            made.append(drafts_of(self._history.text(row), speculation, ahead))
-            drafts.write(row, int(self.search.results[0].numpy()[row, 0]), made[-1][0])
+            made.append(drafts_of(text, speculation, ahead))
+            drafts.write(row, int(text[-1]), made[-1][0])
         return made
 
     @property

@@ -1,12 +1,14 @@
 """Which text is in which row: rows that are free, rows that move, and how long all of them are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gen.constraints.automata.arrays import Longs
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.results.taker import Taker
 from gen.loop.row_set import RowSet
+from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
 
 _WIDE_VIEW = 128  # columns: steps that read drafts are fewer, and each shape of them is recorded for itself
@@ -21,11 +23,19 @@ class Slot:
     taker: Taker
     row: int
     agreement: Agreement = field(default_factory=Agreement)
+    so_far: SoFar | None = None
 
     @property
     def over(self) -> bool:
         """Whether its rows are free for others."""
         return self.taker.ended or self.job.launched_all
+
+    @property
+    def tokens(self) -> Longs:
+        """Of a row that is a text: its tokens as far as the host has them, those of its prompt before them."""
+        self.so_far = self.so_far or SoFar(self.job.request.prompt_ids)
+        [text] = self.taker.texts
+        return self.so_far.tokens(text.token_ids)
 
 
 class Slots:
@@ -150,7 +160,7 @@ class Slots:
         self.at[last.row : last.row + last.job.width] = [None] * last.job.width
         if last.row in rows.rooms:
             rows.lay_out(rows.shared, {row: room for row, room in rows.rooms.items() if row != last.row})
-        moved = Slot(last.job, last.taker, target, last.agreement)
+        moved = replace(last, row=target)
         self.at[target : target + last.job.width] = [moved] * last.job.width
         self.live = sorted([*self.live[:-1], moved], key=lambda slot: slot.row)
         return True

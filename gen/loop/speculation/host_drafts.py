@@ -5,6 +5,8 @@ Example: a text so far is `{"name": "Ada Byron`, and the prompt said "Ada Byron,
 it says that the name ends, so that `",` is the first draft, and after it what is forced: ` "age": `.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gen.constraints.automata.arrays import Longs
@@ -15,11 +17,28 @@ from gen.stages.ahead import Ahead
 _SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # behind a name or a number in prose
 
 
+class SoFar:
+    """A text as it grows: the tokens of its prompt, and its own behind them."""
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._tokens, self._prompt = np.array(prompt_ids, np.int64), len(prompt_ids)
+        self._count = self._prompt
+
+    def tokens(self, made: Sequence[int]) -> Longs:
+        """All tokens, (n,), where the text has these; those that it had at the last call are not looked at."""
+        end = self._prompt + len(made)
+        if end > len(self._tokens):
+            self._tokens = np.concatenate([self._tokens[: self._count], np.zeros(max(64, end), np.int64)])
+        self._tokens[self._count : end] = made[self._count - self._prompt :]
+        self._count = end
+        return self._tokens[:end]
+
+
 def drafts_of(text: Longs, speculation: Speculation, ahead: Ahead | None) -> tuple[list[int], list[int]]:
     """Drafts for the next step of a text, and the kind of each.
 
     Args:
-        text: its tokens so far, those of the prompt before them; none where `speculation.prompt` is not wanted.
+        text: its tokens so far, those of the prompt before them.
         ahead: what its type says; None where it is held to none.
     """
     drafts, kinds = list[int](), list[int]()

@@ -21,6 +21,7 @@ logger = logging.getLogger("gen")
 WIDTHS = (1, 4, 8)
 _RATES = (0.0, 0.1, 0.3, 0.4, 0.75, 0.85, 0.98, 0.6)  # of drafts that are right, by kind
 _BETTER = 1.05  # times as many tokens a second as plain steps must a width promise: clocks are not exact
+_COMMON = 0.7  # of a step's time, however many rows it has: only the last text to end saves it
 _NEW = 0.2  # how much a draft counts beside all before it
 _told = WeakKeyDictionary[Model, set[str]]()
 _FEW = 8  # rows, whose memory is little
@@ -32,12 +33,14 @@ class Agreement:
     Attributes:
         kinds: of the drafts for its next step, as far as the host knows.
         drafts: they themselves, on a CPU.
+        left: how many tokens there may still be of its text.
     """
 
     def __init__(self) -> None:
         self._rates = list(_RATES)
         self.kinds: Sequence[int] = ()
         self.drafts: Sequence[int] = ()
+        self.left = 0
 
     def learn(self, width: int, right: int) -> None:
         """A step has read so many drafts, or looked at one beside a plain step, and so many were right."""
@@ -109,12 +112,16 @@ class Widths:
         speculation: how many drafts there are at most.
         costs: what steps take.
         fixed: always take the widest, so that no clock has a say: where the width changes the numbers of a step.
+
+    Attributes:
+        others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
     """
 
     def __init__(self, speculation: Speculation, costs: Costs, *, fixed: bool) -> None:
         self.speculation, most = speculation, speculation.most
         self._widths = tuple(width for width in WIDTHS if width < 2 * most or width <= 4)
         self._fixed, self._costs = fixed, costs
+        self.others_wait = False
 
     @property
     def widest(self) -> int:
@@ -126,12 +133,23 @@ class Widths:
         return self._widths[self._widths.index(width) - 1]
 
     def choose(self, count: int, texts: Sequence[Agreement]) -> int:
-        """The width that makes the most tokens a second, for a step of so many rows."""
+        """The width that saves the most time, for a step of so many rows.
+
+        That is the one that makes the most tokens a second where others wait. Else most of a step's time is saved only
+        once the last text ends sooner, which is taken to be one that has the most tokens left.
+        """
         if self._fixed:
             return self.widest
         if not any(text.kinds for text in texts):
             return 1
         takes = self._costs.of(count, self._widths)
-        worth = {width: sum(text.worth(width) for text in texts) / takes[width] for width in self._widths}
+        worth = {width: self._worth(width, texts) / takes[width] for width in self._widths}
         best = max(worth, key=worth.__getitem__)
         return best if worth[best] > _BETTER * worth[1] else 1
+
+    def _worth(self, width: int, texts: Sequence[Agreement]) -> float:
+        """How many plain steps a step of this width saves, as far as can be told."""
+        each = [text.worth(width) for text in texts]
+        mean, most = sum(each) / len(each), max(text.left for text in texts)
+        last = min(worth for worth, text in zip(each, texts, strict=True) if text.left == most)
+        return mean if self.others_wait else _COMMON * last + (1 - _COMMON) * mean
