@@ -58,11 +58,12 @@ def print_receipt(items, tax_rate):
     print("Total:", total_price(items, tax_rate))
 '''
 FILE = """{
-  "name": "shop",
+  "name": "gen-torch",
   "version": "0.1.0",
   "license": "Apache-2.0",
   "dependencies": {
     "torch": ">=2.4",
+    "transformers": ">=4.50",
     "pydantic": ">=2.0",
     "tqdm": ">=4.60"
   },

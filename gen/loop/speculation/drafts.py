@@ -12,8 +12,8 @@ from torch import Tensor
 from gen.loop.results.ring import Ring, packed
 from gen.loop.speculation.settings import MOST
 
-NGRAM = 3  # tokens that are looked for, and fewer where they are not found
-LONGEST = NGRAM + 2
+NGRAM = 8  # tokens that are looked for, and fewer where they are not found
+LONGEST = 5
 """Kinds of drafts: after how many tokens that were found, earlier drafts of the step among them, at most so many."""
 FORCED, ENDING = LONGEST + 1, LONGEST + 2
 """And where a type forces the draft, or would do so if a part ended."""
@@ -77,21 +77,20 @@ def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, 
     Args:
         history: (n, columns), int64: the tokens so far, -1 where there is none.
         lengths: (n, 1), int64: how many they are.
-        numbers: (at least MOST,), int64: 0, 1, 2, ...
+        numbers: (at least NGRAM,), int64: 0, 1, 2, ...
     Returns:
         (n, MOST) tokens; (n, 1) how many of the last tokens were found, 0 to `NGRAM`. Host sync: none.
     """
     columns = history.shape[1]
-    if columns <= NGRAM:
+    if not columns:
         return history.new_zeros((len(history), MOST)), torch.zeros_like(lengths)
-    last = history.gather(1, (lengths - NGRAM + numbers[:NGRAM]).clamp_(min=0))
-    same = (history.unfold(1, NGRAM, 1) == last.unsqueeze(1)).to(torch.int64)
-    found = same[..., NGRAM - 1]
-    for back in range(NGRAM - 2, -1, -1):  # 1 for the last token, 2 where the one before it is the same too, ...
-        run = same[..., back:].prod(-1)
-        found = found + run
-    ends = torch.arange(NGRAM - 1, columns, device=history.device)
+    before = numbers[:NGRAM]
+    padded = torch.nn.functional.pad(history, (NGRAM, 0), value=-2)
+    last = padded.gather(1, lengths + before)
+    windows = padded[:, 1:].unfold(1, NGRAM, 1)  # that end in each column
+    found = NGRAM - 1 - torch.where(windows == last.unsqueeze(1), -1, before).amax(-1)  # behind the last other token
+    ends = torch.arange(columns, device=history.device)
     best, at = torch.where(ends < lengths - 1, found * columns + ends, 0).max(1, keepdim=True)
     kind = best // columns
-    at = at + NGRAM
+    at = at + 1
     return history.gather(1, at + numbers[:MOST] % (lengths - at).clamp_(min=1)).clamp_(min=0), kind

@@ -71,11 +71,10 @@ def _ends(ahead: Ahead, token: int) -> bool:
 def found_before(text: Longs) -> tuple[list[int], int]:
     """As `gen.loop.speculation.drafts.look_up`, of one text: (MOST,) tokens and how many were found; none, and 0."""
     last = len(text) - 1
-    at = np.flatnonzero(text[NGRAM - 1 : last] == text[last]) + (NGRAM - 1) if last >= NGRAM else np.zeros(0, np.int64)
+    at, count = np.flatnonzero(text[:last] == text[last]), 1
     if not at.size:
         return [], 0
-    count = 1
-    while count < NGRAM and (longer := at[text[at - count] == text[last - count]]).size:
+    while count < NGRAM and (longer := at[(text[at - count] == text[last - count]) & (at >= count)]).size:
         at, count = longer, count + 1
     follow: list[int] = text[at[-1] + 1 : at[-1] + 1 + MOST].tolist()
     return (follow * MOST)[:MOST], count

@@ -25,7 +25,7 @@ from tests.constraints.vocabularies import spelled, walk_all
 def found_by_hand(tokens: list[int]) -> tuple[list[int], int]:
     """What followed the newest place where most of the last tokens stood before, and how many these are."""
     for count in range(NGRAM, 0, -1):
-        for end in range(len(tokens) - 1, NGRAM - 1, -1):  # the tokens before it
+        for end in range(len(tokens) - 1, count - 1, -1):  # the tokens before it
             if tokens[end - count : end] == tokens[-count:]:
                 follow = tokens[end:]
                 return [follow[place % len(follow)] for place in range(MOST)], count
@@ -34,7 +34,7 @@ def found_by_hand(tokens: list[int]) -> tuple[list[int], int]:
 
 def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> None:
     draw = random.Random(0)
-    texts = [[draw.randrange(4) for _ in range(draw.randint(NGRAM, 29))] for _ in range(200)]
+    texts = [[draw.randrange(letters) for _ in range(draw.randint(1, 29))] for letters in (2, 4) for _ in range(100)]
     history = torch.full((200, 32), -1)
     for row, text in zip(history, texts, strict=True):
         row[: len(text)] = torch.tensor(text)
@@ -42,7 +42,7 @@ def test_drafts_are_what_followed_the_newest_of_the_longest_repetitions() -> Non
     drafts, kinds = look_up(history, lengths, torch.arange(8))
     expected = [found_by_hand(text) for text in texts]
     assert kinds.squeeze(1).tolist() == [kind for _, kind in expected]
-    assert {kind for _, kind in expected} == {0, 1, 2, 3}
+    assert {kind for _, kind in expected} == {*range(NGRAM + 1)}
     for row, (tokens, kind) in zip(drafts.tolist(), expected, strict=True):
         assert row == tokens or not kind
     assert [found_before(np.array(text)) for text in texts] == expected

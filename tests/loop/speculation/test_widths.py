@@ -54,6 +54,26 @@ def test_the_width_that_makes_most_tokens_a_second_is_taken() -> None:
     assert widths(most=3, w1=1.0).choose(1, [text(*[FORCED] * 7)]) == 4
 
 
+def test_a_text_that_ends_sooner_saves_little_while_another_one_goes_on() -> None:
+    measured, ahead, behind = widths(w1=1.0, w4=1.8, w8=1.9), text(*[FORCED] * 7), text()
+    ahead.left, behind.left = 10, 30
+    assert measured.choose(1, [ahead, behind]) == 1
+    ahead.left = 40
+    assert measured.choose(1, [ahead, behind]) == 8
+    ahead.left, measured.others_wait = 10, True  # its row is wanted
+    assert measured.choose(1, [ahead, behind]) == 8
+
+
+def test_plain_steps_of_calls_that_draft_are_recorded_once_with_those_of_others(soon_worth_it: None) -> None:
+    model = gen.load("demo", device="cpu")
+    first = gen.generate(model, "Once upon a time", max_new_tokens=40, seed=1, speculate=False)
+    rows: Any = model.idle._kept[0]
+    recorded = dict(rows.recordings)
+    found = gen.generate(model, "Once upon a time", max_new_tokens=40, seed=1, details=True)
+    assert found.text == first and recorded
+    assert {shape: one for shape, one in rows.recordings.items() if shape[2] == 1} == recorded
+
+
 def test_drafts_that_are_wrong_are_not_read_for_long() -> None:
     measured, one = widths(w1=1.0, w4=1.8, w8=1.9), text(*[3] * 7)
     for _ in range(5):
