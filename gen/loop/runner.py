@@ -19,7 +19,7 @@ from gen.loop.speculation.widths import columns_for_drafts
 from gen.models.base import Lent, Model
 from gen.requests.processors import LogitsProcessor
 
-_HEADROOM = 96  # new tokens that a new set of rows has room for before it grows, which drops recordings
+_HEADROOM = 128  # new tokens that a new set of rows has room for before it grows, which drops recordings
 
 
 class Runner:
