@@ -13,8 +13,8 @@ class SchemaOrder:
     """Orders the instances of one schema.
 
     Attributes:
-        undeclared: whether an object of the last instance has a property that its schemas, which list others, do not
-            list.
+        undeclared: whether the last instance has a property that its object's schemas do not list, though they list
+            others.
     """
 
     def __init__(self, schema: Any) -> None:
