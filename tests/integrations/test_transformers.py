@@ -25,7 +25,7 @@ def generate(
     repeat: int = 1,
     **options: Any,
 ) -> list[list[int]]:
-    """Transformers' tokens for the prompts, each of them in `samples` rows."""
+    """Transformers' tokens for the prompts, each of them in `repeat` rows."""
     tokenizer = byte_tokenizer()
     tokenizer.pad_token, tokenizer.padding_side = "</s>", "left"
     inputs = tokenizer(PROMPTS, padding=True, return_tensors="pt", return_token_type_ids=False)
