@@ -29,7 +29,7 @@ def text_with(stops: tuple[str, ...]) -> Text:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_texts_that_go_on_from_one_text_are_each_as_if_alone(first: int) -> None:
-    """"a<s" is held back; then one text goes on to the stop string and the other does not, in either order."""
+    """After "a<s" is held back, one text goes on to the stop string and the other does not, in either order."""
     stops = ("a<s>b",)
     parts = [[*b"x", ord("a"), BOS, ord("b")], [*b"x", ord("a"), BOS, *b"cd"]]
     alone = []
