@@ -25,7 +25,7 @@ from tests.constraints.vocabularies import spelled, walk_all
 def found_by_hand(tokens: list[int]) -> tuple[list[int], int]:
     """What followed the newest earlier place with the most of the last tokens, and the number of these tokens."""
     for count in range(NGRAM, 0, -1):
-        for end in range(len(tokens) - 1, NGRAM - 1, -1):  # the tokens before `end`
+        for end in range(len(tokens) - 1, NGRAM - 1, -1):  # the tokens before it
             if tokens[end - count : end] == tokens[-count:]:
                 follow = tokens[end:]
                 return [follow[place % len(follow)] for place in range(MOST)], count
