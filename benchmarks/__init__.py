@@ -1,1 +1,1 @@
-"""Benchmarks: one file a question, run as `python -m benchmarks.NAME`; where a question needs several, a folder."""
+"""Benchmarks: one file, or one folder of files, for each question, run as `python -m benchmarks.NAME`."""

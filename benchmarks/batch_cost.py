@@ -1,9 +1,9 @@
-"""What a job's worker costs over one call of the loop: the same prompts, with as many rows at once.
+"""What a job's worker costs, compared with one call of the loop for the same prompts and as many rows at once.
 
     python -m benchmarks.batch_cost
 
 Each prompt has a limit of its own, of 8 to 320 new tokens. A round runs both; times are CPU time of the process with
-one thread. A worker's start, which imports torch and loads the model, is told apart.
+one thread. A worker's start, which imports torch and loads the model, is reported separately.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both, with so many rows at once."""
+    """Measure both with so many rows at once."""
     with tempfile.TemporaryDirectory() as name:
         folder, source = Path(name) / "out", Path(name) / "rows.jsonl"
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -93,7 +93,7 @@ def _measured(rows: list[dict[str, Any]], at_once: int, arguments: argparse.Name
 
 
 def _one_call(model: Any, rows: list[dict[str, Any]], at_once: int) -> None:
-    """What `gen.generate` does for all of them."""
+    """Continue all prompts with one `gen.generate`."""
     settings = Settings(
         max_new_tokens=[row["max_new_tokens"] for row in rows],
         seed=[row_seed(SEED, Row(id=row["id"])) for row in rows],

@@ -19,7 +19,7 @@ _MEMORY = 8 * 2**30  # bytes of a virtual GPU
 def measure_job(model: str, devices: Sequence[str], prompts: int, new_tokens: int) -> list[dict[str, object]]:
     """A row for each device, and one for all of them; CUDA devices that are not there are virtual ones.
 
-    Tokens a second are those of the time between the first part's begin and the last one's end, without loading.
+    Tokens a second count the time from the first part's beginning to the last one's end, without loading.
     """
     missing = len([name for name in devices if name.startswith("cuda")]) > torch.cuda.device_count()
     rows = [{"id": str(number), "prompt": f"Once upon a time {number}"} for number in range(prompts)]

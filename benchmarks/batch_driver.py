@@ -2,8 +2,8 @@
 
     python -m benchmarks.batch_driver --rows 1000000 --workers 1 10 100 1000
 
-The workers are pretended: threads that wait, and answer as a worker does. The driver runs in a process without torch.
-The last shard is read as often as the first one, in turn.
+The workers are only simulated, by threads that wait and then answer as a worker does. The driver runs in a process
+without torch. The first and the last shard are read equally often, in turns.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from gen.offline.job import run_batch
 from gen.offline.manifest import NAME, read_manifest
 
 AT_ONCE, A_SHARD = 64, 512
-WAIT = 0.05  # seconds that a pretended worker needs for a shard
+WAIT = 0.05  # seconds that a simulated worker needs for a shard
 
 
 class Pretended:
@@ -35,7 +35,7 @@ class Pretended:
         return {"rows": AT_ONCE, "fingerprint": {}, "schema": None, "versions": _versions(), "devices": ["cpu"]}
 
     def end(self) -> None:
-        """Nothing is there to end."""
+        """Do nothing: there is nothing to end."""
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
         reading = _reading(folder / f"out{arguments.workers[0]}")
         print(json.dumps(reading))
     if arguments.json:
-        from benchmarks.measuring import machine, write_json  # which import torch, as no driver does
+        from benchmarks.measuring import machine, write_json  # imports torch, which no driver does
 
         write_json(arguments.json, {"machine": machine(), "driving": driving, "reading": reading})
 
@@ -89,7 +89,7 @@ def _run(folder: Path, workers: int) -> dict[str, Any]:
 
 
 def _reading(out: Path) -> dict[str, float]:
-    """Milliseconds that reading the first and the last shard takes."""
+    """Milliseconds that it takes to read the first and the last shard."""
     manifest, _ = read_manifest(out)
     last = max(number for number, shard in enumerate(manifest.shards) if shard[-1] == A_SHARD)
     times: Mapping[int, list[float]] = {0: [], last: []}

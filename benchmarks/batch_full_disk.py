@@ -1,9 +1,9 @@
-"""Whether a job goes on after a disk was really full: on a small file system in memory, which then grows.
+"""Whether a job goes on after a real disk was full: it uses a small file system in memory, which then grows.
 
     unshare --map-root-user --mount .venv/bin/python -m benchmarks.batch_full_disk
 
-The job ends with exit code 1 and says why, what it has written stays, and the same command makes the rest. All parts
-are byte for byte those of a job on a disk with room.
+The job must end with exit code 1 and say why, and keep what it has written; the same command must make the rest. All
+parts must be byte for byte those of a job on a disk with room.
 """
 
 import json

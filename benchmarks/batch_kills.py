@@ -1,14 +1,14 @@
-"""Whether jobs survive: workers and drivers killed with SIGKILL at random moments, run after run.
+"""Whether jobs survive when workers and drivers are killed with SIGKILL at random moments, run after run.
 
     python -m benchmarks.batch_kills --runs 100
 
-Each run is one job of `gen batch run` on two processes. Two workers and the driver are killed, at moments drawn at
-random over the time that a quiet job takes; the driver is then begun again. In the end every row is there once, and all
-parts are byte for byte those of one process that nobody disturbed.
+Each run is one job of `gen batch run` on two processes. Two workers and the driver are killed, at random moments within
+the time that an undisturbed job takes; then the driver is started again. In the end every row is there once, and all
+parts are byte for byte those of one undisturbed process.
 
-Most of a process's time is that of importing torch. So the processes are forks of this one, which has imported it;
-their code, their pipes and their deaths are those of the command. With `--start command` they are begun as the command
-begins them. With `--engine ray` the workers are actors of a cluster of two nodes with a CPU each.
+Most of a process's time goes into importing torch. So the processes are forks of this one, which has imported it; their
+code, pipes and deaths are the same as with the command. With `--start command` they are started as the command does it.
+With `--engine ray` the workers are actors of a cluster of two nodes with a CPU each.
 """
 
 import argparse
@@ -30,15 +30,15 @@ from typing import IO, Any
 from benchmarks.measuring import machine, write_json
 
 ROWS, ROWS_AT_ONCE, ROWS_A_SHARD = 48, 2, 4
-KILLS = ("worker", "worker", "driver")  # of a run
+KILLS = ("worker", "worker", "driver")  # in each run
 _WORKER = {"local": b"", "ray": b"ray::MapWorker"}  # what a worker's command begins with
 
 
 class Forked:
-    """A process that runs a function: as much of `subprocess.Popen` as drivers and workers need.
+    """A process that runs a function, with the part of `subprocess.Popen` that drivers and workers need.
 
     Args:
-        pipes: whether its stdin and stdout are the parent's to write and to read.
+        pipes: whether the parent writes its stdin and reads its stdout.
     """
 
     def __init__(self, run: Callable[[], object], *, pipes: bool = False) -> None:
@@ -73,7 +73,7 @@ class Forked:
 
 
 def _run_forked(run: Callable[[], object], ends: Sequence[int]) -> None:
-    """In the child: run a function with these for stdin and stdout, and end."""
+    """In the child, run a function with these file descriptors for stdin and stdout, and end."""
     code = 1
     try:
         for number, given in enumerate([*ends, os.open(os.devnull, os.O_WRONLY)]):
@@ -91,13 +91,13 @@ def _run_forked(run: Callable[[], object], ends: Sequence[int]) -> None:
 
 @dataclass
 class Kills:
-    """Begins jobs in a folder, and kills who works on them.
+    """Starts jobs in a folder, and kills their workers and drivers.
 
     Attributes:
-        engine: of the jobs.
-        options: that name it.
+        engine: the jobs' engine.
+        options: the command line options that name the engine.
         forks: whether processes are forks of this one.
-        killed: how many of each kind were.
+        killed: how many of each kind were killed.
     """
 
     folder: Path
@@ -108,7 +108,7 @@ class Kills:
     killed: Counter[str] = field(default_factory=Counter)
 
     def begin(self, out: str, options: Sequence[str]) -> Any:
-        """A driver."""
+        """Start a driver."""
         settings = ["--rows", ROWS_AT_ONCE, "--shard-rows", ROWS_A_SHARD, "--seed", 5]
         words = ["batch", "run", "rows.jsonl", out, *map(str, settings), *options]
         if self.forks:
@@ -152,7 +152,7 @@ class Kills:
 
 
 def _run_command(folder: Path, words: list[str]) -> None:
-    """The command, its workers being forks."""
+    """Run the command with forks as its workers."""
     from gen.cli import main
     from gen.offline.engines import local
     from gen.offline.engines.processes import WorkerProcess

@@ -1,4 +1,4 @@
-"""What torch.compile makes of decoder layers in gen's decode steps: a trial, of which no option came.
+"""How fast gen's decode steps are with decoder layers compiled by torch.compile: an experiment that led to no option.
 
     OMP_NUM_THREADS=1 python -m benchmarks.compiled_layers --json compiled-layers.json
 
@@ -43,7 +43,7 @@ def measure(shape: str, batch: int, rounds: int) -> dict[str, object]:
     torch.compiler.reset()
     for layer in compiled.model.hf_model.model.layers:
         layer.compile(dynamic=False)
-    # each layer has a number, which its cache is asked for, so that each is compiled by itself
+    # each layer asks the cache by its own number, so each is compiled by itself
     limits = torch._dynamo.config.patch(recompile_limit=100, accumulated_recompile_limit=1000)
     with limits, own_settings(), torch.inference_mode():
         wanted, begin = plain.step(), time.perf_counter()
@@ -61,7 +61,7 @@ def measure(shape: str, batch: int, rounds: int) -> dict[str, object]:
 
 
 class Steps:
-    """The steps of rows of a model's own, each of which looks at all columns."""
+    """The steps of a model's rows; each step looks at all columns."""
 
     def __init__(self, shape: str, batch: int) -> None:
         self.model = random_model(VOCABULARY, "tiny" if shape == "tiny" else "135m")

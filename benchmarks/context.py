@@ -1,7 +1,7 @@
-"""Steps over long contexts that nobody reads: caches full of random keys and values, and steps that go on from them.
+"""Steps over long contexts that no model has read: caches full of random keys and values, and steps after them.
 
-Example: a row of 4,096 columns. gen is given a prompt of 4,096 tokens, of which its rows read the last one alone and
-draw the keys and values of the others. A cache of transformers gets the same numbers. Then both make their steps.
+Example: a row of 4,096 columns. gen gets a prompt of 4,096 tokens. Its rows read only the last one, and draw the keys
+and values of the others at random. A cache of transformers gets the same numbers. Then both make their steps.
 """
 
 import time
@@ -26,7 +26,7 @@ _SEED = 0
 
 
 class FilledRows(TransformersRows):
-    """Rows that read the last token of a prompt alone; the columns before it hold random numbers."""
+    """Rows that read only the last token of a prompt; the columns before it hold random numbers."""
 
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
@@ -66,9 +66,9 @@ class FilledModel(TransformersModel):
 
 
 def filled_model(model: TransformersModel) -> FilledModel:
-    """The same model, whose prompts are not read."""
+    """The same model, but its prompts are not read."""
     made = FilledModel(model.hf_model, model.tokenizer._tokenizer)
-    made.attention, made.begun = model.attention, []  # what was seen of its attention when it was loaded
+    made.attention, made.begun = model.attention, []  # what the load has found out about its attention
     return made
 
 
@@ -76,7 +76,7 @@ def filled_model(model: TransformersModel) -> FilledModel:
 def our_steps(
     model: FilledModel, lengths: Sequence[int], steps: int
 ) -> Iterator[tuple[Callable[[], None], FilledRows]]:
-    """The loop over one batch of rows with so many columns, as `gen.generate` runs it: a call makes the next steps.
+    """The loop over one batch of rows of the given lengths, as `gen.generate` runs it: each call makes the next steps.
 
     Args:
         lengths: the longest first, as rows are.
@@ -121,7 +121,7 @@ def their_steps(model: TransformersModel, rows: FilledRows, lengths: Sequence[in
     def run() -> None:
         nonlocal token_ids
         mask = torch.arange(token_ids.shape[1], device=device) >= before[:, None]
-        model.hf_model.generation_config.eos_token_id = None  # or it would stop where it is told not to
+        model.hf_model.generation_config.eos_token_id = None  # otherwise it would stop although it is told not to
         made = model.hf_model.generate(
             token_ids, attention_mask=mask, past_key_values=cache, generation_config=settings
         )
@@ -132,7 +132,7 @@ def their_steps(model: TransformersModel, rows: FilledRows, lengths: Sequence[in
 
 
 def engine_steps(model: FilledModel, lengths: Sequence[int], steps: int, rounds: int) -> list[float]:
-    """Seconds of the engine's thread for so many steps, round by round, with all texts running."""
+    """Seconds of the engine's thread for `steps` steps, round by round, while all texts run."""
     model.begun.clear()
     with gen.Engine(model, rows=len(lengths)) as engine:
         streams = [

@@ -3,11 +3,11 @@
     python -m benchmarks.decode
     python -m benchmarks.decode --questions demo real --device cuda:1
 
-Every question is asked by cases that run in turn, round by round, each once before the rounds; a ratio is the median of
-the rounds' ratios. On a CPU with one thread times are CPU time of the thread, else wall time. Texts have a fixed
-length. transformers uses its dynamic cache and the same way of sampling; "bare" is the model's forwards over gen's rows
-and nothing else. gen keeps its rows from call to call, but for the question "first": there every time is that of a
-fresh process, in which gen has loaded the model and both programs are imported.
+The cases of a question run in turn, round by round, after one run of each to warm up; a ratio is the median of the
+rounds' ratios. On a CPU with one thread times are CPU time of the thread, else wall time. Texts have a fixed length.
+transformers uses its dynamic cache and the same way of sampling; "bare" is the model's forwards over gen's rows and
+nothing else. gen keeps its rows from call to call. Only the question "first" measures each time in a fresh process, in
+which gen has loaded the model and both programs are imported.
 
     demo        the demo model, sampled and greedy
     long        900 new tokens
@@ -17,8 +17,8 @@ fresh process, in which gen has loaded the model and both programs are imported.
     first       the first call of a process
     exact       the real model with exact=True, against gen without
     context     steps over long contexts, and over rows of unlike lengths: a Llama of SmolLM2's shape, greedy, whose
-                caches hold random keys and values; only steps are timed. A batch and an engine that have one long row
-                are compared with one that has none, too
+                caches hold random keys and values; only steps are timed. A batch and an engine with one long row are
+                also compared with ones without it
 """
 
 import argparse
@@ -43,7 +43,7 @@ from gen.samplers import Sampler
 
 REAL = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"
 LONG, SHORT, LIMIT = 900, 20, 2048  # how many tokens
-COLUMNS, MORE, FEW = 4096, 8000, 100  # how many columns of a context
+COLUMNS, MORE, FEW = 4096, 8000, 100  # columns of a context
 STEPS = 6  # that are timed together
 OURS: dict[str, Sampler] = {"sampled": gen.samplers.multinomial(), "greedy": gen.samplers.greedy()}
 THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0}, "greedy": {"do_sample": False}}
@@ -51,7 +51,7 @@ THEIRS: dict[str, dict[str, Any]] = {"sampled": {"do_sample": True, "top_k": 0},
 
 @dataclass(frozen=True)
 class Setup:
-    """How the questions are asked: on which device, how often, of how many tokens; `sizes` are batch sizes."""
+    """How the questions are asked: on which device, how often, with how many tokens; `sizes` are batch sizes."""
 
     device: str
     rounds: int
@@ -66,7 +66,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a case of gen's took against a peer; `step` and `peer_step` are microseconds."""
+    """The time of one of gen's cases and of its peer; `step` and `peer_step` are in microseconds."""
 
     question: str
     batch: int
@@ -102,7 +102,7 @@ def ask_long(setup: Setup) -> Iterator[Answer]:
 
 def ask_limit(setup: Setup) -> Iterator[Answer]:
     model, limit = _demo(setup), LIMIT
-    model.context_length = model.hf_model.config.max_position_embeddings = 2 * limit  # it was trained for fewer
+    model.context_length = model.hf_model.config.max_position_embeddings = 2 * limit  # it was trained for fewer tokens
     for batch in (1, 8):
         prompts = some_prompts(1) * batch
         text = gen.generate(
@@ -157,7 +157,7 @@ def _first(program: str, name: str, batch: int, setup: Setup) -> Callable[[], fl
 
 
 def first_call(program: str, name: str, batch: int, setup: Setup) -> float:
-    """Seconds of this process' first call; the model is loaded before."""
+    """Seconds of this process's first call, after the model is loaded."""
     torch.set_num_threads(setup.threads)
     model, prompts, clock = _demo(setup), some_prompts(batch), clock_for(setup.device, setup.threads)
     if program == "gen":
@@ -287,7 +287,7 @@ def main() -> None:
 
 
 def write_report(path: Path, answers: Sequence[Answer], arguments: argparse.Namespace) -> None:
-    """Write answers, beside those to other questions that the file has from the same machine and versions."""
+    """Write the answers. Those to other questions stay in the file if they are of the same machine and versions."""
     how = {"rounds": arguments.rounds, "new_tokens": arguments.new_tokens, "device": arguments.device, "load": _load()}
     found = [{name: _rounded(value) for name, value in asdict(answer).items()} for answer in answers]
     rows: list[dict[str, Any]] = [row | {"met": answer.met} | how for row, answer in zip(found, answers, strict=True)]
@@ -317,12 +317,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments, without what names a person's folders."""
+    """The arguments, without names of a person's folders."""
     return {name: value for name, value in vars(arguments).items() if name not in ("json", "real")}
 
 
 def _load() -> float:
-    """How many programs wanted a core in the last minute, these with them."""
+    """How many programs, these included, wanted a core in the last minute."""
     return round(os.getloadavg()[0], 1)
 
 

@@ -1,12 +1,13 @@
-"""Thousands of random requests through engines, each held against `gen.generate` alone: texts, values, ids, errors.
+"""Thousands of random requests through engines, each compared with `gen.generate` alone: texts, values, ids, errors.
 
     python -m benchmarks.engine_requests
     python -m benchmarks.engine_requests --count 100 --models demo llama --seed 7
 
 Requests join at random moments, are read piece by piece or at the end, and some leave. They have samplers with
 penalties, stop strings, output types of both engines, likeliest tokens, and functions of the user's, some of which
-fail. Engines have different numbers of rows, read prompts in different parts, and replay steps or not. What a request
-that left had given must begin its text. Log-probabilities may differ by 1e-3, since sums in another order do.
+fail. Engines have different numbers of rows, read prompts in different parts, and replay steps or not. What a cancelled
+request gave must be the beginning of its text. Log-probabilities may differ by 1e-3, since sums are added in another
+order.
 """
 
 import argparse
@@ -44,7 +45,7 @@ Request = dict[str, Any]
 
 
 class Planted(Exception):
-    """What a user's function fails with."""
+    """The error that a user's function raises."""
 
 
 def no_even(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ def fails(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
 
 
 class Refused:
-    """In the place of a stream: a request that was refused at once."""
+    """Stands in for the stream of a request that was refused at once."""
 
     def __init__(self, error: gen.GenError) -> None:
         self._error = error
@@ -124,7 +125,7 @@ def random_request(rng: random.Random, number: int) -> Request:
 
 
 def outcome(completion: Callable[[], Any]) -> dict[str, Any]:
-    """What has become of a request."""
+    """The result of a request."""
     try:
         made = completion()
     except Exception as error:
@@ -134,13 +135,13 @@ def outcome(completion: Callable[[], Any]) -> dict[str, Any]:
 
 
 def told(made: gen.Completion) -> dict[str, Any]:
-    """All that must be as it is alone, which what another prompt had read already is not."""
+    """The fields that must be the same as in a call alone; those that equality ignores are left out."""
     compared = {one.name: getattr(made, one.name) for one in fields(made) if one.compare}
     return compared | {"value": repr(made.value)}
 
 
 def differences(found: dict[str, Any], alone: dict[str, Any]) -> list[str]:
-    """The names of what is not as it is alone."""
+    """The names of the fields that differ from those of the call alone."""
     names = sorted(found.keys() | alone.keys())
     return [name for name in names if not _same(found.get(name), alone.get(name))]
 
@@ -149,7 +150,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return one == other or abs(one - other) < 1e-3
     if isinstance(one, gen.TopLogprobs) and isinstance(other, gen.TopLogprobs):
-        # of tokens that are about as likely, which comes first may differ
+        # tokens that are about equally likely may come in another order
         return _same(one.logprob, other.logprob) and _same(one.logprobs, other.logprobs)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
@@ -157,7 +158,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tuple[Request, str, list[str]]]:
-    """Let requests through one engine: each with what became of it ("ended", "left", "failed"), and what is wrong."""
+    """Run requests through one engine; yields each with its end ("ended", "left", "failed") and what is wrong."""
     requests = [random_request(rng, first + number) for number in range(count)]
     engine = gen.Engine(
         model,
@@ -202,17 +203,17 @@ def run(model: Any, rng: random.Random, first: int, count: int) -> Iterator[tupl
 
 
 def _read(stream: Any, pieces: list[str]) -> bool:
-    """Take a piece; whether there was one."""
+    """Take a piece. Returns whether there was one."""
     try:
         piece = next(stream, "")
-    except Exception:  # which `completion` raises, too
+    except Exception:  # `completion` raises it, too
         return False
     pieces.append(piece)
     return bool(piece)
 
 
 def sweep(count: int, names: list[str], seed: int) -> tuple[Counter[str], list[str]]:
-    """How many requests ended, failed or left, by model; and what was wrong with which one."""
+    """How many requests ended, failed or left, by model; and the requests that were wrong, with what was wrong."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for number, first in enumerate(range(0, count, EACH)):

@@ -1,4 +1,4 @@
-"""Builds what exllamav2 and exllamav3 compile when they are first imported; a line for each says what came of it.
+"""Builds what exllamav2 and exllamav3 compile when they are first imported, and prints a line about each.
 
     python -m benchmarks.exllama_extensions --seconds 280
 
@@ -21,7 +21,7 @@ PACKAGES = ("exllamav2", "exllamav3")
 
 
 def build(package: str, seconds: float) -> str:
-    """Import a package for at most so long; what came of it."""
+    """Import a package, in at most `seconds`. Returns a line that says whether it worked."""
     if find_spec(package) is None:
         return "is not installed"
     begin = time.monotonic()
@@ -35,7 +35,7 @@ def build(package: str, seconds: float) -> str:
         os.killpg(process.pid, signal.SIGKILL)  # compilers too
         process.communicate()
         folder = Path(cpp_extension._get_build_directory(f"{package}_ext", False))
-        (folder / "lock").unlink(missing_ok=True)  # or the next import would wait for ever
+        (folder / "lock").unlink(missing_ok=True)  # otherwise the next import would wait for ever
         return f"is not built after {time.monotonic() - begin:.0f} s; run this again, it goes on where it was"
     if process.returncode:
         return f"cannot be built: {(told.strip().splitlines() or ['no reason given'])[-1][:300]}"

@@ -1,13 +1,13 @@
-"""What packing a float16 checkpoint on a CPU costs and gives, against the same checkpoint in float32.
+"""What it costs and gains to pack a float16 checkpoint on a CPU, compared with the same checkpoint in float32.
 
     make real
     python -m benchmarks.half_weights --model models/SmolLM2-135M-Instruct
 
 Times are CPU time of one thread, greedy; medians of rounds in which the two take turns, and ratios medians of each
-round's ratio. A step's time is the difference of two calls' for the difference of their tokens. The memory of the
-weights is counted after the rounds, whose prompt has 512 tokens from all over the vocabulary: that of the process's
-own, and with what the system has mapped of an embedding that stays in its file. The fresh process says how much its
-resident set has grown when it has loaded the model, and when it has read that prompt and made eight texts.
+round's ratio. A step's time is the difference in time of two calls, divided by the difference in tokens. The memory of
+the weights is counted after the rounds, whose prompt has 512 tokens from all over the vocabulary: first the process's
+own memory, then with the mapped parts of an embedding that stays in its file. A fresh process says how much its
+resident set has grown after it has loaded the model, and after it has read that prompt and made eight texts.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a float16 checkpoint")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt that is read")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--grow", help=argparse.SUPPRESS)  # for the processes that this one starts
+    parser.add_argument("--grow", help=argparse.SUPPRESS)  # for the fresh process that this one starts
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -91,7 +91,7 @@ def _step(model: TransformersModel, batch: int) -> float:
 
 def _prompt(model: TransformersModel, tokens: int) -> float:
     """Seconds until the first token."""
-    token_ids = [(1 + 89 * number) % model.vocab_size for number in range(tokens)]  # all over the embedding
+    token_ids = [(1 + 89 * number) % model.vocab_size for number in range(tokens)]  # from all over the embedding
     return _timed(lambda: gen.generate(model, token_ids, sampler=GREEDY, max_new_tokens=1))
 
 
@@ -102,7 +102,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _weights(model: TransformersModel, folder: str) -> tuple[int, int]:
-    """Bytes of a model's weights in the process's own memory, and those that it has read of weights in a file."""
+    """Bytes of a model's weights in the process's own memory, and the mapped bytes of weights in a file."""
     files = [region for region in _regions() if region.path.startswith(folder)]
     size, read = sum(part.nbytes for part in model.hf_model.modules() if isinstance(part, PackedLinear)), 0
     for weight in model.hf_model.parameters():
@@ -112,7 +112,7 @@ def _weights(model: TransformersModel, folder: str) -> tuple[int, int]:
 
 
 class _Region(NamedTuple):
-    """A line of /proc/self/smaps: addresses, the file that is there or "", and how many bytes of it are in memory."""
+    """A region of /proc/self/smaps: its addresses, its file or "", and how many of its bytes are in memory."""
 
     begin: int
     end: int
@@ -131,14 +131,15 @@ def _regions() -> Iterator[_Region]:
 
 
 def _growth(model: str, dtype: str) -> tuple[int, int]:
-    """By how many bytes a fresh process has grown when it has loaded a model, and when it has made texts."""
+    """By how many bytes a fresh process has grown after it has loaded a model, and after it has made texts."""
     command = [sys.executable, "-m", "benchmarks.half_weights", "--model", model, "--grow", dtype]
     loaded, used = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return loaded, used
 
 
 def _grow(path: str, dtype: str) -> tuple[int, int]:
-    """What the fresh process does; the demo model first, so that all libraries are loaded before."""
+    """What the fresh process does. The demo model comes first, so that all libraries are loaded before the
+    measurement."""
     gen.generate(gen.load("demo", device="cpu"), some_prompts(8), sampler=GREEDY, max_new_tokens=FEW)
     before = sum(region.resident for region in _regions())
     model = gen.load(path, device="cpu", dtype=None if dtype == "packed" else dtype)

@@ -1,10 +1,10 @@
-"""What lm-evaluation-harness takes with gen as its model, against its own model of transformers (HFLM).
+"""How long lm-evaluation-harness takes with gen as its model, compared with its own model of transformers (HFLM).
 
     python -m benchmarks.harness --model models/SmolLM2-135M-Instruct
 
 48 documents of each of two tasks: questions with four choices each, after two examples, and paragraphs of this
-project's docs whose perplexity is asked for. All models run each task in turns, in CPU seconds of one thread; loading
-is left out. "HFLM 16" runs in batches of 16. "ratio" is gen's time over that of the faster one of these.
+project's docs, whose perplexity is asked for. The models run each task in turns, in CPU seconds of one thread; loading
+is not counted. "HFLM 16" runs in batches of 16. "ratio" is gen's time divided by that of the faster HFLM.
 "log-likelihoods" is the largest difference between gen's and theirs.
 """
 

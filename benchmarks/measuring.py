@@ -13,7 +13,7 @@ import torch
 
 
 def machine() -> dict[str, str | int]:
-    """Hardware and versions, without anything that names a person's machine."""
+    """Hardware and versions, but nothing that identifies a person's machine."""
     import transformers
 
     described: dict[str, str | int] = {
@@ -47,14 +47,14 @@ class Spread:
 
 
 def clock_for(device: str | torch.device, threads: int) -> Callable[[], float]:
-    """The CPU time of the thread where that is all the work, which other programs disturb less; else the wall's."""
+    """The thread's CPU time if that is all the work, since other programs disturb it less; otherwise wall time."""
     return time.thread_time if torch.device(device).type == "cpu" and threads == 1 else time.perf_counter
 
 
 def interleave(
     cases: Mapping[str, Callable[[], object]], rounds: int, *, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of every case in every round, by a clock; a round runs each case once, and one more goes before them."""
+    """Seconds of every case in every round, by a clock. A round runs each case once; an extra round comes first."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name, case in cases.items():
@@ -92,7 +92,7 @@ def write_json(path: Path, report: Mapping[str, object] | Sequence[object]) -> N
 
 
 def _lines(value: object, depth: int) -> str:
-    """The report has a line for each entry; an entry that holds objects has a line for each of these."""
+    """JSON with a line for each entry; an entry that holds objects has a line for each of them."""
     entries = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     if depth > 1 or (depth == 1 and not any(isinstance(entry, dict) for entry in entries)):
         return json.dumps(value)

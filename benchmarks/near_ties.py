@@ -1,8 +1,8 @@
-"""Whether a token was chosen by so little that rounding could have chosen another one: a near-tie.
+"""Whether a choice of a token was so close that rounding could have changed it: a near-tie.
 
 Example: the best two logits of a greedy choice are 3.00001 and 3.00000. A step that adds its sums in another order may
-find the second one larger. A draw is a race, of blocks and then of the tokens of one: there it is the best two scores
-of either race that count. And it counts how much is missing until a cut would keep a token more, or one fewer.
+find the second one larger. A draw is a race, first of blocks and then of the tokens of one block: there the best two
+scores of either race count. It also counts how close a cut is to keeping one token more or one fewer.
 """
 
 import math
@@ -26,14 +26,15 @@ LIMITS = {"token": 1e-4, "block": 1e-4, "top-k": 1e-4, "top-p": 1e-5, "min-p": 1
 
 
 def gaps(logits: Tensor, key: Tensor | None, sampler: Sampler) -> dict[str, float]:
-    """How far another choice was.
+    """How far away another choice was.
 
     Args:
         logits: (vocab,), what was chosen from.
         key: (1,), int64; None for a greedy choice.
         sampler: what chose.
     Returns:
-        The gaps of those of `LIMITS` that had a part in it; a cut that keeps what it keeps for sure has none.
+        The gaps for those entries of `LIMITS` that took part in the choice; a cut that is not close to another has
+        none.
     """
     values = logits.double().nan_to_num(nan=-math.inf)
     if key is None or not isinstance(sampler, MultinomialSampler) or sampler.temperature == 0:
@@ -63,23 +64,23 @@ def gaps(logits: Tensor, key: Tensor | None, sampler: Sampler) -> dict[str, floa
 
 
 def near_ties(found: dict[str, float]) -> list[str]:
-    """Which of the gaps are those of a near-tie."""
+    """The names of the gaps that are small enough for a near-tie."""
     return [name for name, gap in found.items() if gap <= LIMITS[name]]
 
 
 def gaps_of_text(
     model: Any, prompt: str, output_type: Any, settings: dict[str, Any], place: int, expected: list[int]
 ) -> list[dict[str, float]]:
-    """The gaps at one token of a text, which is made once more, alone and with plain steps.
+    """The gaps at one token of a text. The text is made again, alone and with plain steps.
 
-    Where its limit has a part in the choice there are two: of all that may be chosen, and of what fits.
+    If the limit takes part in the choice, there are two: among all tokens that may be chosen, and among those that fit.
 
     Args:
         settings: of `gen.generate` for one prompt; `seed` is the text's own.
         place: which token.
-        expected: its tokens before that one.
+        expected: the text's tokens before that one.
     Returns:
-        Nothing where the text made alone is another one before that token.
+        Nothing if the text made alone differs before that token.
     """
     sampler = settings["sampler"]
     if isinstance(sampler, MultinomialSampler):
@@ -95,7 +96,7 @@ def gaps_of_text(
 
 @contextmanager
 def choices() -> Iterator[list[list[Tensor]]]:
-    """In the block: what each choice of a text that runs alone, unrecorded, was made from."""
+    """In the block, collect the tensors that each choice is made from, for a text that runs alone and unrecorded."""
     seen: list[list[Tensor]] = []
     pick = Drawing.pick
 

@@ -1,9 +1,9 @@
-"""A pytest plugin that writes down each test as it begins and as it ends, so that a run that dies can be gone on with.
+"""A pytest plugin that writes down when each test begins and ends, so that another run can continue one that died.
 
-`PEER_OUTCOMES` names the file, of one JSON list a line: the test, its outcome ("started" before it has one) and what it
-said. Tests that stand in the file already are left out. `PEER_SECONDS` is the CPU time that one test may take,
-`PEER_EVERY` 3 runs one test in three, the same ones for each kind of device. `PEER_FAILED_IN` names another such file,
-and then only the tests that failed there are run.
+`PEER_OUTCOMES` names the file. Each line is a JSON list: the test, its outcome ("started" before it has one) and what
+it said. Tests that the file already has are left out. `PEER_SECONDS` is the CPU time that one test may take.
+`PEER_EVERY=3` runs one test in three, the same ones for each kind of device. `PEER_FAILED_IN` names another such file;
+then only the tests that failed there are run.
 """
 
 import json
@@ -22,7 +22,7 @@ _NO_END = "failed", "ended the process, or took too long"
 
 
 def read(file: Path) -> dict[str, Outcome]:
-    """The outcome of every test that began. One that did not end has failed, as has one whose setup or end did."""
+    """The outcome of every test that began. A test has failed if it did not end, or if its setup or teardown failed."""
     found: dict[str, Outcome] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         name, outcome, said = json.loads(line)

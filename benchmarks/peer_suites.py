@@ -7,11 +7,11 @@
 
 Fetches nothing: give it the folders of tests, as `name=folder`. Every file runs in a process of its own, without
 virtual GPUs and with two (`-p gen.testing.plugin --virtual-gpus 2`). A test that ends the process has failed, and the
-next one goes on; so does a later run with the same `--keep` folder. PyTorch makes of a test one for each kind of
+next one goes on; so does a later run with the same `--keep` folder. PyTorch turns a test into one for each kind of
 device: the one for CUDA, on virtual GPUs, is compared with the one for the CPU, without them.
 
-Prints passed, failed and skipped of both; how many of the tests that pass without pass with virtual GPUs, those left
-out that are skipped there; and each test that fails with them and not without.
+Prints how many tests passed, failed and were skipped in both runs; how many of those that pass without virtual GPUs
+pass with them, not counting those skipped there; and each test that fails only with them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.peer_outcomes import Outcome, read, twin
 
 ROOT = Path(__file__).parents[1]
-QUIETLY = ["-p", "no:cacheprovider", "--disable-warnings"]  # tests of warnings need those that -W would hide
+QUIETLY = ["-p", "no:cacheprovider", "--disable-warnings"]  # tests of warnings need the warnings that -W would hide
 VIRTUAL = [
     *("-p", "gen.testing.plugin", "--virtual-gpus", "2", "--virtual-gpu-memory", "4GiB"), "--virtual-gpus-in-commands",
 ]  # fmt: skip
@@ -87,7 +87,7 @@ def compared(without: Results, virtual: Results) -> dict[str, object]:
 def _run(
     file: Path, outcomes: Path, options: list[str], which: dict[str, str], arguments: argparse.Namespace
 ) -> Results:
-    """Run a file's tests, again after one that ends the process."""
+    """Run a file's tests, and run again after a test that ends the process."""
     outcomes = outcomes.absolute()
     command = [sys.executable, "-m", "pytest", "-q", *QUIETLY, "-p", "benchmarks.peer_outcomes"]
     environment = os.environ | {
@@ -114,7 +114,7 @@ def _run(
         except subprocess.TimeoutExpired:
             return read(outcomes) | {f"{file.name}::": ("failed", f"took more than {arguments.minutes:g} minutes")}
         before, found = found, read(outcomes)
-        if 0 <= ended.returncode <= 1 or ended.returncode == 5:  # passed, failed, and none left
+        if 0 <= ended.returncode <= 1 or ended.returncode == 5:  # passed, failed, or no test left
             return found
         if found == before:
             said = " ".join(ended.stdout[-1000:].split())

@@ -1,5 +1,5 @@
-"""Random calls whose prompts begin alike, and engines that keep what was read; each text is compared with that of a
-call of its own, in which nothing is shared."""
+"""Random calls whose prompts begin alike, and engines that keep what was read. Each text is compared with that of a
+separate call, in which nothing is shared."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,7 +29,7 @@ def nothing_shared() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """A call of random prompts that begin alike, as trees do: the arguments of `generate`, and how it is run."""
+    """A call of random prompts whose beginnings form trees: the arguments of `generate`, and how to run it."""
 
     prompts: list[list[int]]
     output_type: Any
@@ -37,7 +37,7 @@ class Case:
     options: Options
 
     def alone(self, number: int) -> "Case":
-        """A call of one of its prompts, with all the room that it may want."""
+        """A call of one of its prompts, with as much room as it needs."""
         each = ("seed", "max_new_tokens")
         settings = {name: [value[number]] if name in each else value for name, value in self.settings.items()}
         return Case([self.prompts[number]], self.output_type, settings, Options())
@@ -47,7 +47,7 @@ def random_case(seed: int, vocabulary: int, *, tokens: int = 120, longest: int =
     """A case of prompts over the ids 10 to vocabulary - 1, whose shared beginnings have up to about `tokens` tokens.
 
     Args:
-        longest: a quarter of the prompts go on for as many tokens, or down to half of them; 0 for none.
+        longest: a quarter of the prompts have so many more tokens, or as few as half of that; 0 for none.
     """
     random = Random(seed)
 
@@ -88,7 +88,7 @@ def random_case(seed: int, vocabulary: int, *, tokens: int = 120, longest: int =
 
 
 def run_case(model: Any, case: Case) -> list[list[gen.Completion]]:
-    """The completions of each prompt, of one call."""
+    """The completions of each prompt, from one call."""
     call = read_call(model, case.prompts, case.output_type, Settings(**case.settings), details=True)
     jobs = [new_job(model, request) for request in call.requests]
     run_all(model, jobs, case.options)
@@ -96,7 +96,7 @@ def run_case(model: Any, case: Case) -> list[list[gen.Completion]]:
 
 
 def differences(model: Any, case: Case) -> Iterator[str]:
-    """Each text of a case that is not that of a call of its own, with where they part."""
+    """Each text of a case that differs from that of a separate call, with the place where they part."""
     with nothing_shared():
         alone = [run_case(model, case.alone(number)) for number in range(len(case.prompts))]
     for number, ([wanted], found) in enumerate(zip(alone, run_case(model, case), strict=True)):
@@ -108,8 +108,8 @@ def differences(model: Any, case: Case) -> Iterator[str]:
 def kept_differences(
     model: Any, seed: int, vocabulary: int, *, tokens: int = 120, longest: int = 0
 ) -> Iterator[str | gen.Completion]:
-    """A random case whose prompts come to an engine one after the other, twice, some with salts, while beginnings of
-    theirs are pinned and released, and little is kept: each text, or where it parts from that of a call of its own."""
+    """A random case whose prompts come to an engine one after the other, twice, some with salts, while beginnings are
+    pinned and released, and little is kept. Yields each text, or where it parts from that of a separate call."""
     random, case = Random(seed), random_case(seed, vocabulary, tokens=tokens, longest=longest)
     sampler = case.settings["sampler"]
     if getattr(sampler, "beams", 1) > 1 or sampler.samples > 1:  # an engine runs neither
@@ -117,7 +117,7 @@ def kept_differences(
     with nothing_shared():
         alone = [run_case(model, case.alone(number))[0][0] for number in range(len(case.prompts))]
     shared = {name: value for name, value in case.settings.items() if name not in ("seed", "max_new_tokens")}
-    shared["shorten"] = True  # values that a limit has shaped are compared too
+    shared["shorten"] = True  # values that a limit has changed are compared too
     order = [*range(len(case.prompts))] * 2
     random.shuffle(order)
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def kept_differences(
 
 
 def _completion(stream: gen.Stream) -> gen.Completion:
-    """What has become of a text, also where it is no whole value at its limit."""
+    """The completion of a text, also if it is no whole value at its limit."""
     try:
         return stream.completion()
     except gen.IncompleteError as error:

@@ -1,17 +1,17 @@
-"""What shared beginnings of prompts save, against transformers with a reused cache; and that texts stay the same.
+"""What shared beginnings of prompts save, compared with transformers and a reused cache; and that texts stay the same.
 
     python -m benchmarks.prefixes --model models/SmolLM2-135M-Instruct
     python -m benchmarks.prefixes --texts 1000
 
-Prompts have 600 shared tokens and 30 of their own, or share nothing; 20 new tokens each, greedy. "gen" reads once what
-they share, "reading each" has that turned off. "a copied cache" reads the shared tokens once with transformers, and
+Prompts have 600 shared tokens and 30 of their own, or share nothing; 20 new tokens each, greedy. "gen" reads the shared
+tokens once; in "reading each" that is turned off. "a copied cache" reads the shared tokens once with transformers, and
 gives a copy of that cache to `generate` for each prompt; "a repeated cache" repeats it for batches of 16. All take
 turns, in CPU seconds of one thread. A chat of ten turns goes through an engine that keeps what it has read, and through
 one that does not, in CPU seconds of the process.
 
-`--texts` runs random calls instead, and engines with little room for what they keep: trees of shared beginnings, all
-kinds of samplers, both engines of constraints, prompts read in parts, salts, pins. Every second case runs on a tiny
-model of another architecture, with other kinds of caches. Each text is compared with that of a call of its own.
+`--texts` instead runs random calls, and engines with little room for kept texts: trees of shared beginnings, all kinds
+of samplers, both engines of constraints, prompts read in parts, salts, pins. Every second case runs on a tiny model of
+another architecture, with other kinds of caches. Each text is compared with that of a separate call.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from benchmarks.measuring import machine, ratio, spread, write_json
 from benchmarks.prefix_cases import differences, kept_differences, nothing_shared, random_case, run_case
 
 SHARED, OWN, NEW = 600, 30, 20
-REPEATED = 16  # prompts of a batch of transformers'
+REPEATED = 16  # prompts in a batch of transformers
 ARCHITECTURES = (
     *("llama", "gpt2", "bloom", "mpt", "mixtral", "mistral", "gemma3_text", "gemma3n_text", "llama4_text"),
     *("deepseek_v3", "gpt_neo", "qwen3_next", "falcon_h1", "lfm2", "jamba", "zamba2", "nemotron_h", "bamba"),
@@ -58,7 +58,7 @@ QUESTIONS = (
 
 
 def check_texts(cases: range) -> dict[str, Any]:
-    """How many texts of random calls differ from those of calls of their own; each is printed."""
+    """How many texts of random calls differ from those of separate calls; each of them is printed."""
     demo = gen.load("demo", device="cpu")
     counts = Counter({"texts": 0, "with shared tokens": 0, "different": 0})
     for seed in cases:

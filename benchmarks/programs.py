@@ -34,9 +34,9 @@ def ours(
 
     Args:
         new_tokens: the limit.
-        made: how many come, where an eos ends the texts before; eos are not among them.
+        made: how many tokens come if an eos ends the texts earlier; eos tokens are not counted.
     """
-    seeds, generate = list(range(len(prompts))), gen.generate  # which imports what it needs
+    seeds, generate = list(range(len(prompts))), gen.generate  # this imports what it needs
 
     def run() -> None:
         found = generate(
@@ -67,7 +67,7 @@ def theirs(
 ) -> Program:
     """transformers' `generate` of the same model, with its dynamic cache unless `config` says otherwise.
 
-    The eos tokens of its own generation config, which gen has read when it took the model, are forgotten.
+    The eos tokens of the model's own generation config are deleted; gen has read them when it took the model.
 
     Args:
         new_tokens, made: as for `ours`.
@@ -75,7 +75,7 @@ def theirs(
     """
     from transformers import GenerationConfig
 
-    model.hf_model.generation_config.eos_token_id = None  # or it would stop where it is told not to
+    model.hf_model.generation_config.eos_token_id = None  # otherwise it would stop although it is told not to
     device = model.placement.input_device
     token_ids, mask = (tensor.to(device) for tensor in padded(model, prompts))
     settings = GenerationConfig(
@@ -108,7 +108,7 @@ def bare(model: TransformersModel, prompts: Sequence[str], new_tokens: int) -> P
             constant = torch.full((len(prompts), 1), 5, dtype=torch.int64, device=model.placement.logits_device)
             for step in range(new_tokens - 1):
                 logits = rows.step(constant, min(view_bucket(width + step + 1), width + new_tokens))
-            return float(logits[0, 0])  # the device has to be done
+            return float(logits[0, 0])  # waits until the device is done
 
     return run
 

@@ -32,12 +32,12 @@ def random_model(
         torch.manual_seed(0)
         model = LlamaForCausalLM._from_config(_config(vocab_size, shape, context), dtype=dtype or torch.float32)
     made = gen.from_transformers(model.eval(), _tokenizer(vocab_size))
-    assert isinstance(made, TransformersModel)  # of Llamas it makes no other; tells mypy
+    assert isinstance(made, TransformersModel)  # a Llama always is; tells mypy
     return made
 
 
 def save_random_model(folder: Path, vocab_size: int) -> None:
-    """Write a tiny one."""
+    """Write a tiny Llama."""
     _tokenizer(vocab_size).save_pretrained(folder)
     torch.manual_seed(0)
     LlamaForCausalLM(_config(vocab_size, "tiny")).save_pretrained(folder)

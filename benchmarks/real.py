@@ -5,8 +5,8 @@
 
 All programs continue the same prompts greedily, eos ignored; they run in turn, round by round. Times are medians over
 rounds, ratios medians of each round's ratio. "cpu s" is the CPU time of the thread that calls, which other load on the
-machine disturbs less than the wall; with one thread it is the whole work. llama.cpp runs the quantised file itself,
-one text at a time, on one thread of its own, where llama-cpp-python is installed.
+machine disturbs less than wall time; with one thread it covers all work. llama.cpp runs the quantised file itself, one
+text at a time, on one thread of its own, if llama-cpp-python is installed.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _described(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments, without what names a person's folders."""
+    """The arguments, without names of a person's folders."""
     paths = {"model": Path(arguments.model).name, "gguf": arguments.gguf.name}
     return {name: value for name, value in (vars(arguments) | paths).items() if name != "json"}
 
@@ -83,7 +83,7 @@ def _described(arguments: argparse.Namespace) -> dict[str, Any]:
 def _llama(
     file: Path, models: dict[str, TransformersModel], prompt: str, arguments: argparse.Namespace
 ) -> Callable[[], object] | None:
-    """llama.cpp's greedy decoding of the same token ids; None, with a line that says why, where it cannot run."""
+    """llama.cpp's greedy decoding of the same token ids; if it cannot run, None and a line that says why."""
     if find_spec("llama_cpp") is None or not file.is_file():
         print(f"left out: llama.cpp, which needs the package llama-cpp-python and {file}")
         return None

@@ -2,9 +2,9 @@
 
     python -m benchmarks.same_bits --requests 2000 --prompts 200 --dtype bfloat16
 
-Random prompts, limits, seeds and samplers, each run alone; then in batches of random sizes, by a few rows that are
-refilled, and through an engine. And what prompts leave in the cache, with the logits after them: each alone, in two
-parts, and in batches of random sizes. Every difference is counted; the exit status is 1 if there is one.
+Random prompts, limits, seeds and samplers run alone, in batches of random sizes, in a few rows that are refilled, and
+through an engine. The caches that prompts leave, and the logits after them, are compared too: each prompt is read
+alone, in two parts, and in batches of random sizes. Every difference is counted; the exit status is 1 if there is one.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SAMPLERS: list[Sampler] = [
 
 @dataclass(frozen=True)
 class Differences:
-    """How many texts of how many were not equal to those made alone, by the way in which they were made."""
+    """For each way to make texts: how many were made, and how many of them were not equal to those made alone."""
 
     requests: int
     batches: int
@@ -50,7 +50,7 @@ class Differences:
 
 
 def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: int, seed: int = 0) -> Differences:
-    """Run so many random requests in every way.
+    """Run `count` random requests in every way.
 
     Args:
         longest: prompt, in tokens.
@@ -102,7 +102,7 @@ def compare(model: TransformersModel, count: int, *, longest: int, new_tokens: i
 
 @torch.inference_mode()
 def compare_prompts(model: TransformersModel, count: int, *, longest: int, seed: int = 0) -> int:
-    """Read so many random prompts alone, at a random cut and in batches; how many were not equal to those read alone.
+    """Read `count` random prompts alone, cut in two and in batches; returns how many differ from those read alone.
 
     Args:
         longest: prompt, in tokens.

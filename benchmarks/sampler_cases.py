@@ -1,4 +1,4 @@
-"""What `benchmarks.samplers` compares: gen's samplers, the peers that do the same, and the logits they are given."""
+"""What `benchmarks.samplers` compares: gen's samplers, the peers that do the same, and the logits that they get."""
 
 import importlib.util
 import math
@@ -59,7 +59,7 @@ def _recorded(batch: int) -> Tensor:
 
 
 def our_cases(logits: Tensor) -> Cases:
-    """gen's samplers, each with its log-probability but for the first."""
+    """gen's samplers; all but the first return log-probabilities."""
     rows = len(logits)
     weights, keys = torch.zeros(rows), torch.arange(rows)
     cases: Cases = {
@@ -81,7 +81,7 @@ def torch_backend_cases(logits: Tensor) -> Cases:
 
 
 def backend_cases(title: str, backend: Any, logits: Tensor) -> Cases:
-    """One backend of the samplers, where the logits are."""
+    """One backend of the samplers, on the logits' device."""
     keys = torch.arange(len(logits), device=logits.device)
     cases: Cases = {f"{title}: greedy": lambda: backend.most_likely(logits)}
     for name, settings in SETTINGS.items():
@@ -140,7 +140,7 @@ def race_cases(logits: Tensor) -> Cases:
 
 
 def outlines_cases(logits: Tensor, file: Path = OUTLINES) -> Cases:
-    """Outlines 0.0.46's samplers, where it is installed or `benchmarks.outlines.suite` has unpacked it; else none."""
+    """Outlines 0.0.46's samplers, if it is installed or `benchmarks.outlines.suite` has unpacked it; otherwise none."""
     outlines = _outlines(file)
     if outlines is None:
         return {}

@@ -2,12 +2,12 @@
 
     python -m benchmarks.samplers --batch 8 --vocab 131072 --dtype float32 --kind zipf --threads 1
 
-All cases of a shape run in turn, round by round, so that what else the machine does meets them all; none is warmed up
+All cases of a shape run in turn, round by round, so that other load on the machine affects them all. None is warmed up
 before it is timed, since in a decode loop the caches are cold too. With one thread times are CPU time of the thread,
 else wall time. They are medians over rounds, ratios medians of each round's ratio. "read" is the time to read the
-logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. "gen" has the
-log-probability in its time; "a value each row" has parameters that are tensors. "torch backend" is the one for
-other devices, run on this CPU. Outlines is there where `benchmarks.outlines.suite` has run.
+logits' bytes once. Memory is the peak of what a case allocates, as a ratio to the logits in float32. The time of "gen"
+includes the log-probability; "a value each row" has parameters that are tensors. "torch backend" is the one for other
+devices, run on this CPU. Outlines is measured only if `benchmarks.outlines.suite` has run.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.
 
 
 def _bytes(logits: Tensor) -> Tensor:
-    """The same bytes in a type that is read without a conversion."""
+    """The same bytes in a dtype that is read without a conversion."""
     return logits if logits.dtype == torch.float32 else logits.view(torch.int16)
 
 

@@ -1,4 +1,4 @@
-"""Texts that can be guessed and texts that cannot, and random calls, each text beside that of plain steps."""
+"""Texts that can be guessed, texts that cannot, and random calls; each text is compared with that of plain steps."""
 
 import re
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[type[BaseModel] | None, list[str]]] = {
         ],
     ),
 }
-_EACH = ("sampler", "seed", "max_new_tokens")  # of settings that there is one of for each prompt
+_EACH = ("sampler", "seed", "max_new_tokens")  # settings that have a value for each prompt
 Outcome = list[Completion] | str
 BEGINNINGS = (
     "Once upon a time",
@@ -142,12 +142,12 @@ BEGINNINGS = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A text that is another one than that of plain steps.
+    """A text that differs from that of plain steps.
 
     Attributes:
-        place: from which token on; the texts' length where they differ in something else; -1 of errors.
-        plain, drafted: how both go on: tokens, log-probabilities, and why they ended.
-        gaps: how far another choice was there, of `benchmarks.near_ties`; empty where that is not known.
+        place: the first token that differs; the texts' length if they differ in something else; -1 for errors.
+        plain, drafted: how each text goes on from there: tokens, log-probabilities, and why it ended.
+        gaps: how far away another choice was, by `benchmarks.near_ties`; empty if that is not known.
     """
 
     place: int
@@ -157,13 +157,13 @@ class Difference:
 
     @property
     def is_near_tie(self) -> bool:
-        """Whether rounding may have made it."""
+        """Whether rounding may be the cause."""
         return any(near_ties(found) for found in self.gaps)
 
 
 @contextmanager
 def any_widths(random: Random) -> Iterator[None]:
-    """In the block widths are drawn, whatever they cost."""
+    """In the block, widths are drawn at random, whatever they cost."""
     choose = Widths.choose
 
     def drawn(self: Widths, count: int, texts: object) -> int:
@@ -177,12 +177,12 @@ def any_widths(random: Random) -> Iterator[None]:
 
 
 def compare_case(model: Any, seed: int, *, longest: int = 30) -> tuple[list[Completion], list[Difference]]:
-    """The texts of a random call, or of an engine's requests, and which of them are others than with plain steps."""
+    """The texts of a random call, or of an engine's requests, and those that differ from texts of plain steps."""
     random = Random(seed)
     count = random.choice([1, 3, 6, 12])
     most = 3 if model.context_length >= 512 else 1
     prompts = [" ".join(random.choices(BEGINNINGS, k=random.randint(1, most))) for _ in range(count)]
-    if most > 1 and random.random() < 0.2:  # a row that has memory of its own
+    if most > 1 and random.random() < 0.2:  # gives a row memory of its own
         prompts[random.randrange(count)] = " ".join(random.choices(BEGINNINGS, k=9))
     penalised, samples = random.random() < 0.4, random.choice([1, 1, 1, 3])
     samplers = [_sampler(random, penalised, samples) for _ in range(count)]
@@ -256,7 +256,7 @@ def _run(model: Any, prompts: list[str], output_type: Any, settings: dict[str, A
 
 
 def _outcome(found: Any) -> Outcome:
-    """A prompt's texts, or what its error says but for the prompt's name."""
+    """A prompt's texts, or the message of its error without the prompt's name."""
     if isinstance(found, Exception):
         return re.sub(r"^prompt \d+", "", str(found))
     return found if isinstance(found, list) else [found]
@@ -280,7 +280,7 @@ def _through_an_engine(
 
 
 def _first_difference(plain: Completion, drafted: Completion) -> int | None:
-    """The first token in which two texts differ, or its log-probabilities do by more than rounding; None for none."""
+    """The first token at which two texts differ, or their log-probabilities by more than rounding; None for none."""
     pairs = zip(plain.token_ids, drafted.token_ids, strict=False)
     told = zip(_logprobs(plain), _logprobs(drafted), strict=False)
     for place, ((one, other), numbers) in enumerate(zip(pairs, told, strict=False)):
@@ -291,7 +291,7 @@ def _first_difference(plain: Completion, drafted: Completion) -> int | None:
 
 
 def _logprobs(text: Completion) -> list[list[float]]:
-    """All that is told of each token; the likeliest ones by their place, since those that are equal may change it."""
+    """All log-probabilities of each token; top tokens are compared by rank, since equal ones may change places."""
     if text.top_logprobs is None:
         return [[logprob] for logprob in text.logprobs]
     told = zip(text.logprobs, text.top_logprobs, strict=True)

@@ -1,9 +1,9 @@
-"""How long a step's linear layers take as torch computes them, and by `gen.models.transformers.step_products`.
+"""How long a step's linear layers take in torch, and with `gen.models.transformers.step_products`.
 
     python -m benchmarks.step_products
 
-The weights are random and of SmolLM2-135M's shapes, float32, 540 MB, so that they are read from memory. Rounds in which
-the two take turns; CPU time of one thread, or the wall's with more. Run it on your CPU to see what it would gain there.
+The weights are random and of SmolLM2-135M's shapes, float32, 540 MB, so that they are read from memory. The two take
+turns in rounds; times are CPU time of one thread, or wall time with more. Run it to see what your CPU would gain.
 """
 
 import argparse

@@ -5,9 +5,9 @@
 All cases of a batch size run in turn, round by round; times are medians over rounds, ratios medians of each round's
 ratio. On a CPU with one thread they are CPU time of the thread, else wall time. "gen" is `gen.generate` (drawing,
 log-probabilities and text included), "transformers" is its `generate` drawing from the same distribution, "bare" only
-reads the prompts and runs decode steps. Last come many prompts of 2 to 60 tokens, each with a limit of its own of 8 to
-320 new tokens, greedy: gen in one call, transformers in fixed batches of 32 that run to their longest. With --job there
-is only a job of `gen batch`, on each device alone and on all of them: tokens/s, and rows that differ.
+reads the prompts and runs decode steps. Last come many prompts of 2 to 60 tokens, greedy, each with its own limit of 8
+to 320 new tokens: gen in one call, transformers in fixed batches of 32 that run until their longest text ends. With
+--job only a job of `gen batch` is measured, on each device alone and on all of them: tokens/s, and rows that differ.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def _described(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _existing(names: list[str]) -> list[torch.device]:
-    """The devices that exist; the CPU if none does. What is missing is said."""
+    """The devices that exist, or the CPU if none does; prints those that are missing."""
     devices = []
     for name in names:
         try:
@@ -172,7 +172,7 @@ def _measure_mixed(models: dict[str, TransformersModel], arguments: argparse.Nam
 def _kept(
     name: str, run: Any, model: TransformersModel, prompts: list[list[int]], limits: list[int], made: dict[str, Any]
 ) -> Program:
-    """A case whose texts are kept."""
+    """A case that keeps its texts."""
 
     def case() -> None:
         made[name] = run(model, prompts, limits)

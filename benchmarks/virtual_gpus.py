@@ -2,8 +2,8 @@
 
     python -m benchmarks.virtual_gpus --json
 
-The model is a Llama with random weights, small enough that the cost of an operation is the cost of calling it. Rounds
-of both run in turn; the ratio is the median of the rounds' ratios. Goal: at most 10.
+The model is a Llama with random weights, so small that an operation costs about as much as its call. Rounds of both run
+in turn; the ratio is the median of the rounds' ratios. Goal: at most 10.
 """
 
 import argparse

@@ -25,7 +25,7 @@ def main() -> None:
     begin = time.perf_counter()
     sampler = gen.samplers.multinomial(temperature=0.5)
     story = gen.generate(model, STORY, sampler=sampler, seed=7, max_new_tokens=400, details=True)
-    assert isinstance(story, gen.Completion)  # one sample; a list would be several
+    assert isinstance(story, gen.Completion)  # one sample; several would be a list
     print(f"{STORY}{story.text}\n")
     record = gen.generate(model, RECORD, person, sampler=gen.samplers.greedy(), details=True)
     print(f"{RECORD}{record.text}\n-> {record.value!r}, held to its type on the {record.engine}\n")

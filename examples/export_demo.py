@@ -1,8 +1,8 @@
-"""Exports the demo model with torch.export, and runs the program: the same text, without the model's Python code.
+"""Exports the demo model with torch.export, and runs the program: it gives the same text without the model's code.
 
     python examples/export_demo.py [MODEL [FILE]]
 
-MODEL is a directory in Hugging Face format, FILE what to write.
+MODEL is a directory in Hugging Face format, FILE the program's file.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""Settings that every test needs: no network, one thread, no GPU unless `pytest -m gpu` asks for it; and GPUs, virtual
-ones or the machine's.
+"""Settings that every test needs: no network, one thread, no GPU unless `pytest -m gpu` asks for it. And fixtures for
+GPUs, virtual ones or the machine's.
 """
 
 import gc
@@ -21,13 +21,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 torch.set_num_threads(1)
 
 LEFT_OUT = pytest.StashKey[list[pytest.Item]]()  # the tests that need more GPUs than they may use
-_counts: Counter[int] = Counter()  # of these, by how many GPUs they need
+_counts: Counter[int] = Counter()  # how many of these there are, by the number of GPUs that they need
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide the machine's GPUs from torch and from child processes, before either looks for them.
 
-    So all tests but those for a GPU run as on a machine without one; `pytest -m gpu` runs those, and no others.
+    So all tests, except those for a GPU, run as on a machine without one; `pytest -m gpu` runs only those for a GPU.
     """
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is there by now out of Python's garbage collections, of which the tests cause thousands."""
+    """Leave existing objects out of Python's garbage collections, since the tests cause thousands of these."""
     gc.collect()
     gc.freeze()
 
@@ -55,7 +55,7 @@ def devices_for(item: pytest.Item) -> int:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that prints, where several run the tests."""
+    """If several processes run the tests, send this one's counts to the process that prints."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left out"] = dict(_counts)
 
@@ -63,7 +63,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     for needed, count in getattr(node, "workeroutput", {}).get("left out", {}).items():
-        _counts[needed] = max(_counts[needed], count)  # each process has collected all
+        _counts[needed] = max(_counts[needed], count)  # each process has collected all tests
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -81,14 +81,14 @@ def soon_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short_examinations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gen doctor` compares texts of 2 and of 4 tokens: what a token waits for shows in two as it does in eight."""
+    """`gen doctor` compares texts of 2 and 4 tokens: two more tokens show the waits of each token as well as eight."""
     monkeypatch.setattr("gen.doctor.SHORT", 2)
     monkeypatch.setattr("gen.doctor.LONG", 4)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_clock() -> Iterator[None]:
-    """No clock says how many tokens a step reads, so that equal calls give equal bits: costs are reckoned."""
+    """No clock decides how many tokens a step reads, since costs are fixed: equal calls give equal bits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Batch, "_mark", lambda batch: None)
         yield
@@ -96,7 +96,7 @@ def no_clock() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def same_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls without a seed draw the same texts in each run of a test, others in each test and in each call."""
+    """Calls without a seed draw the same texts in each run of a test, but different ones in each test and each call."""
     numbers = random.Random(request.node.nodeid)
     monkeypatch.setattr("gen.samplers.backends.random.secrets", SimpleNamespace(randbits=numbers.getrandbits))
 

@@ -1,4 +1,4 @@
-"""What users call, with scripted models and tiny ones: stops, streams, batches, seeds, what fails and bad input."""
+"""The functions that users call, on scripted and tiny models: stops, streams, batches, seeds, failures, bad input."""
 
 import asyncio
 import math
@@ -59,7 +59,7 @@ def test_the_loop_ends_with_the_last_text() -> None:
 
 def test_any_of_several_eos_ids_ends_a_text() -> None:
     model = ScriptedModel(lambda prompt: [ord("a"), OTHER_EOS, ord("b")])
-    assert gen.generate(model, "x") == "ab"  # the other one is a special token, without text
+    assert gen.generate(model, "x") == "ab"  # the other token is a special one, without text
     assert gen.generate(model, "x", eos_token_id=[EOS, OTHER_EOS]) == "a"
     assert gen.generate(model, "x", eos_token_id=ord("a")) == ""
     assert gen.generate(model, "x", eos_token_id=[], max_new_tokens=7, details=True).finish_reason == "length"
@@ -125,7 +125,7 @@ def test_what_ended_a_text_is_kept_where_that_is_asked_for(stop: Any) -> None:
         ([*b"one", OTHER_EOS, OTHER_EOS, *b"two"], "<end><end>", "one", "stop"),
         ([*b"one", OTHER_EOS, *b"two"], "<end>!", "onetwo", "eos"),  # not what comes after it
         ([*b"one", OTHER_EOS, *b"two"], "et", "on", "stop"),  # no stop string names it, so it has no text
-        ([*b"one", OTHER_EOS, *b"two"], "<en", "onetwo", "eos"),  # nor is a part of its name its text
+        ([*b"one", OTHER_EOS, *b"two"], "<en", "onetwo", "eos"),  # nor is a part of its name in the text
         ([*b"one <end> two"], "<end>", "one ", "stop"),  # written in plain letters
         ([*b"one", EOS, *b"two"], "</s>", "one", "eos"),  # an eos is one first
         ([*b"one", OTHER_EOS], "<end>!", "one", "eos"),
@@ -141,7 +141,7 @@ def test_a_stop_string_may_have_special_tokens_in_it(
     assert "".join(gen.stream(model, "x", stop=stop)) == text
     beams: Any = gen.generate(model, "x", stop=stop, sampler=beam_search(2), details=True)
     assert (beams.text, beams.finish_reason) == (text, finish_reason)
-    if finish_reason == "stop":  # the special token that ended it is among the tokens, as those of other stop strings
+    if finish_reason == "stop":  # the special token that ended it is among the tokens, as with other stop strings
         assert completion.token_ids == script[: len(completion.token_ids)]
 
 
@@ -387,7 +387,7 @@ def test_texts_are_the_same_alone_in_a_batch_streamed_and_in_rows_that_are_fille
 
 
 class near:
-    """Equal to completions whose logprobs differ by what sums in another order differ."""
+    """Equal to completions whose logprobs differ by no more than rounding in sums of another order."""
 
     def __init__(self, completions: list[Completion]) -> None:
         self._completions = completions
@@ -418,7 +418,7 @@ def test_a_progress_bar_counts_prompts_on_stderr(capsys: pytest.CaptureFixture[s
 
 
 class Broken(ScriptedModel):
-    """Says its prompt; it cannot read one with a "!", and has no token left at the end of one with a "?"."""
+    """Says its prompt. It cannot read a prompt with a "!", and has no token left at the end of one with a "?"."""
 
     def __init__(self) -> None:
         super().__init__(lambda prompt: [*prompt.encode()])
@@ -501,7 +501,7 @@ def test_the_error_itself_is_raised_where_no_prompt_is_left() -> None:
 
 
 class Stopping(Likeliest):
-    """Ctrl-C comes where it would choose an "e"."""
+    """Ctrl-C comes when it would choose an "e"."""
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Any:
         if logits[:, ord("e")].max() == 0:
@@ -546,7 +546,7 @@ def test_an_interrupt_within_the_models_step_leaves_the_results_that_are_done(sa
     first, second, third = caught.value.results
     texts = [[one.text for one in (made if isinstance(made, list) else [made])] for made in (first, third)]
     assert texts == [["ab"] * len(texts[0]), ["cd"] * len(texts[0])]
-    if isinstance(sampler, BeamSearchSampler):  # which has no text before its end
+    if isinstance(sampler, BeamSearchSampler):  # a beam search has no text before its end
         assert second is None
     else:
         begun = [one.text for one in (second if isinstance(second, list) else [second])]
@@ -575,7 +575,7 @@ def test_a_logits_processor_that_adds_is_a_bias(llama: Any) -> None:
 
 
 def again(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Only the token three before the next one is left."""
+    """Leaves only the token that stands three places before the next one."""
     third = token_ids.gather(1, lengths.unsqueeze(1) - 3)
     return torch.full_like(logits, -math.inf).scatter(1, third, 0.0)
 

@@ -1,4 +1,4 @@
-"""Numbers, ids and texts as users have them: what is read, from arrays too, and what is refused before work is lost."""
+"""Numbers, ids and texts as users have them, also in arrays: what is read, and what is refused before work is lost."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Texts for asyncio grow in an engine that the model keeps: they are those of `generate`, and cancelling frees rows."""
+"""Texts for asyncio grow in an engine that the model keeps: they equal those of `generate`; cancelling frees rows."""
 
 import asyncio
 import gc
@@ -139,7 +139,7 @@ def test_a_cancelled_agenerate_frees_its_rows_and_what_waits_never_starts() -> N
         assert await text_of(stream) == "hello"
 
     asyncio.run(run())
-    assert len(model.read) <= 33  # 32 rows, and the other one
+    assert len(model.read) <= 33  # 32 rows, and the other request
     assert model.read[-1] == "other"
     model.idle.clear()
 

@@ -1,4 +1,4 @@
-"""Devices on a machine with a CPU alone: what is resolved, and what is refused and how."""
+"""Devices on a machine that has only a CPU: which are resolved, and which are refused with which message."""
 
 import threading
 
@@ -37,7 +37,7 @@ def test_mps_is_refused_though_the_machine_has_it(monkeypatch: pytest.MonkeyPatc
             resolve_device(device)
         with pytest.raises(DeviceError, match="gen does not run on mps"):
             gen.load("demo", device=device)
-    cpu, mps = torch.device("cpu"), torch.device("mps")  # a model that is there already
+    cpu, mps = torch.device("cpu"), torch.device("mps")  # of a model that is loaded already
     for devices in ((cpu, mps, ()), (mps, cpu, ()), (cpu, cpu, (cpu, mps))):
         with pytest.raises(DeviceError, match="gen does not run on mps"):
             Placement(input_device=devices[0], logits_device=devices[1], layer_devices=devices[2])

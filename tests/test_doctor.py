@@ -156,8 +156,8 @@ def test_the_command_tells_the_placement_and_exits_0(saved: Path, capsys: Captur
 
 
 def test_in_a_process_of_its_own_it_writes_each_line_into_a_pipe_as_soon_as_it_is_known(tmp_path: Path) -> None:
-    """The process loads its libraries on virtual GPUs, and waits for the test before each line that comes late."""
-    tiny_encoder().save_pretrained(tmp_path)  # it is examined sooner than a language model
+    """The process loads its libraries on virtual GPUs, and waits for the test before each later line."""
+    tiny_encoder().save_pretrained(tmp_path)  # an encoder is examined faster than a language model
     encoder_tokenizer().save_pretrained(tmp_path)
     program = f"""
 import sys
@@ -170,7 +170,7 @@ cli.main(["doctor", {str(tmp_path)!r}, "--encoder"])
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
-        deadline = Timer(120, process.kill)  # a line that does not come is an empty one then
+        deadline = Timer(120, process.kill)  # a line that does not come is then read as an empty one
         deadline.start()
         assert process.stdout.readline() == "ran on      2 virtual GPUs\n"
         process.stdin.write("load\n")

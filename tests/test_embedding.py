@@ -19,7 +19,7 @@ TEXTS = ["the cat sat on the mat .", "a dog", "", "the red moon", "a dog ran on 
 def by_hand(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: str, pooling: str = "mean", normalize: bool = True
 ) -> Tensor:
-    """One text, no padding, no batch."""
+    """The vector of one text, without padding or a batch."""
     with torch.inference_mode():
         hidden = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0].double()
     vector: Tensor = hidden.mean(0) if pooling == "mean" else hidden[0]

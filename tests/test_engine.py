@@ -1,4 +1,4 @@
-"""Requests join and leave an engine's running batch: their texts are those of `generate`, and nobody waits in vain."""
+"""Requests join and leave an engine's running batch: texts equal those of `generate`, and nobody waits for ever."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ def demo() -> Any:
 
 @pytest.fixture(autouse=True)
 def alone() -> None:
-    """The engines of earlier tests' models end once these are collected."""
+    """The engines of earlier tests' models end once these models are collected."""
     assert all(map(ends, engine_threads()))
 
 
@@ -211,7 +211,7 @@ def test_who_leaves_frees_the_row_by_the_next_step(leave: Callable[[list[Any]], 
         second = engine.submit("b")
         model.begun.acquire()
         if leave is not cancel_a_task_that_does_something_else:
-            assert next(first[0]) == "h"  # of the prompt; a step has begun
+            assert next(first[0]) == "h"  # the prompt's token; a step has begun
         leave(first)
         model.gate.release()
         assert next(second) == "h"
@@ -486,7 +486,7 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
     with gen.Engine(model, rows=32) as engine:
 
         def run(count: int) -> None:
-            """Never idle: the next ones come before those before them have ended."""
+            """Never idle: the next requests come before the earlier ones have ended."""
             older: list[Any] = []
             for start in range(0, count, 32):
                 numbers = range(start, start + 32)
@@ -495,7 +495,7 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
                 assert all("".join(stream) == "ab" for stream in older[1:])
                 older = new
             assert all("".join(stream) == "ab" for stream in older[1:])
-            cpu_settings._settings.cache_clear()  # of rows' temperatures: how much it has differs from run to run
+            cpu_settings._settings.cache_clear()  # a cache of rows' temperatures, whose size differs from run to run
             gc.collect()
 
         run(320)
@@ -503,12 +503,12 @@ def test_thousands_of_short_requests_leave_nothing_behind() -> None:
         run(2048)
         grown = sys.getallocatedblocks() - before
         assert threading.active_count() == threads + 1
-    assert grown < 2 * 2048  # a request that stays has dozens; other tests leave some noise
+    assert grown < 2 * 2048  # a request that is not freed has dozens; other tests leave some noise
     assert threading.active_count() == threads
 
 
 def test_what_only_requests_that_are_over_have_asked_for_is_not_done_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions and likeliest tokens; their streams are still there."""
+    """Functions and likeliest tokens; the streams of these requests still exist."""
     calls: list[str] = []
     likeliest = choosing.likeliest
 

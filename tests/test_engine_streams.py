@@ -1,4 +1,4 @@
-"""What a stream tells while its text grows, and what an engine tells of itself."""
+"""What a stream shows while its text grows, and the numbers that an engine gives about itself."""
 
 import asyncio
 import json
@@ -140,7 +140,7 @@ def test_each_sample_comes_alone_with_the_seed_that_is_told_for_it() -> None:
 
 
 def thinking_model(script: str) -> Any:
-    """A model of the tests' whose chats may begin with a thought, and may call tools as Hermes does."""
+    """A scripted model whose chats may begin with a thought, and may call tools in Hermes' form."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ messages[0].content }}{# <tool_call> </think> #}"
     model = GatedModel(script)
@@ -149,7 +149,7 @@ def thinking_model(script: str) -> Any:
 
 
 def joined(events: list[gen.StreamEvent]) -> tuple[str, str, list[int], list[float], list[gen.TopLogprobs]]:
-    """What all events of a text say; its calls are looked at elsewhere."""
+    """The contents of all events of a text, joined; other tests look at its tool calls."""
     return (
         "".join(event.text for event in events),
         "".join(event.reasoning for event in events),
@@ -347,5 +347,5 @@ def test_who_reads_in_a_thread_waits_a_moment_after_each_piece_and_is_not_woken_
         assert slept == pytest.approx([feed.BETWEEN])
         model.open()
         stream.completion()
-        assert next(stream) == "lo"  # which is there
+        assert next(stream) == "lo"  # it is there already
         assert slept == pytest.approx([feed.BETWEEN])

@@ -1,4 +1,4 @@
-"""What `import gen` brings along, and what it leaves alone."""
+"""What `import gen` imports, and what it does not touch."""
 
 import ast
 import json

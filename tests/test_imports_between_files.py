@@ -1,8 +1,7 @@
-"""How files import each other: data goes one way, so that no import runs upward, and no circle of imports goes from
-folder to folder.
+"""How files import each other: data goes one way, so no import runs upward, and no circle of imports spans folders.
 
-Every import counts: those within functions, and those for type checkers alone. `gen/__init__.py` is left out: it only
-names what is public.
+Every import counts, also those within functions and those only for type checkers. `gen/__init__.py` is left out: it
+only names what is public.
 """
 
 import ast
@@ -15,7 +14,7 @@ FILES = {
     if path != ROOT / "gen" / "__init__.py"
 }
 
-LEVELS = (  # as a text goes: what is read, the model, the logits, the loop, the calls
+LEVELS = (  # in the order of the data: what is read, the model, the logits, the loop, the calls
     {"arguments", "completions", "devices", "errors", "forking", "isolation", "lent_streams"},
     {"thoughts", "token_spelling", "tokenizers"},
     {"attention", "samplers", "testing"},
@@ -45,7 +44,7 @@ def imported(path: Path) -> set[str]:
 
 
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:
-    """Sets of files of which each leads to each other one, by what can be reached from each."""
+    """Sets of files that all import each other, directly or through others, found from what each file can reach."""
     reached = {name: set(found) for name, found in edges.items()}
     for through in edges:
         for found in reached.values():
@@ -65,7 +64,7 @@ def test_no_circle_goes_from_folder_to_folder() -> None:
 
 
 def test_no_import_runs_upward() -> None:
-    """A folder, or a file beside them, imports those of its own level and of the levels above it in this list."""
+    """A folder, or a file beside the folders, imports only from its own level and the levels above it in `LEVELS`."""
     found = {path.relative_to(ROOT / "gen").parts[0].removesuffix(".py") for path in FILES.values()} - {"__init__"}
     assert found == set().union(*LEVELS)
     level = {part: number for number, parts in enumerate(LEVELS) for part in parts}

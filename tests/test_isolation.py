@@ -1,4 +1,4 @@
-"""Settings of torch around a call: texts, vectors and models are what they are without, and the settings stay."""
+"""Settings of torch around a call change no text, vector or model, and the call does not change the settings."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ PROCESSED = multinomial(
 
 
 class Made:
-    """Models that are made before any setting."""
+    """Models that are made before any setting is changed."""
 
     def __init__(self, folder: Path) -> None:
         self.text: Any = gen.from_transformers(tiny_model(), byte_tokenizer())
@@ -167,7 +167,7 @@ def test_what_a_sampler_raises_comes_through_and_leaves_the_model_and_the_settin
         before = state()
         with pytest.raises(type(error)) as caught:
             texts(made.text, Interrupting(error))
-        if isinstance(error, KeyboardInterrupt):  # comes with what was done
+        if isinstance(error, KeyboardInterrupt):  # has the texts that were done
             assert isinstance(caught.value, gen.Interrupted)
             so_far = [(one.finish_reason, len(one.token_ids)) for one in caught.value.results]
             assert so_far == [(None, 2)] * len(PROMPTS)
@@ -229,7 +229,7 @@ def test_isolated_functions_keep_their_names_results_and_errors() -> None:
 
 
 class OnlyDeterministic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses on the CPU too what torch refuses on CUDA in its deterministic mode; see use_deterministic_algorithms."""
+    """Refuses on the CPU what torch's deterministic mode refuses on CUDA; see use_deterministic_algorithms."""
 
     NAMES = ("put", "histc", "bincount", "median", "kthvalue", "scatter_reduce", "nll_loss", "grid_sampler")
 

@@ -1,4 +1,4 @@
-"""Texts end as they are when their time is over: the clock is the tests' own, and each step takes a second of it."""
+"""Texts end as they are when their time is over. The clock is simulated, and each step takes one of its seconds."""
 
 import threading
 from typing import Any
@@ -52,7 +52,7 @@ def test_texts_end_as_they_are_and_say_so(clock: Clock) -> None:
     made: Any = gen.generate(model, ["xxxxxxxx", "xx"], max_time=2.5, details=True)
     assert [(one.text, one.finish_reason) for one in made] == [("abcd", "timeout"), ("ab", "eos")]
     assert [len(one.token_ids) for one in made] == [4, 2]
-    for stop in ("cdx", "cd"):  # text that is held back for a stop comes too
+    for stop in ("cdx", "cd"):  # text that was held back for a stop string comes too
         one: Any = gen.generate(model, "xxxxxxxx", max_time=1.5, stop=stop, details=True)
         assert (one.text, one.finish_reason, one.stop_reason) == ("abc", "timeout", None)
     stream = gen.stream(model, "xxxxxxxx", max_time=1.5, stop="cdx")

@@ -1,4 +1,4 @@
-"""`gen.prefix`: what it keeps of texts and chats, and for whom."""
+"""`gen.prefix`: what it keeps of texts and chats, and who can use it."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def test_a_prefix_is_read_once_and_calls_find_it_until_it_is_released(demo: Any)
         made = gen.generate(demo, prompts, **GREEDY)
         assert [one.cached_tokens for one in made] == [len(kept.token_ids)] * 2
         assert [one.token_ids for one in made] == [one.token_ids for one in before]
-        assert gen.generate(demo, prompts[0], **GREEDY).cached_tokens == len(kept.token_ids)  # it adds nothing
+        assert gen.generate(demo, prompts[0], **GREEDY).cached_tokens == len(kept.token_ids)  # calls keep nothing
         beams: Any = gen.generate(demo, prompts[0], **BEAMS)
         assert beams.cached_tokens == len(kept.token_ids)
         with gen.prefix(demo, kept.token_ids) as same:
@@ -85,9 +85,9 @@ def test_recurrent_layers_go_on_from_their_states_at_the_end_of_a_prefix(shape: 
     with gen.prefix(model, ids[:80]) as long, gen.prefix(model, ids[:40]) as short:
         assert long.bytes > short.bytes > 0 and long.token_ids == ids[:80]
         made = gen.generate(model, prompts, **GREEDY)
-        on = [80, 40, 40, 0, 40, 0]  # not from 60, where no prefix ends, and not of a prompt that ends with one
+        on = [80, 40, 40, 0, 40, 0]  # not from 60, where no prefix ends; not for a prompt that equals a prefix
         if shape == "jamba":
-            on[4] = 0  # to read 21 tokens one by one takes longer than the whole prompt
+            on[4] = 0  # reading 21 tokens one by one takes longer than the whole prompt
         assert [one.cached_tokens for one in made] == on
         assert [one.token_ids for one in made] == [one.token_ids for one in before]
         again: Any = gen.generate(model, prompts[0], **BEAMS)

@@ -1,4 +1,4 @@
-"""Encoding, chat templates, and decoding piece by piece against decoding at once."""
+"""Encoding, chat templates, and decoding piece by piece compared with decoding at once."""
 
 import random
 from copy import copy

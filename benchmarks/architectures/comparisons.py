@@ -14,12 +14,12 @@ from benchmarks.architectures.tiny_configs import VOCABULARY
 from benchmarks.architectures.tiny_models import tokenizer
 from gen.models.transformers.vision import reads_images
 
-TIE = 1e-4  # logits nearer to the best than this share of their spread (highest less lowest) are as good
-CLOSE = 1e-4  # log-probabilities differ by less than this share of the spread, vectors by less than this of theirs
-NOISE = 1e-6  # where so much of it in the embeddings moves the logits further than CLOSE, nothing is compared
+TIE = 1e-4  # logits this close to the best count as equal: a share of their spread (highest minus lowest)
+CLOSE = 1e-4  # log-probabilities differ by less than this share of the logits' spread, vectors by less of theirs
+NOISE = 1e-6  # if so much noise in the embeddings moves the logits further than CLOSE, nothing is compared
 NEW_TOKENS = 20
 BEAMS = 3
-LENGTHS = (5, 29, 1, 29, 12)  # of the prompts: one token, shorter and longer than a window, equal ones
+LENGTHS = (5, 29, 1, 29, 12)  # of the prompts: one token, shorter and longer than a window, two equal
 
 Cases = Iterator[tuple[str, Callable[[], None]]]
 
@@ -29,21 +29,21 @@ class DifferenceError(Exception):
 
 
 class Oracle:
-    """The logits after any tokens, by a forward of all of them."""
+    """The logits after given tokens, by a forward over all of them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._known: dict[tuple[int, ...], Tensor] = {}
 
     def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """(VOCABULARY,) float64: of the tokens that the tokenizer knows."""
+        """(VOCABULARY,) float64, for the tokens that the tokenizer knows."""
         key = tuple(token_ids)
         if key not in self._known:
             self._known[key] = self._forward(token_ids)
         return self._known[key]
 
     def jumps(self, token_ids: Sequence[int]) -> bool:
-        """Whether rounding decides here: a little noise in the embeddings has another expert, or other keys, chosen."""
+        """Whether rounding decides here: a little noise in the embeddings changes which experts or keys are chosen."""
         logits = self.logits(token_ids)
         generator = torch.Generator().manual_seed(0)
 
@@ -82,8 +82,8 @@ class TextComparison:
 
     Attributes:
         error: the largest difference of a log-probability so far, as a share of the logits' spread.
-        tokens: those of the greedy texts.
-        close_calls: how many tokens were not compared, because rounding decides what the oracle says.
+        tokens: the tokens of the greedy texts.
+        close_calls: how many tokens were not compared, because rounding decides which one the oracle chooses.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -147,7 +147,7 @@ class TextComparison:
                 raise DifferenceError(f"the prompt of {len(prompt)}: {completion.token_ids}, expected {expected}")
 
     def _check(self, prompt: list[int], completion: Any, *, greedy: bool) -> None:
-        """Every token is as likely as it was said to be, and if greedy no other one is likelier."""
+        """Every token has the log-probability that was reported, and in a greedy text no other token is likelier."""
         given = list(prompt)
         for place, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
             logits = self._oracle.logits(given)
@@ -201,7 +201,7 @@ class VectorComparison:
 
 
 class _Processor:
-    """Stands in for the processor of a model that reads images: here it reads token ids alone."""
+    """Stands in for the processor of a model that reads images: here the model gets only token ids."""
 
     image_processor = None
 

@@ -2,13 +2,13 @@
 
     python -m benchmarks.architectures.sweep [--groups decoders vision encoders] [--only llama] [--jobs 2] [--json FILE]
 
-decoders: all that transformers lists as causal language models. vision: models that read images, with text alone.
-encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or a hang ends that one alone.
+decoders: everything that transformers lists as causal language models. vision: models that read images, given only
+text. encoders: text encoders, for `gen.embed`. Each runs in a process of its own: a crash or a hang ends only that one.
 
-The oracle is the model's forward over a prompt and what follows it, without a cache, without padding, alone, anew for
-every token; prompts and new tokens go beyond each window. A text is right if each token is the oracle's choice and its
-log-probability the oracle's; tolerances are in `benchmarks.architectures.comparisons`. Samples have to be the same
-alone and in a batch, and have the oracle's log-probabilities; beams are the oracle's own beam search.
+The oracle is the model's forward over the whole text so far, repeated for every token, without a cache, padding or
+other texts; prompts and new tokens go beyond each window. A text is right if it has the oracle's tokens and
+log-probabilities; tolerances are in `benchmarks.architectures.comparisons`. Samples have to be the same alone and in a
+batch, and have the oracle's log-probabilities; beams are the oracle's own beam search.
 
 Verdicts: right; refused (a GenError says why); wrong (what differs, or an error from inside); not made (no tiny model).
 """
@@ -39,18 +39,18 @@ VERDICTS = ("right", "refused", "wrong", "not made")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came out for one architecture.
+    """The result for one architecture.
 
     Attributes:
         architecture: the model type, as in config.json.
         model: the class.
         verdict: one of `VERDICTS`.
         reason: what differs, or why not; empty for right.
-        error: the largest difference in what was right, as a share of the logits' or the vectors' spread.
+        error: the largest difference among right results, as a share of the logits' or the vectors' spread.
         tokens: how many different tokens the greedy texts have.
         seconds: of the CPU.
-        close_calls: how many tokens were not compared, because rounding decides what the model says there.
-        cases: what became of each case: "right", or what differs, or why it was refused.
+        close_calls: how many tokens were not compared, because rounding decides which one the model chooses.
+        cases: the result of each case: "right", or what differs, or why it was refused.
     """
 
     architecture: str
@@ -119,7 +119,7 @@ def sweep(
     limit: float = 120.0,
     examiner: Callable[[str, Group], Verdict] = examine,
 ) -> Iterator[Verdict]:
-    """A verdict for each architecture, as they come, each from a process of its own that has `limit` seconds."""
+    """Yield a verdict for each architecture as it comes; each has a process of its own and `limit` seconds."""
     context = multiprocessing.get_context("forkserver")  # its children start with everything imported
     context.set_forkserver_preload(["benchmarks.architectures.comparisons", "benchmarks.architectures.tiny_models"])
     waiting = list(names)
@@ -187,7 +187,7 @@ def main() -> None:
 
 
 def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
-    """The right ones by name, the others with their reasons."""
+    """List the architectures that are right by name, the others with their reasons."""
     right = ", ".join(verdict.architecture for verdict in verdicts if verdict.verdict == "right")
     rows = [
         {

@@ -1,6 +1,6 @@
 """A configuration as small as it goes for each architecture of transformers, with windows and every kind of layer.
 
-Sizes are set by the names of the fields; what these rules cannot know stands in `EXCEPTIONS`.
+Sizes are set by the names of the fields; `EXCEPTIONS` has what these rules do not cover.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-VOCABULARY = 256  # the tokenizer's ids, which are the bytes; the model has some more, for padding and the like
+VOCABULARY = 256  # the tokenizer's ids, which are the bytes; the model has a few more, for padding and the like
 WINDOW = 8
 
 SIZES: dict[str, object] = {
@@ -43,9 +43,9 @@ SIZES: dict[str, object] = {
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions"), 512),
     **dict.fromkeys(("model_max_length", "n_ctx", "context_length"), 512),
     "max_window_layers": 1,
-    "index_n_heads": 16,  # few give many equal scores of 0, and a choice among them that means nothing
+    "index_n_heads": 16,  # with few, many scores are equal to 0, and the choice among them means nothing
     **dict.fromkeys(("chunk_size", "mamba_chunk_size", "block_size"), WINDOW),
-    "time_step_min": 1e-6,  # transformers raises smaller steps to it in a prompt, but not in a decode step
+    "time_step_min": 1e-6,  # transformers raises smaller steps to this value in a prompt, but not in a decode step
     **dict.fromkeys(("mamba_d_state", "state_size", "ssm_state_size", "mamba_d_head", "mamba_head_dim"), 16),
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 8),
     **dict.fromkeys(("time_step_rank",), 64),
@@ -59,7 +59,7 @@ ALWAYS: dict[str, object] = {
     "pad_token_id": VOCABULARY,
     "eos_token_id": None,
 }
-"""Set where the field exists at all; `SIZES` leave alone what is None or 0."""
+"""Set wherever the field exists; `SIZES` change no field that is None or 0."""
 
 _LOCAL = ["sliding_attention", "full_attention"] * 2
 _INDEXER: dict[str, object] = {
@@ -163,7 +163,7 @@ def _shrunk(kind: type[PreTrainedConfig], changes: Mapping[str, object]) -> PreT
     default |= {name: default[actual] for name, actual in kind.attribute_map.items() if actual in default}
     values: dict[str, Any] = {name: value for name, value in SIZES.items() if name in known and _is_size(default[name])}
     values |= always
-    if "kv_lora_rank" in known:  # each head has keys of its own, made from what all share
+    if "kv_lora_rank" in known:  # each head has keys of its own, made from what all heads share
         values["num_key_value_heads"] = values["num_attention_heads"]
     values |= {name: value for name, value in changes.items() if name not in kind.sub_configs}
     for name in ("layer_types", "mlp_layer_types", "layers_block_type", "indexer_types"):  # the first sets their number

@@ -1,4 +1,4 @@
-"""A tiny model with random weights for each architecture that transformers lists, and a tokenizer for them all."""
+"""A tiny model with random weights for each architecture that transformers lists, and one tokenizer for all of them."""
 
 import warnings
 from typing import Any, Literal
@@ -25,7 +25,7 @@ UNSUITED = {
     "musicgen": "it writes audio codes, not text",
     "musicgen_melody": "it writes audio codes, not text",
 }
-"""What transformers lists among the decoders, though it makes no text of its own."""
+"""Model types that transformers lists among the decoders, though they generate no text by themselves."""
 
 
 def model_types(group: Group) -> list[str]:
@@ -42,7 +42,7 @@ def model_types(group: Group) -> list[str]:
 def tiny_model(model_type: str, group: Group = "decoders", *, seed: int = 0) -> PreTrainedModel:
     """A model with random weights, large enough that its greedy texts vary; float32, on the CPU, in eval mode."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # configurations of reduced size warn of what full ones have
+        warnings.simplefilter("ignore")  # reduced configurations warn about missing parts
         config = tiny_config(model_type, decoder=group != "encoders")
         torch.manual_seed(seed)
         model: PreTrainedModel = _auto_class(model_type, group).from_config(config, dtype=torch.float32)
@@ -61,7 +61,8 @@ def _auto_class(model_type: str, group: Group) -> Any:
 
 @torch.no_grad()
 def randomize_(model: PreTrainedModel, seed: int) -> None:
-    """Draw the weights: embeddings at spread 1, matrices at 0.2, vectors (norms, biases) about what they are."""
+    """Draw the weights: embeddings at spread 1, matrices at 0.2, vectors (norms, biases) around their present
+    values."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)

@@ -1,1 +1,1 @@
-"""Constraints: which JSON Schemas each engine reaches, and what holding a text to its type costs."""
+"""Constraints: which JSON Schemas each engine accepts, and what it costs to hold a text to its type."""

@@ -1,13 +1,13 @@
-"""Whether random compositions of types are held to and read as they should be, on both engines.
+"""Whether both engines constrain texts to random compositions of types, and read them, as they should.
 
     python -m benchmarks.constraints.compositions --count 2000
 
 Each composition is compiled for the demo model and for a random one. Random texts of its letters are read: the value
 must be that of a brute-force splitter, which tries all ways in the order that docs/composed_types.md gives. Texts are
-made with every limit from `least_tokens` up to one more than where the text ends by itself, or to 32 more where it does
+made with every limit from `least_tokens` up to one more than where the text ends by itself, or to 32 more if it does
 not: in batches of many compositions, in the reverse order, some of them alone and streamed, and all on a virtual cuda:1
-without a host sync. They must be whole, as the splitter sees them, and equal, and one that has ended by itself must be
-that of the largest limit.
+without a host sync. They must be whole as the splitter sees them, and equal in all these ways. A text that has ended by
+itself must be the text of the largest limit.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def random_type(rng: random.Random, depth: int = 3, *, on_host: float = 0.0) -> 
     """A random output type, or a string.
 
     Args:
-        on_host: how often a part is one that only the host engine has.
+        on_host: the share of parts that only the host engine supports.
     """
     kinds = ["word", "word", "text", "regex", "int", "choice"]
     kind = rng.choice([*kinds, *(["sequence", "sequence", "either", "repeat"] * 2 if depth else [])])
@@ -74,7 +74,7 @@ def _word(rng: random.Random) -> str:
 
 
 def ways(kind: Any, text: str, begin: int) -> Iterator[tuple[int, Any]]:
-    """All ways to read a type from a place of a text on, the best first: where each ends, and its value."""
+    """All ways to read a type from a given place in a text, the best first: where each ends, and its value."""
     if isinstance(kind, str):
         if text.startswith(kind, begin):
             yield begin + len(kind), kind
@@ -112,7 +112,7 @@ def _repeated(kind: Repeat, text: str, begin: int, count: int) -> Iterator[tuple
 
 
 def _leaf(kind: Any, text: str) -> tuple[Any] | None:
-    """The value of a text that is one of a type's, in a tuple."""
+    """The value of a text of this type, in a tuple; None for any other text."""
     if isinstance(kind, Text):
         fits = len(text) <= (len(text) if kind.max_chars is None else kind.max_chars)
         return (text,) if fits and not any(one in text for one in kind.without) else None
@@ -127,7 +127,7 @@ def _leaf(kind: Any, text: str) -> tuple[Any] | None:
 
 
 def written(kind: Any, rng: random.Random) -> str | None:
-    """A random text of a type; None where chance gives none."""
+    """A random text of a type; None if the random choices lead to none."""
     if isinstance(kind, str):
         return kind
     if isinstance(kind, Either):
@@ -156,7 +156,7 @@ def may_be_empty(kind: Any) -> bool:
 
 
 def refused(kind: Any) -> bool:
-    """Whether a type is refused: a part that is repeated may be empty, or two branches are equal."""
+    """Whether a type is refused: it repeats a part that may be empty, or two branches are equal."""
     if isinstance(kind, Repeat):
         return refused(kind.part) or may_be_empty(kind.part)
     if isinstance(kind, Sequence):
@@ -169,7 +169,7 @@ def refused(kind: Any) -> bool:
 
 
 def check_reading(model: Model, kind: Any, rng: random.Random) -> int:
-    """Raise an AssertionError unless a type's texts are read as by brute force; how many texts were read."""
+    """Raise an AssertionError unless a type's texts are read as by brute force. Returns how many were read."""
     constraint = gen.compile(model, kind)
     texts = {text for _ in range(4) if (text := written(kind, rng)) is not None and len(text) < 20}
     texts |= {_random_text(rng, _LETTERS + "<>") for _ in range(3)}
@@ -186,7 +186,7 @@ def check_reading(model: Model, kind: Any, rng: random.Random) -> int:
 
 
 class Made(NamedTuple):
-    """How many texts were made, and of how many types one has ended by itself."""
+    """How many texts were made, and for how many types at least one text ended by itself."""
 
     texts: int
     ended: int
@@ -212,7 +212,7 @@ def check_generating(model: Model, other: Model | None, types: Iterable[Any], se
         assert one.text == two.text, (kind, limit, one.text, two.text)
         value = next((value for end, value in ways(kind, one.text, 0) if end == len(one.text)), None)
         assert value is not None and one.value == value, (kind, limit, one.text, one.value)
-        if one.finish_reason != "length":  # it has ended by itself, so that no larger limit changes it
+        if one.finish_reason != "length":  # it has ended by itself, so no larger limit changes it
             assert (one.text, one.finish_reason) == (large.text, large.finish_reason), (kind, limit)
     for place in random.Random(seed).sample(range(len(asked)), min(_ALONE, len(asked))):
         kind, limit = asked[place]
@@ -221,16 +221,16 @@ def check_generating(model: Model, other: Model | None, types: Iterable[Any], se
         for kind, _ in kinds:
             automaton = gen.compile(other, kind).automaton
             assert automaton is not None
-            automaton.place(other.placement.logits_device)  # which waits once, for how many rows differ
+            automaton.place(other.placement.logits_device)  # waits once, for the number of rows that differ
         with gen.testing.no_host_sync(count=True) as report:
             there = _together(other, asked, seed)
         assert [one.text for one in there] == [one.text for one in made]
-        assert report.count <= 2, report  # of a call, none a token
+        assert report.count <= 2, report  # for the call, none for a token
     return Made(len(asked), sum(text.finish_reason != "length" for text in longest))
 
 
 def _settings(model: Model, seed: int) -> dict[str, Any]:
-    """How texts are drawn: the letters and ends of texts come often, so that texts of all forms do, and end."""
+    """How texts are drawn: letters and ends of texts are likely, so texts of all forms occur, and they end."""
     ends = [*model.eos_token_ids] or [model.vocab_size - 1]
     often = {token_id: 4.0 for letter in _LETTERS for token_id in model.tokenizer.encode_plain(letter)[-1:]}
     sampler = gen.samplers.multinomial(logit_bias=often | dict.fromkeys(ends, 4.0))
@@ -245,7 +245,7 @@ def _together(model: Model, asked: list[tuple[Any, int]], seed: int) -> list[gen
 
 
 def _alone(model: Model, kind: Any, limit: int, seed: int) -> str:
-    """A text that is made alone, streamed."""
+    """A text that is made alone, as a stream."""
     return "".join(gen.stream(model, "x", kind, max_new_tokens=limit, **_settings(model, seed)))
 
 
@@ -260,7 +260,7 @@ def compositions(count: int, seed: int, *, on_host: float = 0.0) -> Iterator[Any
 
 
 def _save_random_model(folder: Path) -> None:
-    """One whose last token ends texts."""
+    """Save a random model whose last token ends texts."""
     save_random_model(folder, 1000)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"eos_token": tokenizer.convert_ids_to_tokens(999)})
@@ -296,7 +296,7 @@ def main() -> None:
             try:
                 report["texts read"] += check_reading(pairs[0][0], kind, rng)
             except gen.ConstraintError:
-                continue  # it cannot be told where a part ends
+                continue  # the engine cannot tell where a part ends
             report["on the host"] = report.get("on the host", 0) + (gen.compile(pairs[0][0], kind).engine == "host")
     print(report)
     if arguments.json:

@@ -1,15 +1,15 @@
-"""Which JSON schemas each engine reaches, whether it is right, and how long compiling takes.
+"""Which JSON schemas each engine accepts, whether it is right, and how long compiling takes.
 
     python -m benchmarks.constraints.coverage --schemas schemas.jsonl
     python -m benchmarks.constraints.coverage --schemas jsonschemabench/maskbench/data --each 50
 
 A line of the file is {"name", "schema", "tests": [{"data", "valid"}]}. The folder is the MaskBench part of
-JSONSchemaBench (github.com/guidance-ai/jsonschemabench), of which so many schemas of each family are drawn with a fixed
-seed; a family is what stands first in the names of its files, such as BFCL, Github_easy, Kubernetes.
-Instances are given as compact texts with their keys in the schema's order. "listed only" are valid instances without
-properties that their schema does not list: what the closed reading is to accept. Compile times are CPU times of the
-process for a vocabulary of --vocab tokens, of schemas that were reached; outlines_core's are of its regular expression
-alone. Peers are measured where they are installed.
+JSONSchemaBench (github.com/guidance-ai/jsonschemabench), of which --each schemas of each family are drawn with a fixed
+seed; a family is the first part of the files' names, such as BFCL, Github_easy, Kubernetes. Instances are given as
+compact texts with their keys in the schema's order. "listed only" are valid instances that have only properties listed
+in their schema: the closed reading must accept these. Compile times are CPU times of the process for a vocabulary of
+--vocab tokens, for accepted schemas; outlines_core's are for its regular expression alone. Peers are measured where
+they are installed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.measuring import machine, markdown_table, write_json
 from benchmarks.random_model import save_random_model
 
-SECONDS = 20  # for one schema, then an engine has refused it
+SECONDS = 20  # for one schema; an engine that takes longer has refused it
 Schemas = list[dict[str, Any]]
 
 
@@ -44,7 +44,7 @@ def main() -> None:
             save_random_model(Path(folder), arguments.vocab)
         model = gen.load(arguments.model or folder, device="cpu")
     schemas = read_schemas(arguments.schemas, arguments.each)
-    gen.compile(model, bool)  # makes the tables of the vocabulary
+    gen.compile(model, bool)  # makes the vocabulary's tables
     results = {}
     for name, engine in engines(model).items():
         if name.startswith(tuple(arguments.engines)):
@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def read_schemas(path: Path, each: int) -> Schemas:
-    """The schemas of a file, or so many of each family of a folder."""
+    """The schemas of a file, or `each` schemas of each family of a folder."""
     if path.is_file():
         return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     families: dict[str, list[Path]] = {}
@@ -118,7 +118,7 @@ class Result:
 
 
 def measure(engine: Engine, schemas: Schemas) -> Result:
-    """What an engine does with all schemas and their instances."""
+    """Run an engine on all schemas and their instances."""
     result = Result()
     for one in schemas:
         begin = time.process_time()

@@ -14,7 +14,7 @@ from gen.models.base import Model
 
 Accepts = Callable[[str], bool]
 Engine = Callable[[Any], Accepts]
-"""Raises if it refuses a schema."""
+"""Takes a schema, and raises an error if it refuses it."""
 
 
 class TooSlow(Exception):
@@ -77,7 +77,8 @@ def _llguidance(model: Model) -> Engine:
 
 
 def _outlines_core(schema: Any) -> Accepts:
-    """Its regular expression, matched by Python; its index of the vocabulary takes seconds more and is not made."""
+    """outlines_core's regular expression, matched by Python; its vocabulary index takes seconds more and is not
+    built."""
     from outlines_core.json_schema import build_regex_from_schema
 
     pattern = re.compile(build_regex_from_schema(json.dumps(schema)))

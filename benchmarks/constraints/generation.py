@@ -2,11 +2,11 @@
 
     python -m benchmarks.constraints.generation --vocab 49152 131072 --model models/SmolLM2-135M-Instruct
 
-The models of --vocab are small Llamas with random weights, whose steps are short, so that all that is added to them
-shows. "tables" are the vocabulary's, made once; "first token" is that of a type of six fields, not compiled before,
-with the tables known. "step" is the time of a call with a constraint, before and after one without that makes as many
-tokens, divided by that one's. Times are CPU times of the thread that calls, on one thread, medians over rounds. With
---model the same type is generated with that model, by gen and, where it is installed, by Outlines.
+The models of --vocab are small Llamas with random weights. Their steps are short, so that added time shows. "tables"
+are the vocabulary's, made once; "first token" is that of a type of six fields that was not compiled before, when the
+tables exist. "step" is the time of calls with a constraint divided by that of a call without one that makes as many
+tokens, and that runs between them. Times are CPU times of the thread that calls, on one thread, medians over rounds.
+With --model the same type is generated with that model, by gen and, where it is installed, by Outlines.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def _first_piece(model: TransformersModel) -> str:
 
 
 def _step(model: TransformersModel, arguments: argparse.Namespace) -> tuple[list[float], float]:
-    """How often a step without the constraint one with it takes, by rounds; seconds of one without."""
+    """The time of a step with the constraint over one without, for each round; and the seconds of a step without."""
     prompts = [PROMPT] * arguments.batch
     long = gen.compile(model, gen.json_schema(LONG))
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)

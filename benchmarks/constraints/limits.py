@@ -1,10 +1,10 @@
-"""Whether a limit shapes a value in silence: texts of many types, samplers and limits, compared with one another.
+"""Whether a limit changes a value in silence: texts of many types and samplers under different limits are compared.
 
     python -m benchmarks.constraints.limits --cases 1000
 
 A case is a type, a sampler, a seed and a prompt. Its text is made with limits from the least possible up, in one batch
-and alone. A text whose finish_reason is not "length" must be that of every larger limit, token by token; "told" counts
-the others, where the limit has changed or cut the text. Every text of the device engine must be whole.
+and alone. A text whose finish_reason is not "length" must equal that of every larger limit, token by token; "told"
+counts the other texts, which the limit has changed or cut. Every text of the device engine must be whole.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Invoice(BaseModel):
 
 
 class Own:
-    """A sampler that gen does not know: it draws as gen's own does, and its rows go on from one another."""
+    """A sampler that gen does not know: it draws as gen's own does, and its rows continue other rows."""
 
     penalties = None
 
@@ -45,7 +45,7 @@ class Own:
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         rows = torch.arange(len(logits), device=logits.device)
-        first = rows - rows % self.samples  # of its request, which all of its texts go on from
+        first = rows - rows % self.samples  # the first row of its request, from which all of its texts go on
         token_ids, _, weights = multinomial(temperature=2.0).step(logits[first], weights[first], keys)
         return token_ids, first, weights
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def checked(model: Model, number: int) -> Counter[str]:
-    """Check one case; how many of its texts are told, and how many not.
+    """Check one case, and count its texts that are told and those that are not.
 
     Raises:
         AssertionError: a text that is not told differs from that of a larger limit, or is not whole.
@@ -138,7 +138,7 @@ def _made(
         made = gen.generate(model, [*prompts], max_new_tokens=[*limits], shorten=True, details=True, **arguments)
     except gen.BatchError as error:
         made = error.results
-    except gen.IncompleteError as error:  # of all: the first one's
+    except gen.IncompleteError as error:  # of the whole call: the first text's error
         if len(prompts) > 1:
             return [
                 _made(model, [prompt], [limit], arguments)[0] for prompt, limit in zip(prompts, limits, strict=True)
@@ -148,7 +148,7 @@ def _made(
 
 
 def _bare(one: gen.Completion | Exception) -> gen.Completion:
-    """Without the numbers that change with the batch, in the last places."""
+    """A completion without the numbers whose last digits change with the batch."""
     if isinstance(one, gen.IncompleteError):  # what the host engine cut
         one = one.completion
     assert isinstance(one, gen.Completion), one

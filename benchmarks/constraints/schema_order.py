@@ -13,7 +13,8 @@ class SchemaOrder:
     """Orders the instances of one schema.
 
     Attributes:
-        undeclared: whether the last instance has a property that its object's schemas list properties without.
+        undeclared: whether the last instance has a property that its object's schemas do not list, though they list
+            others.
     """
 
     def __init__(self, schema: Any) -> None:

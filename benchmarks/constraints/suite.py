@@ -3,10 +3,10 @@
     python -m benchmarks.constraints.suite jsonschema-4.26.0 --json FILE
 
 The folder is JSON-Schema-Test-Suite (github.com/json-schema-org), or the source distribution of `jsonschema`, which
-holds a copy. Each schema is compiled in both readings. Each instance is given as compact texts with its keys in every
-order, and whole numbers with and without ".0", since gen writes a value in one way: it counts as accepted if one of
-them is. A keyword's file is "required" unless the suite has it in its folder `optional`. `format.json`, which asks that
-formats are mere remarks, is "remarks": gen holds texts to formats, as the specification lets it.
+holds a copy. Each schema is compiled in both readings. Each instance is given as several compact texts, with its keys
+in every order and whole numbers with and without ".0". It counts as accepted if one of them is, since gen writes a
+value in one way only. A keyword's file is "required" unless the suite has it in its folder `optional`. `format.json`,
+which expects formats to be only annotations, is "remarks": gen holds texts to formats, as the specification allows.
 """
 
 import argparse
@@ -61,9 +61,9 @@ class Row:
     """What happened with the tests of one keyword.
 
     Attributes:
-        schemas: in all; of these `refused` with an error, in the closed reading alone: `refused_closed`.
-        valid, invalid: instances of the schemas that were taken in the open reading.
-        rejected, accepted: of them in the open reading; `accepted_closed`: invalid ones in the closed one.
+        schemas: how many there are; `refused` of them with an error, `refused_closed` only in the closed reading.
+        valid, invalid: instances of the schemas that the open reading accepts.
+        rejected, accepted: valid and invalid ones in the open reading; `accepted_closed`: invalid ones in the closed.
     """
 
     draft: str
@@ -80,7 +80,7 @@ class Row:
 
 
 def run(folder: Path, model: Model) -> tuple[list[Row], list[str]]:
-    """A row for each keyword and draft, and in words what is wrong or refused.
+    """A row for each keyword and draft, and a line for everything that is wrong or refused.
 
     Raises:
         FileNotFoundError: the folder has no tests.
@@ -102,7 +102,7 @@ def run(folder: Path, model: Model) -> tuple[list[Row], list[str]]:
 
 
 def _group(row: Row, group: dict[str, Any], model: Model) -> Iterator[str]:
-    """Add one schema and its instances to a row; in words what is wrong."""
+    """Add one schema and its instances to a row; yields a line for everything that is wrong."""
     schema = group["schema"]
     if isinstance(schema, dict):
         schema = {"$schema": DRAFTS[row.draft]} | schema

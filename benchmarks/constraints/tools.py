@@ -4,10 +4,11 @@
 
 "small" tools take a string, an integer, one of three options and an object with a field; "large" ones a bounded
 integer, a date, a string of at most 64 characters, one of four options, an object with two fields and a list of at most
-five integers. "compile s" is the CPU time of the thread for a type that was not compiled before, with the tables of the
-vocabulary known, the median and the slowest of some rounds. "step" is the time of a call in which the model writes
-calls of these tools, before and after one without a type that makes as many tokens, divided by that one's. "near" is
-the same where the limit leaves the call of a tool hardly more than the tokens that it needs, so that it may change any.
+five integers. "compile s" is the CPU time of the thread for a type that was not compiled before, when the vocabulary's
+tables exist: the median and the slowest of some rounds. "step" is the time of calls in which the model writes calls of
+these tools, divided by that of a call without a type that makes as many tokens, and that runs between them. "near" is
+the same with a limit that leaves a tool call hardly more tokens than it needs, so that the limit may change any of
+them.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def tools(properties: dict[str, Any], number: int, first: int = 0) -> list[dict[str, Any]]:
-    """So many tools that take these arguments, each with names of its own."""
+    """`number` tools that take these arguments, each with names of its own."""
     made = []
     for one in range(first, first + number):
         named = {f"{name}_{one}": schema for name, schema in properties.items()}
@@ -101,7 +102,7 @@ def _compiled(model: Model, properties: dict[str, Any], rounds: int) -> dict[str
 
 
 def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespace, limit: int) -> list[float]:
-    """How often a step without the type one with it takes, by rounds."""
+    """The time of a step with the type over one without, for each round."""
     kind = gen.compile(model, gen.tool_calls(tools(properties, 30), choice="required"))
     prompts = ["Call a tool.\n"] * arguments.batch
     sampler = gen.samplers.multinomial(top_k=50, top_p=0.95)
@@ -117,7 +118,8 @@ def _steps(model: Model, properties: dict[str, Any], arguments: argparse.Namespa
 
 
 def _completions(model: Model, prompts: list[str], kind: Any, sampler: Any, limit: int, seed: int) -> list[Any]:
-    """Completions, also those that the limit has shaped. No step reads drafts: what one costs is asked."""
+    """Completions, also those that the limit has changed. No step reads drafts, since the cost of a plain step is
+    asked."""
     settings: Any = {"sampler": sampler, "max_new_tokens": limit, "seed": seed, "details": True, "speculate": False}
     try:
         return [*gen.generate(model, prompts, kind, **settings)]

@@ -1,16 +1,16 @@
-"""Runs all steps, one after the other, each in a process of its own: a sticky CUDA error ends one and no other.
+"""Runs all steps, one after the other, each in a process of its own: a sticky CUDA error ends only its step.
 
     PYTHONPATH=. python -m benchmarks.gpu --out build/gpu
 
     smoke      texts with graphs, without and on the CPU; recovery from a bad capture; memory over 50 calls; captures
-    tests      those that need a GPU, a process for each file; a file that fails once more, with launches that wait
-    attention  torch's backends and gen's kernel on the masks and strides of gen's steps
-    profiles   where a step's time goes: gen with graphs, gen without, transformers
-    decode     steps of random Llamas over short and long contexts, and samplers by themselves
+    tests      those that need a GPU, a process for each file; a file that fails runs again with blocking launches
+    attention  torch's backends and gen's kernel on the masks and strides of gen's steps profiles   where a step's time
+    goes: gen with graphs, gen without, transformers decode     steps of random Llamas over short and long contexts, and
+    samplers by themselves
 
-The folder gets each step's log, what it has measured by then as JSON, the tests' junit files, and gpu.json with all of
-it. The exit code is 1 if a step failed or ran out of time; without a CUDA device there is nothing to do, which is said,
-and the exit code is 0. With --exllama what exllamav2 and exllamav3 compile is built and tested, and nothing else.
+The folder gets each step's log, its measurements so far as JSON, the tests' junit files, and gpu.json with everything.
+The exit code is 1 if a step failed or ran out of time. Without a CUDA device it says that there is nothing to do, and
+the exit code is 0. With --exllama it only builds and tests what exllamav2 and exllamav3 compile.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> int:
         report["steps"].append(asdict(outcome))
         if made.exists():
             report[step.name] = json.loads(made.read_text())
-        write_json(given.out / "gpu.json", report)  # whatever comes
+        write_json(given.out / "gpu.json", report)  # also after an error
     failed = [step["name"] for step in report["steps"] if step["code"] != 0]
     print(f"{given.out / 'gpu.json'}: {'failed: ' + ', '.join(failed) if failed else 'all steps passed'}")
     return bool(failed)

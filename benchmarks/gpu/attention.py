@@ -1,7 +1,7 @@
 """Attention of a step by itself: which of torch's backends runs on gen's masks and strides, and how long each takes.
 
-Queries of a key head lie side by side, keys and values are the first columns of longer ones, and a mask of numbers
-hides what a row has not reached, as in `gen.attention.steps`.
+As in `gen.attention.steps`, the queries of a key head lie side by side, keys and values are the first columns of longer
+ones, and a float mask hides the columns that a row has not reached.
 """
 
 import sys
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def case(given: Given, rows: int, columns: int) -> dict[str, Any]:
-    """Microseconds of each way; of its first call, too, which may choose and compile."""
+    """Microseconds of each way, and of its first call, which may choose a kernel and compile it."""
     nbytes = 2 * 2 * rows * KEY_HEADS * columns * WIDTH
     if not has_room(3 * nbytes, given.device):  # a backend may copy keys and values
         return {
@@ -81,7 +81,7 @@ def timed(run: Callable[[], Tensor], given: Given) -> dict[str, Any]:
     try:
         first = seconds_of(run, given.device, repeats=1, rounds=1)
         later = seconds_of(run, given.device, repeats=1 if given.small else 10)
-    except Exception as error:  # a backend that does not take these
+    except Exception as error:  # the backend does not take these inputs
         return {"error": f"{type(error).__name__}: {error}"[:200]}
     return {"us": round(1e6 * later, 1), "first call": round(1e6 * first, 1)}
 

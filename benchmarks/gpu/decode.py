@@ -1,4 +1,4 @@
-"""Decode steps of random Llamas over caches that nobody has read, and samplers by themselves.
+"""Decode steps of random Llamas over caches of prompts that were not read, and samplers by themselves.
 
 A step is the loop's own, greedy, with its ring: as a CUDA graph, and without. transformers' is a forward over its
 dynamic cache and an argmax. Each is compared with the time that it takes to read weights and caches once, at the speed
@@ -35,10 +35,10 @@ from gen.samplers.backends import torch_backend
 from gen.samplers.parameters import Parameters
 
 CASES = ((1, 100), (8, 100), (32, 100), (256, 100), (1, 4096), (32, 4096), (1, 32_768), (8, 32_768))
-WITHOUT_CUDNN = (32, 4096)  # is measured once more with cuDNN's attention last
+WITHOUT_CUDNN = (32, 4096)  # is measured again with cuDNN's attention as the last choice
 LOGITS = ((1, 131_072, "float32"), (8, 131_072, "float32"), (64, 131_072, "float32"), (256, 151_936, "bfloat16"))
-VOCABULARY, CONTEXT, COPIED = 49_152, 65_536, 2**30  # the last one: bytes that are copied to see how fast memory is
-_NEW = 64  # columns that there is room for beside the full ones
+VOCABULARY, CONTEXT, COPIED = 49_152, 65_536, 2**30  # COPIED: bytes that are copied to measure the memory's speed
+_NEW = 64  # how many columns are free beside the full ones
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def measure(given: Given, shape: Shape, speed: float) -> None:
-    """All cases of one model, which is freed then."""
+    """Measure all cases of one model, which is freed afterwards."""
     model = llama(shape, given)
     for rows, columns in ((1, 40),) if given.small else CASES:
         name = f"{shape}: {rows} x {columns}"
@@ -111,7 +111,7 @@ def own_steps(model: TransformersModel, rows: int, columns: int, repeats: int, *
             steps.run(rows, columns + _NEW)
             made.send()
 
-        for _ in range(10):  # which captures it
+        for _ in range(10):  # these capture it
             step()
         if cuda_graph and not made.recordings:
             raise RuntimeError(f"the step was not captured: {[*made.refused.values()]}")
@@ -129,7 +129,7 @@ def their_steps(model: TransformersModel, rows: int, columns: int, repeats: int)
         cache.update(*(torch.randn(sizes, dtype=torch.bfloat16, device=device) for _ in range(2)), layer)
     token_ids = torch.full((rows, 1), 3, device=device)
     mask = torch.ones((rows, columns), dtype=torch.int64, device=device)
-    mask[1:, 0] = 0  # as of prompts that are not all of one length
+    mask[1:, 0] = 0  # as for prompts of different lengths
     state = {"mask": mask, "token_ids": token_ids}
 
     def step() -> None:
@@ -142,7 +142,7 @@ def their_steps(model: TransformersModel, rows: int, columns: int, repeats: int)
 
 
 def without_cudnn(given: Given) -> dict[str, Any]:
-    """One case in a process whose environment lets cuDNN's attention come last."""
+    """One case in a process whose environment makes cuDNN's attention the last choice."""
     made = given.out / "without-cudnn.json"
     command = [
         sys.executable,
@@ -174,7 +174,8 @@ def _only() -> int:
 
 
 def samplers(given: Given, batch: int, vocabulary: int, dtype: str) -> dict[str, Any]:
-    """Microseconds of each sampler on each backend; how many rows of Triton's have the torch backend's tokens."""
+    """Microseconds of each sampler on each backend, and the share of rows in which Triton has the torch backend's
+    tokens."""
     device = given.device
     logits = make_logits("zipf", batch, vocabulary, getattr(torch, dtype)).to(device)
     cases: dict[str, Callable[[], object]] = {"torch.argmax": lambda: torch.argmax(logits, -1)}
@@ -192,13 +193,13 @@ def samplers(given: Given, batch: int, vocabulary: int, dtype: str) -> dict[str,
         try:
             with torch.inference_mode():
                 made[name] = round(1e6 * seconds_of(run, device, 1 if given.small else 20), 2)
-        except Exception as error:  # a kernel that does not compile or run says so in the report
+        except Exception as error:  # if a kernel does not compile or run, the report says so
             made[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
     return made
 
 
 def agreement(backend: Any, logits: Tensor) -> Iterator[tuple[str, Any]]:
-    """The share of rows in which a backend's tokens are the torch backend's."""
+    """The share of rows in which a backend has the torch backend's tokens."""
     keys = torch.arange(len(logits), device=logits.device)
     for name, settings in SETTINGS.items():
         parameters = Parameters(**settings).for_rows(logits)
@@ -225,7 +226,7 @@ def ours(
 
 
 def seconds_of(case: Callable[[], object], device: torch.device, repeats: int, rounds: int = 6) -> float:
-    """The median time of a case: in each round the mean of some calls in a row; of more than one the first warms up."""
+    """The median time of a case; a round is the mean of some calls in a row. With several rounds the first warms up."""
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Where the time of a call goes: kernels, how long they are busy, the gaps between them, and the dearest."""
+"""Where the time of a call goes: the kernels, their busy time, the gaps between them, and the slowest kernels."""
 
 import sys
 from collections import defaultdict
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def profiled(program: Callable[[], object], weight: torch.Tensor, new_tokens: int) -> dict[str, Any]:
-    """One call, after one that warms up; times in microseconds, a token."""
+    """Profile one call, after another that warms up; times are in microseconds a token."""
     program()
     real = native_cuda(weight)
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if real else [])]) as seen:

@@ -1,4 +1,4 @@
-"""What the steps of `make gpu` share: their arguments, and a report that has whatever came."""
+"""What the steps of `make gpu` share: their arguments, and a report that keeps all results, errors too."""
 
 import argparse
 import traceback
@@ -27,13 +27,13 @@ class Report:
     failed: bool = False
 
     def add(self, name: str, find: Callable[[], Any]) -> None:
-        """Find something; see `tried`."""
+        """Add the result of `find` under a name; see `tried`."""
         self.found[name] = self.tried(find)
         print(f"{name}: {self.found[name]}", flush=True)
         write_json(self.path, self.found)
 
     def tried(self, find: Callable[[], Any]) -> Any:
-        """What was found. An error is told instead, and fails the step unless only memory was out."""
+        """The result of `find`, or its error as a text. An error fails the step, unless only memory was out."""
         try:
             return find()
         except Exception as error:
@@ -64,6 +64,6 @@ def read(description: str | None) -> Given:
 
 
 def has_room(nbytes: int, device: torch.device) -> bool:
-    """Whether so much is at most half of what is free."""
+    """Whether `nbytes` is at most half of the free memory."""
     torch.cuda.empty_cache()
     return nbytes <= torch.cuda.mem_get_info(device)[0] // 2

@@ -1,4 +1,4 @@
-"""The steps of `make gpu` as processes, and what is kept of each."""
+"""The steps of `make gpu` as processes, and the files that each leaves."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 class Step:
     """A process: what Python is given, and for how many seconds it may run.
 
-    Where an argument is "{out}" it is the folder of the report, where "{json}" the file for what the step measures.
+    The argument "{out}" becomes the folder of the report, "{json}" the file for the step's measurements.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended; `code` is None where its time was over."""
+    """How a step ended; `code` is None if it ran out of time."""
 
     name: str
     code: int | None
@@ -42,7 +42,7 @@ def steps(*, small: bool = False) -> list[Step]:
 
 
 def exllama_steps() -> list[Step]:
-    """What exllamav2 and exllamav3 compile, and the tests of it."""
+    """The steps that build what exllamav2 and exllamav3 compile, and test it."""
     pytest = ("-m", "pytest", "-q", "-rs", "-m", "gpu", "-p", "no:cacheprovider")
     return [
         Step("extensions", ("-m", "benchmarks.exllama_extensions", "--seconds", "280"), 290),
@@ -51,7 +51,7 @@ def exllama_steps() -> list[Step]:
 
 
 def run(step: Step, out: Path, left: float) -> Outcome:
-    """Run a step for as long as it may, at most for what is `left` for all; its log is in the folder `out`."""
+    """Run a step for at most its own seconds and the seconds `left` for all; its log is in the folder `out`."""
     places = {"{out}": str(out.absolute()), "{json}": str((out / f"{step.name}.json").absolute())}
     begin = time.monotonic()
     with (out / f"{step.name}.log").open("w", encoding="utf-8") as log:
@@ -68,13 +68,14 @@ def run(step: Step, out: Path, left: float) -> Outcome:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What processes of a step have in theirs: no network, and this gen."""
+    """The environment of a step's processes: no network, and this gen."""
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(ROOT)]))
     return {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": path, **more}
 
 
 def wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | None:
-    """The exit code of a process that leads its own group; None where it had to be ended, with all that it started."""
+    """The exit code of a process that leads its own group; None if it ran out of time and its whole group was
+    killed."""
     try:
         return process.wait(timeout=max(0.0, seconds))
     except subprocess.TimeoutExpired:

@@ -55,7 +55,7 @@ def versions(device: torch.device) -> dict[str, object]:
 
 
 def driver() -> str | None:
-    """The driver's version, where its own tool tells it."""
+    """The driver's version, if its own tool tells it."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -78,7 +78,7 @@ def made(model: Any, name: str, new_tokens: int, **options: Any) -> Any:
 
 
 def texts(model: Any, on_cpu: Any, name: str, new_tokens: int) -> str:
-    """Whether they are the same with graphs, replayed ones too, without, and on the CPU."""
+    """Whether texts are the same with graphs (replayed ones too), without graphs, and on the CPU."""
     eager = made(model, name, new_tokens, cuda_graph=False)
     for turn in ("captured", "replayed"):
         if made(model, name, new_tokens) != eager:
@@ -103,7 +103,7 @@ def captures(model: Any, new_tokens: int) -> list[int]:
 
 @contextmanager
 def counted() -> Iterator[list[str]]:
-    """In the block, what came of each capture is appended to the list."""
+    """In the block, the result of each capture is appended to the list."""
     capture, outcomes = cuda_graphs.capture, list[str]()
 
     def counting(*arguments: Any) -> Any:
@@ -129,7 +129,7 @@ class _BreaksCaptures(torch.nn.Module):
 
 
 def recovery(given: Given, new_tokens: int) -> dict[str, object]:
-    """After a capture that CUDA has refused torch draws, pins memory and captures, and texts are the same."""
+    """After CUDA has refused a capture, torch still draws, pins memory and captures, and texts are the same."""
     model: Any = gen.load("demo", device=given.device)
     eager = made(model, "greedy", new_tokens, cuda_graph=False)
     layer = model.hf_model.model.layers[0].mlp
@@ -150,7 +150,7 @@ def recovery(given: Given, new_tokens: int) -> dict[str, object]:
 
 
 def memory(model: Any, device: torch.device, calls: int) -> dict[str, object]:
-    """Megabytes that are allocated and reserved after each of some mixed calls, without garbage collection."""
+    """Megabytes allocated and reserved after each of some mixed calls, without garbage collection."""
     source, after = random.Random(0), list[tuple[float, float]]()
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The tests that need a GPU, a process for each file, several at once; a file that fails runs once more, alone, with
+"""The tests that need a GPU, a process for each file, several at once. A file that fails runs once more, alone, with
 CUDA_LAUNCH_BLOCKING=1: then the error is raised where it was caused.
 
 Each run has a log and a junit file in the folder `tests`.
@@ -23,7 +23,7 @@ _NOTHING_TO_RUN = 5  # pytest's exit code
 
 
 def gpu_tests() -> list[str]:
-    """The files with tests that need a GPU, but for those of exllama; others import what need not be there."""
+    """The files with tests that need a GPU, except those of exllama; other files import what may be missing."""
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     found = [file.relative_to(ROOT).as_posix() for file in files if _NEEDS_GPU.search(file.read_text(encoding="utf-8"))]
     return [path for path in found if not path.startswith("tests/models/exllama")]
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(path: str, settings: dict[str, str], folder: Path, end: float) -> int | None:
-    """Run a file's tests; None where time was over."""
+    """Run a file's tests; None if time ran out."""
     name = "-".join([*Path(path).with_suffix("").parts[1:], *map(str.lower, settings)])
     command = [sys.executable, *_PYTEST, f"--junitxml={folder / name}.xml", path]
     with (folder / f"{name}.log").open("wb") as log:

@@ -1,7 +1,7 @@
 """Outlines 0.0.46 with an exl2 model on cuda:1: its issue 909, layer by layer, and the same programs patched.
 
-Run by `benchmarks.outlines.suite`, on virtual GPUs with the stub of exllamav2's kernels that the tests have. The oracle
-is the same program with a transformers model on the CPU.
+Run by `benchmarks.outlines.suite`, on virtual GPUs with the tests' stub of exllamav2's kernels. The oracle is the same
+program with a transformers model on the CPU.
 """
 
 import re

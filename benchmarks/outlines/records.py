@@ -1,12 +1,12 @@
-"""Orders that are read from e-mails, one at a time, by gen and by Outlines 1.3 with transformers, both as they come.
+"""Orders that are read from e-mails, one at a time, by gen and by Outlines 1.3 with transformers, both with defaults.
 
     python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50 [--greedy]
 
 Both get the same prompts through the model's chat template, the same type, compiled once before, and the same limit,
-since that of transformers, 20 tokens, is too small for a record. Where the checkpoint says nothing of sampling, as
-SmolLM2's, transformers takes the most likely token and `gen` draws; with --greedy both take the most likely one. Times
-are CPU seconds of the thread that calls, on one thread, of whole calls: prompts count too. Both take turns, record
-after record. Each has an order of fields and whitespace of its own, so tokens are counted.
+since transformers' default of 20 tokens is too small for a record. If the checkpoint says nothing about sampling, as
+SmolLM2's does not, transformers takes the most likely token and `gen` draws; with --greedy both take the most likely
+one. Times are CPU seconds of the calling thread, on one thread, for whole calls: prompts count too. The two take turns,
+record after record. Each has its own order of fields and its own whitespace, so tokens are counted.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Order(BaseModel):
 
 
 def prompts(count: int) -> list[str]:
-    """Letters that order something, the same in each run."""
+    """E-mails that order something, the same in each run."""
     draw = Random(0)
     letters = [
         draw.choice(LETTERS).format(
@@ -117,7 +117,7 @@ def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
 
 
 def _record(text: str) -> Order | None:
-    """What a text says; None where it was cut."""
+    """The order in a text; None if the text was cut."""
     try:
         return Order.model_validate_json(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Do Outlines' own tests pass with gen's samplers in the place of its own, and after gen's `patch()`?
+"""Do Outlines' own tests pass with gen's samplers instead of its own, and after gen's `patch()`?
 
     python -m benchmarks.outlines.suite
 
@@ -6,8 +6,8 @@ Makes an environment with Outlines 0.0.46, takes its tests of samplers and gener
 runs them unmodified: with its samplers, with gen's, and with `gen.integrations.outlines.patch()`.
 `benchmarks/outlines/end_to_end.py`, which generates text, regular expressions and JSON with Outlines and a tiny model,
 runs each way too; then `benchmarks/outlines/exl2.py`, which shows issue 909 and exl2 models. Prints each test's
-results; exits with 1 if they differ in more than test_multinomial, whose expected draws are those of another random
-function, or if a test of exl2 models fails.
+results; exits with 1 if they differ in more than test_multinomial, which expects the draws of another random function,
+or if a test of exl2 models fails.
 """
 
 import argparse
@@ -29,8 +29,9 @@ END_TO_END = ROOT / "benchmarks" / "outlines" / "end_to_end.py"
 EXL2 = ROOT / "benchmarks" / "outlines" / "exl2.py"
 MAY_DIFFER = {"test_multinomial"}
 
-# All that Outlines needs but torch, pytest and a few libraries of theirs, which are the running interpreter's. pip must
-# never resolve these by itself: what it finds by the name of pyairports is not the package that Outlines 0.0.46 wants.
+# Everything that Outlines needs except torch, pytest and a few libraries of theirs, which the running interpreter has.
+# pip must never resolve these by itself: the package that it finds under the name pyairports is not the one that
+# Outlines 0.0.46 wants.
 PINS = """
 outlines==0.0.46 transformers==4.41.2 tokenizers==0.19.1 numpy==1.26.4 numba==0.68.1 llvmlite==0.50.0 datasets==2.20.0
 pyarrow==17.0.0 pyarrow-hotfix==0.7 pandas==2.2.3 pytz==2026.6 six==1.17.0 fsspec==2024.5.0 dill==0.3.8
@@ -50,7 +51,7 @@ import outlines.generate.api
 assert outlines.generate.api.MultinomialSampler is gen.samplers.MultinomialSampler
 """
 
-# Patches Outlines when it has been imported, as its users do.
+# Patches Outlines after its import, as users do.
 PATCH = """
 import outlines
 import gen.integrations.outlines
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def _environment(folder: Path) -> tuple[Path, Path]:
-    """The environment's interpreter and the unpacked source distribution; both made where they are missing."""
+    """The environment's interpreter and the unpacked source distribution; both are made if they are missing."""
     python, source = folder / "bin" / "python", folder / "outlines-0.0.46"
     if source.exists():
         _write_plugins(python)

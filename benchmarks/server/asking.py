@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 
 def ask(url: str, fields: dict[str, Any], *, leave: bool = False) -> tuple[int, Any]:
-    """The status and the answer of one completion; None where the client has left after the first event.
+    """The status and the answer of one completion; the answer is None if the client has left after the first event.
 
     Args:
-        leave: ask for a stream, and go when it has begun.
+        leave: ask for a stream, and disconnect when it has begun.
     """
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
     try:

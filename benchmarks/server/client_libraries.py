@@ -1,14 +1,14 @@
-"""Do the libraries that people have speak to `gen serve`? Each in an environment of its own, since they move each
-other's pins.
+"""Can the client libraries that people use talk to `gen serve`? Each has an environment of its own, since their pins
+conflict.
 
     python -m benchmarks.server.client_libraries --out results.json
 
-Makes the environments in build/clients, where they are missing, with what the registry has; starts a server with the
-demo model and a tiny encoder; and asks it through each library, in `benchmarks/server/clients/`. Then openai-python's
-own tests of what the server has, from its source distribution, and LangChain's standard ones of chat models. Of tests
-that fail the results have the field that is to blame, or what the test says. openai's tests of completions fill texts
-in, so they ask a tiny model whose vocabulary has the tokens for that. Its texts begin with a token of their own, as
-those of Llama, so that each token that a client reads has a likelihood.
+Makes missing environments in build/clients with packages from the registry, starts a server with the demo model and a
+tiny encoder, and asks it through each library with the scripts in `benchmarks/server/clients/`. Then it runs
+openai-python's own tests of the endpoints that the server has, from its source distribution, and LangChain's standard
+tests of chat models. For a test that fails, the results have the field that is the cause, or the test's message.
+openai's tests of completions use `suffix`, so they ask a tiny model whose vocabulary has the tokens for filling in. Its
+texts begin with a special token, as Llama's do, so that each token that a client reads has a likelihood.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "clients"
 OPENAI_TESTS = ["openai[aiohttp]", "pytest", "pytest-asyncio", "pytest-xdist", "dirty-equals", "rich"]
 LANGCHAIN = ["langchain-openai", "langchain-anthropic", "langchain-tests", "pytest"]
-LIBRARIES = {  # by the name of its script: the environment, and what is in it
+LIBRARIES = {  # by the name of its script: the environment and its packages
     "openai_client": ("openai", [*OPENAI_TESTS, "anthropic"]),
     "anthropic_client": ("openai", []),
     "langchain_client": ("langchain", LANGCHAIN),
@@ -42,7 +42,7 @@ LIBRARIES = {  # by the name of its script: the environment, and what is in it
     "outlines_client": ("outlines", ["outlines", "openai"]),
     "guidance_client": ("guidance", ["guidance", "openai"]),
 }
-# What openai's tests ask for, of the parts that the server has; its files, stores, audio and fine-tuning are not here.
+# openai's tests of the endpoints that the server has; it has no files, stores, audio or fine-tuning.
 OPENAI_FILES = ["chat/test_completions.py", "test_models.py", "test_embeddings.py", "test_responses.py"]
 FILLED_IN = ["test_completions.py"]
 OPENAI_KINDS = "create or test_models and (retrieve or list)"
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def _environment(name: str, packages: list[str]) -> Path:
-    """The Python of an environment, which is made where it is missing."""
+    """The Python of an environment, which is made if it is missing."""
     python = FOLDER / name / "bin" / "python"
     if not python.exists():
         venv.create(FOLDER / name, with_pip=True)
@@ -157,7 +157,7 @@ def _langchain_tests(python: Path, url: str) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     (folder / "test_server.py").write_text(STANDARD_TESTS.replace("URL", url), encoding="utf-8")
     settings = ["mode = auto", "default_test_loop_scope = session", "default_fixture_loop_scope = session"]
-    ini = "\n".join(["[pytest]", *(f"asyncio_{one}" for one in settings)])  # and none of this project's own
+    ini = "\n".join(["[pytest]", *(f"asyncio_{one}" for one in settings)])  # and no settings of this project
     (folder / "pytest.ini").write_text(ini, encoding="utf-8")
     return {"version": _version(python, "langchain-tests"), **_pytest(python, folder, ["test_server.py"], {})}
 
@@ -174,7 +174,7 @@ def _pytest(python: Path, folder: Path, arguments: list[str], environment: dict[
 
 
 def _reason(said: str) -> str:
-    """The field that a server has refused, or what a test says."""
+    """The field that the server has refused, or the test's message."""
     field = re.search(r"400 - (\w+) is not supported", said)
     return field[1] if field else said[:100]
 

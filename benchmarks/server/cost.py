@@ -2,9 +2,9 @@
 
     python -m benchmarks.server.cost --rounds 9
 
-Sixteen texts of 32 tokens: as one call of `gen.generate` in a process of its own kind, as 16 requests at once to a
-server, whole and streamed. Rounds take turns; the server's CPU time is that of its process, and the clients, which are
-in a third process, do not count. One thread each.
+Sixteen texts of 32 tokens are made by one call of `gen.generate`, and by a server that gets 16 requests at once, whole
+and streamed. The cases take turns. The server's CPU time is that of its process; the clients run in another process and
+do not count. One thread each.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from benchmarks.server.serving import cpu_seconds, serving
 
 PROMPTS = ["Once upon a time", "One morning", "One day", "The fox"]
 COUNT, TOKENS = 16, 32
-AGAIN = 4  # times in each measurement: the CPU time of a process is told in hundredths of a second
+AGAIN = 4  # times in each measurement: a process's CPU time is given in hundredths of a second
 
 
 def ask_all(address: str, stream: bool) -> int:
-    """All requests at once, from this process; how many tokens came."""
+    """Send all requests at once from this process. Returns how many tokens came."""
     with ThreadPoolExecutor(COUNT) as pool:
         return sum(pool.map(lambda number: _ask(address, number, stream), range(COUNT)))
 
@@ -46,7 +46,7 @@ def _ask(address: str, number: int, stream: bool) -> int:
 
 
 def rounds(model: Any, address: str, process: int, count: int) -> Iterator[dict[str, float]]:
-    """The CPU seconds of each case, a round at a time."""
+    """Yield the CPU seconds of each case, round by round."""
     arguments: dict[str, Any] = {"max_new_tokens": TOKENS, "eos_token_id": [], "seed": [*range(COUNT)]}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as clients:
         for number in range(count + 1):

@@ -1,9 +1,9 @@
-"""How soon does a client see its first token, and how many tokens a second come, beside the servers of others?
+"""How soon does a client see its first token, and how many tokens a second come, compared with other servers?
 
     python -m benchmarks.server.first_tokens models/SmolLM2-135M-Instruct --gguf models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-Clients ask at once, each for a stream of a chat whose prompt is its own, and new in each round; a round asks each
-server once, one after the other, and the servers stay loaded. The peers run in an environment of their own, in
+All clients ask at once, each for a stream of a chat with a prompt of its own, which is new in each round. A round asks
+each server once, one after the other; the servers stay loaded. The peers run in an environment of their own, in
 build/clients, with the same weights in float32: `transformers serve`, with and without its continuous batching, which
 takes torch and transformers from here; and llama_cpp.server, which takes a GGUF file and answers one client at a time.
 One thread each.
@@ -71,7 +71,7 @@ def ask_all(address: str, model: str, clients: int, tokens: int, first: int) -> 
 
 @contextmanager
 def peer(command: list[str], port: int) -> Iterator[str]:
-    """A server of others, once it listens."""
+    """A peer's server, once it listens."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
@@ -113,7 +113,7 @@ def main() -> int:
         if args.gguf:
             llama = [str(CLIENTS / "llama_cpp" / "bin" / "python"), "-m", "llama_cpp.server", "--model", args.gguf]
             llama += ["--port", "8213", "--n_threads", "1", "--n_ctx", "2048"]
-            llama += ["--interrupt_requests", "False"]  # else a client that asks ends the text of the one before
+            llama += ["--interrupt_requests", "False"]  # otherwise a new request ends the text of the one before
             servers["llama_cpp.server"] = stack.enter_context(peer(llama, 8213))
         found: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
         for number in range(args.rounds + 1):

@@ -1,10 +1,11 @@
-"""Does the server keep what it has accepted, and forget whom it has lost?
+"""Does the server answer every request that it has accepted, and drop those whose clients have left?
 
     python -m benchmarks.server.overload
 
-First as many clients as twice what may run and wait ask at once; who is told to ask again does. Every request must be
-answered whole in the end, and refused with 429 alone before. Then 32 clients ask for long texts and leave: the engine
-must be idle soon. Prints a line of JSON; exits with 1 where something is lost, or idleness takes more than 2 seconds.
+First twice as many clients ask at once as may run and wait; a client that gets a 429 asks again. In the end every
+request must have a whole answer, and 429 must be the only refusal before. Then 32 clients ask for long texts and leave:
+the engine must soon be idle. Prints a line of JSON; exits with 1 if something is lost, or if the engine is still busy
+after 2 seconds.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`gen serve` in a process of its own, for as long as a benchmark asks it."""
+"""`gen serve` in a process of its own, for as long as a benchmark needs it."""
 
 import os
 import subprocess

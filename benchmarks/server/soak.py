@@ -2,9 +2,9 @@
 
     python -m benchmarks.server.soak --requests 20000
 
-Short requests, 1 in 10 left early, 1 in 50 with a schema that the server has not seen. After each tenth of them the
-server's memory, threads and open files are looked at, while nobody asks. Prints a line of JSON for each, and whether
-those after the last tenth are those after the first one: memory at most 5 % more. Exits with 1 where they are not.
+Short requests, 1 in 10 left early, 1 in 50 with a schema that the server has not seen. After each tenth of them, while
+no request runs, the server's memory, threads and open files are measured. Prints a line of JSON for each, and whether
+the numbers after the last tenth are those after the first: memory at most 5 % more. Exits with 1 if they are not.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PROMPTS = ["Once upon a time", "One morning", "Describe Ada as JSON.\n", "There 
 
 
 def request(number: int) -> tuple[dict[str, Any], bool]:
-    """What a client asks, and whether it leaves early."""
+    """A client's request, and whether the client leaves early."""
     draw = random.Random(number)
     fields: dict[str, Any] = {"prompt": draw.choice(PROMPTS), "max_tokens": draw.randint(1, 8), "seed": number}
     if number % 50 == 0:
@@ -36,7 +36,7 @@ def request(number: int) -> tuple[dict[str, Any], bool]:
 
 
 def look(process: int) -> dict[str, float]:
-    """What the server's process has now."""
+    """The memory, threads and open files of the server's process."""
     folder = Path(f"/proc/{process}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
     return {
@@ -47,7 +47,7 @@ def look(process: int) -> dict[str, float]:
 
 
 def ask_all(url: str, numbers: range, at_once: int) -> Counter[int]:
-    """Their statuses, once the engine has nothing to do any more."""
+    """The requests' statuses, once the engine is idle."""
 
     def one(number: int) -> int:
         fields, leaves = request(number)

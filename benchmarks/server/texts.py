@@ -30,7 +30,7 @@ Case = tuple[str, dict[str, Any], Any, dict[str, Any]]  # path, fields, prompt a
 
 
 def make(draw: random.Random, number: int) -> Case:
-    """A request, and the call that it stands for."""
+    """A random request, and the call of `gen.generate` that must give the same."""
     limit, text = draw.randint(1, 60), draw.choice(PROMPTS)
     fields: dict[str, Any] = {"seed": number, "stream": draw.random() < 0.5}
     arguments: dict[str, Any] = {"seed": number, "max_new_tokens": limit, "shorten": True}
@@ -70,7 +70,7 @@ def make(draw: random.Random, number: int) -> Case:
 
 
 def wanted(model: Any, case: Case) -> Any:
-    """What gen.generate gives: the text and the calls of tools."""
+    """The text and the tool calls that gen.generate gives."""
     _, fields, prompt, arguments = case
     try:
         made: Any = gen.generate(model, prompt, details=True, **arguments)
@@ -79,12 +79,12 @@ def wanted(model: Any, case: Case) -> Any:
     if "tools" not in fields:
         return made.text, []
     if made.value is None:
-        return None  # it was cut, and is whole in no form
+        return None  # it was cut, and is no whole value
     return made.value.text, [json.dumps(call.arguments) for call in made.value.calls]
 
 
 def said(address: str, case: Case) -> Any:
-    """What the server says."""
+    """The text and the tool calls that the server gives."""
     path, fields, _, _ = case
     connection = http.client.HTTPConnection(address, timeout=600)
     connection.request("POST", path, json.dumps(fields), {"content-type": "application/json"})

@@ -1,4 +1,4 @@
-"""Attention of steps and of prompts, against softmax in float64, and bit by bit against itself in other batches."""
+"""Attention of steps and prompts, compared with softmax in float64, and bit by bit with itself in other batches."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ def case(seed: int, tokens: int = 1, dtype: torch.dtype = torch.float32) -> Case
 
 
 def expected(given: Case) -> Tensor:
-    """In float64, with a copy of the keys for every query head."""
+    """The result in float64, with a copy of the keys for every query head."""
     groups = given.query.shape[1] // given.keys.shape[1]
     keys, values = (each.double().repeat_interleave(groups, 1) for each in (given.keys, given.values))
     weights = (given.query.double() @ keys.mT * given.query.shape[-1] ** -0.5 + given.mask.double()).softmax(-1)
@@ -81,7 +81,7 @@ def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:
         given.values[row, :, whole(length) :] = torch.nan
     assert min(given.lengths) < 200 < max(given.lengths)
     assert found(given).isfinite().all()
-    assert not found(given, call=2**30).isfinite().all()  # together they read what the longest has
+    assert not found(given, call=2**30).isfinite().all()  # in one call all rows read as many columns as the longest
 
 
 def test_a_row_with_memory_of_its_own_that_looks_at_nothing_changes_nothing_beside_it() -> None:
@@ -129,7 +129,7 @@ def test_a_prompt_finds_what_softmax_finds_and_the_same_bits_at_any_cut(seed: in
         torch.testing.assert_close(in_one.double(), wanted, atol=2e-6, rtol=2e-5)
     cut = int(torch.randint(1, tokens, (), generator=drawn))
     for start, end in ((0, cut), (cut, tokens)):
-        there = whole(end)  # the columns that follow do not matter, nor do other rows
+        there = whole(end)  # later columns and other rows do not matter
         part = attend_blocks(
             query[1:, :, start:end],
             keys[1:, :, :there],

@@ -1,4 +1,4 @@
-"""Plans of how far rows look, against each row alone and all rows together."""
+"""Plans of how many columns rows look at, compared with each row alone and with all rows together."""
 
 import random
 

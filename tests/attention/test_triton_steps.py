@@ -9,7 +9,7 @@ from tests.samplers.backends.test_triton_backend import needs_triton, run_cases
 
 CASES = Path(__file__).with_name("triton_cases.py")
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes that a program may have
+SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # bytes of shared memory that a program may have
 
 
 @needs_triton
@@ -25,7 +25,7 @@ def test_the_kernels_under_the_interpreter() -> None:
 def test_the_kernels_compile_to_machine_code(
     capability: int, dtype: str, width: int, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a cubin, which needs no GPU, with no more shared memory than the GPU has."""
+    """They compile to a cubin, which needs no GPU, and take no more shared memory than the GPU has."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     import triton
     from triton.backends.compiler import GPUTarget

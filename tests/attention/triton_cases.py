@@ -1,4 +1,4 @@
-"""A step's Triton kernels against softmax in float64; not collected by itself, see `test_triton_steps`.
+"""A step's Triton kernels, compared with softmax in float64; not collected by itself, see `test_triton_steps`.
 
 With TRITON_INTERPRET=1 the kernels run on the CPU, else on cuda:0.
 """
@@ -19,7 +19,7 @@ EXACT = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 def drawn(
     lengths: list[int], heads: int, key_heads: int, width: int, *, tokens: int, window: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Query, keys, values and mask; what rows do not look at is NaN."""
+    """Query, keys, values and mask; columns that rows do not look at are NaN."""
     generator = torch.Generator().manual_seed(sum(lengths) + width)
     view = -(-max(lengths) // 32) * 32
     query = torch.randn((len(lengths), heads, tokens, width), generator=generator)
@@ -34,7 +34,7 @@ def drawn(
 
 
 def expected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """In float64, with a copy of the keys for every query head."""
+    """The result in float64, with a copy of the keys for every query head."""
     groups = query.shape[1] // keys.shape[1]
     keys, values = (each.double().nan_to_num().repeat_interleave(groups, 1) for each in (keys, values))
     made: Tensor = ((query.double() @ keys.mT * scale + mask.double()).softmax(-1) @ values).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""The benchmarks run at small size and report what they promise; nothing here looks at times."""
+"""The benchmarks run at small size and report what they promise; no test looks at times."""
 
 import json
 import os
@@ -89,7 +89,7 @@ def test_a_report_of_decode_keeps_answers_to_other_questions(tmp_path: Path) -> 
 def test_decode_answers_every_question_and_says_which_goals_are_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Few tokens, a tiny model for the real one, and threads for processes."""
+    """Few tokens, a tiny model instead of the real one, and threads instead of processes."""
     report = tmp_path / "report.json"
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
@@ -282,13 +282,13 @@ def test_the_sweep_gives_each_architecture_a_verdict_with_its_reason(
     assert all(row["reason"] for row in rows.values() if row["verdict"] != "right")
     assert rows["llama"]["cases"]["a batch of unequal lengths"] == "right"
     assert "Right: bert, gemma3_text, llama." in page.read_text() and "| musicgen " in page.read_text()
-    assert rows["llama"]["tokens"] > 20  # texts that vary, or the comparison would show nothing
+    assert rows["llama"]["tokens"] > 20  # texts vary; otherwise the comparison would show nothing
 
 
-OWN_WAYS = [  # what each has that others have not; older versions of transformers have not all of them
+OWN_WAYS = [  # each has something of its own; older versions of transformers lack some of them
     "moshi",  # a window in its config that it does not look at
     "mllama",  # layers for images alone
-    "moss_transcribe_diarize",  # positions that its forward hands on without a name
+    "moss_transcribe_diarize",  # positions that its forward passes on without a name
     "whisper",
     "inkling2_text",  # distances that are counted from the end of the cache, and convolutions
     "qwen4_exp_text",  # positions of earlier tokens in the cache

@@ -1,4 +1,4 @@
-"""`make gpu`: what it says without a GPU, that its steps run on virtual ones, and that its report has whatever came."""
+"""`make gpu`: what it says without a GPU, that its steps run on virtual ones, and that its report has all results."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
 def test_the_report_has_what_came_of_each_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The device is played; the steps are real processes, one of which is ended with what it has started."""
+    """The device is simulated. The steps are real processes; one of them is killed together with its children."""
     write = "import sys; open(sys.argv[1], 'w').write('{\"texts\": 1}')"
     for_ever = "import threading; threading.Event().wait()"
     waits = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {for_ever!r}])"
@@ -63,7 +63,7 @@ def test_all_steps_together_end_within_ten_minutes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_fails_runs_again_with_launches_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its process is played: the first file's tests pass, the second's do not."""
+    """The file's process is simulated: the first file's tests pass, the second's do not."""
     ran: list[tuple[str, dict[str, str]]] = []
 
     def run(path: str, settings: dict[str, str], folder: Path, end: float) -> int:
@@ -83,7 +83,7 @@ def test_a_file_that_fails_runs_again_with_launches_that_wait(tmp_path: Path, mo
 
 
 def test_every_file_with_a_test_for_a_gpu_is_run(request: pytest.FixtureRequest) -> None:
-    """The oracle is pytest's own marker, of all tests that were collected beside this one."""
+    """The oracle is pytest's own marker, on all tests that were collected together with this one."""
     collected = [*request.session.items, *request.config.stash[LEFT_OUT]]
     marked = {item.path.relative_to(ROOT).as_posix() for item in collected if item.get_closest_marker("gpu")}
     found = gpu_tests()

@@ -1,4 +1,4 @@
-"""What counts as a near-tie: the oracle is a draw from logits that are changed by less than that, or by more."""
+"""What counts as a near-tie: the oracle draws from logits that are changed by less than the gap, or by more."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def chosen(logits: torch.Tensor, key: torch.Tensor, sampler: Any) -> int:
 def test_a_choice_that_noise_changes_was_a_near_tie_for_that_noise(
     sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Noise of 0.05 changes some of 400 choices: each has a gap of that size, and without cuts few of the others."""
+    """Noise of 0.05 changes some of 400 choices: each of these has such a gap, and without cuts few others have one."""
     monkeypatch.setattr("benchmarks.near_ties.LIMITS", dict.fromkeys(LIMITS, 0.3))
     made = torch.Generator().manual_seed(0)
     changed, near, unchanged = 0, 0, 0

@@ -1,4 +1,4 @@
-"""`benchmarks.peer_suites` tells what other projects' tests do on virtual GPUs."""
+"""`benchmarks.peer_suites` reports how other projects' tests run on virtual GPUs."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
     keep.mkdir()
     (folder / "more" / "test_theirs.py").write_text(TESTS)
     with_them, without_them = (keep / f"theirs-more-test_theirs.{side}" for side in ("virtual", "without"))
-    with_them.write_text('["test_theirs.py::test_no_gpu", "started", ""]\n')  # it ended the process
+    with_them.write_text('["test_theirs.py::test_no_gpu", "started", ""]\n')  # this test ended the process
     arguments = [f"theirs={folder}", "--files", "more/test_theirs.py", "--failed", "--keep", str(keep)]
     monkeypatch.setattr(sys, "argv", ["peer_suites", *arguments])
     peer_suites.main()

@@ -56,7 +56,7 @@ def test_options_are_arguments_of_the_library(capsys: Capture) -> None:
     results = read_parts(report.parts)
     assert read_parts([Path(part) for part in told["parts"]]) == results
     assert (told["rows"], told["failed"], told["tokens"]) == (3, 0, report.tokens)
-    assert run("run", "rows.jsonl", "out", *options, "--devices", "cpu") == 0  # it is done
+    assert run("run", "rows.jsonl", "out", *options, "--devices", "cpu") == 0  # all is done already
     assert capsys.readouterr().out == f"3 rows, 0 failed, {report.tokens} tokens\n"
     assert run("merge", "out", "all.jsonl") == 0
     assert read_parts([Path("all.jsonl")]) == results

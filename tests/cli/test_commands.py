@@ -1,4 +1,4 @@
-"""The commands: what goes to stdout and stderr, prompts that fail among others, exit codes."""
+"""The commands: what goes to stdout and stderr, prompts that fail while others go on, exit codes."""
 
 import io
 import json
@@ -162,7 +162,7 @@ def test_json_has_the_likeliest_tokens_where_they_are_asked_for(demo: Transforme
     options = ["--greedy", "--max-new-tokens", "3", "--seed", "1", "--json"]
     assert run("generate", "One day", *options, "--top-logprobs", "2") == 0
     line = json.loads(capsys.readouterr().out)
-    with torch.inference_mode():  # greedy: the model's own distribution after each of its tokens
+    with torch.inference_mode():  # greedy: the model's own distribution after each token
         token_ids = demo.tokenizer.encode("One day") + line["token_ids"]
         logits = demo.hf_model(torch.tensor([token_ids])).logits[0, -4:-1, : demo.tokenizer.vocab_size]
     best = logits.double().log_softmax(-1).topk(2)
@@ -252,7 +252,7 @@ def test_a_prompt_that_fails_does_not_lose_the_others(
 
 def test_a_row_without_a_token_left_loses_its_prompt_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying(ScriptedModel):
-        """A prompt with a "!" has no token left after two."""
+        """A prompt with a "!" has no token left after two tokens."""
 
         def new_rows(self, count: int, length: int) -> ScriptedRows:
             return DyingRows(self, count, length)
@@ -342,7 +342,7 @@ def test_help_speaks_of_no_types_of_python(command: str, capsys: Capture) -> Non
 def test_the_page_says_which_options_stream_lacks() -> None:
     from gen.cli.commands import app
 
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # of a group
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # the app is a group
     generate, stream = (
         {option for parameter in commands[name].params for option in parameter.opts if option.startswith("--")}
         for name in ("generate", "stream")

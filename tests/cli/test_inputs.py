@@ -1,4 +1,4 @@
-"""Prompts of the command line: from arguments, a file or stdin, with the bytes that people's files have."""
+"""Prompts of the command line: from arguments, a file or stdin, in the encodings that real files have."""
 
 import io
 import sys
@@ -74,6 +74,6 @@ def test_prompts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(gen.ArgumentError, match=r"cannot read the prompts: .*Is a directory"):
         read_prompts(None, tmp_path)
     with pytest.raises(gen.ArgumentError, match="prompt 2 is not valid UTF-8, from character 3 on"):
-        read_prompts(["One", "Tw\udcff"], None)  # as Python has an argument's byte 0xff
+        read_prompts(["One", "Tw\udcff"], None)  # Python's form of the byte 0xff in an argument
     with pytest.raises(gen.ArgumentError, match="as arguments or with --file, not both"):
         read_prompts(["One"], tmp_path)

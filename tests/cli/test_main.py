@@ -1,4 +1,4 @@
-"""How the command line ends: Ctrl-C at any moment, a reader that goes away, one program under two names."""
+"""How the command line ends: Ctrl-C at any moment, a reader of stdout that goes away, one program under two names."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from gen import cli
 ROOT = Path(__file__).parents[2]
 # a signal that comes just before signal.pause() would leave it waiting for ever
 PAUSE = 'import time; print("waiting", flush=True)\nwhile True: time.sleep(0.01)\n'
-# transformers, which says how much is loaded, takes a second to import, and no model is loaded here
+# importing transformers to set its progress bars takes a second, and no model is loaded here
 UNTOLD = "import gen.cli.commands; gen.cli.commands.keep_stderr_tidy = lambda: None\n"
 DRIVER = f"""
 {UNTOLD}

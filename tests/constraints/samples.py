@@ -148,6 +148,6 @@ SCHEMAS: list[Any] = [
 
 @cache
 def tables() -> list[Table]:
-    """The automata of all of them."""
+    """The automata of all these constraints."""
     made = [regex_table(pattern) for pattern in PATTERNS]
     return made + [schema_table(schema, closed=True, whitespace="line") for schema in SCHEMAS]

@@ -1,6 +1,6 @@
-"""Small constraints with large automata: refused, or made, within 3 seconds of computing and 500 MB.
+"""Small constraints with large automata are refused or compiled within 3 seconds of CPU time and 500 MB.
 
-All run in one process of their own, whose memory and time are the operating system's to tell.
+All run in one separate process, whose memory and time the operating system tells.
 """
 
 import json

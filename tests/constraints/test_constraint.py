@@ -1,4 +1,4 @@
-"""Constraints as objects: what becomes of one that is copied, or sent to another process."""
+"""Constraints as objects: one can be copied, or sent to another process."""
 
 import copy
 import pickle

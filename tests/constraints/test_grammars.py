@@ -1,4 +1,4 @@
-"""Grammars for llguidance: the texts of the automaton, JSON that jsonschema takes, and what is refused."""
+"""Grammars for llguidance: the automaton's texts, JSON that jsonschema accepts, and grammars that are refused."""
 
 import json
 import random
@@ -125,7 +125,7 @@ def test_a_choice_may_have_many_options() -> None:
     texts = [f"option {number}" for number in range(20_000)]
     grammar = Grammar(grammars.of_choice(texts), VOCABULARY)
     matcher = grammar.matcher()
-    for byte in b"option 1":  # it goes on from token to token, where a rule of so many alternatives fails
+    for byte in b"option 1":  # it can go on token by token; a rule of so many alternatives would fail
         matcher.compute_bitmask()
         assert matcher.consume_token(byte)
     assert matcher.is_accepting() and grammar.accepts(texts[-1]) and not grammar.accepts("option 20000")
@@ -143,7 +143,7 @@ def test_texts_have_any_number_of_patterns_lengths_formats_and_values() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
-    """Of random schemas: texts of the automaton, the same with a letter more or less, and random values."""
+    """For random schemas: texts of the automaton, these with a letter more or less, and random values."""
     chance = random.Random(seed)
     compared = []
     for number in range(40):
@@ -243,7 +243,7 @@ def test_a_schema_whose_values_would_never_end_is_empty(schema: Any) -> None:
 
 
 def test_a_value_that_never_ends_is_no_way_out() -> None:
-    """A model that may begin one can only go on for ever."""
+    """A model that begins such a value can never end it."""
     endless = {"type": "object", "properties": {"x": {"$ref": "#/$defs/e"}}, "required": ["x"]}
     schema = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""What output types are read as: their texts, their values, and what is refused in which words."""
+"""How output types are read: their texts, their values, and the messages of those that are refused."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Python types: every text of a type's automaton is read by pydantic; what pydantic alone can check is refused."""
+"""Python types: pydantic reads every text of a type's automaton; types that only pydantic can check are refused."""
 
 import builtins
 import collections
@@ -201,7 +201,7 @@ def test_pydantic_reads_every_text_of_a_type(output_type: Any) -> None:
 
 
 def test_pydantic_reads_every_text_of_every_type_that_it_and_typing_export() -> None:
-    """Each type that is not refused when it is compiled, bare and of Any."""
+    """Each type that compiles is tried bare and with Any as its arguments."""
     taken = []
     for module in (pydantic, pydantic.networks, typing, collections, collections.abc, builtins):
         for name in getattr(module, "__all__", dir(module)):
@@ -220,12 +220,12 @@ def test_pydantic_reads_every_text_of_every_type_that_it_and_typing_export() -> 
 
 
 def _with_arguments(exported: Any) -> list[Any]:
-    """What a module exports, if it may be a type, and that of Any."""
+    """An exported name, if it may be a type, and the same type with Any as its arguments."""
     if exported is None or isinstance(exported, ModuleType | FunctionType | BuiltinFunctionType):
         return []
     try:
         return [exported, exported[Any]]
-    except (TypeError, ValueError, pydantic.PydanticUserError):  # which takes no arguments, or two
+    except (TypeError, ValueError, pydantic.PydanticUserError):  # it takes no arguments, or two
         return [exported]
 
 
@@ -236,7 +236,7 @@ def test_types_whose_json_is_always_a_string_have_no_quotes(output_type: Any) ->
 
 
 def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
-    """What a type refuses to generate is seen by what pydantic's own serializer writes."""
+    """Values that pydantic's own serializer writes show which texts a type wrongly refuses."""
     pets: list[Cat | Dog] = [Cat(kind="cat", lives=9), Dog(kind="dog", name="Rex")]
     owner = Owner.model_validate(
         {"full name": "Ada", "born": date(1815, 12, 10), "pets": pets, "level": 2, "home": Point(0.5, -1, ["x", "é"])}
@@ -376,7 +376,7 @@ class ByGeneratedPath(BaseModel):
 
 
 class HasOneByPath(BaseModel):
-    model_config = BY_NAME  # which is not its field's
+    model_config = BY_NAME  # it does not apply to its field
     inner: ByPath
 
 
@@ -426,7 +426,7 @@ class ReadByName(BaseModel):
     model_config = BY_NAME
     placed: Placed
     aliased: int = Field(alias="y")
-    point: PointByPath  # the dataclasses of the standard library have their model's config
+    point: PointByPath  # dataclasses of the standard library take their model's config
     map: MapByPath
 
 
@@ -503,7 +503,7 @@ def test_a_str_in_annotated_is_held_to_gens_types_escaped_as_json_escapes() -> N
     ids=str,
 )
 def test_alone_too_without_quotes(asked: Any, good: list[str], wrong: list[str]) -> None:
-    """Beside a pattern of pydantic's both hold."""
+    """Together with a pattern of pydantic, both apply."""
     model: Any = ScriptedModel("x")
     constraint, plain = (gen.compile(model, one) for one in (Annotated[str, asked], asked))
     both = gen.compile(model, Annotated[str, pydantic.Field(pattern="^a"), asked]) if "a" in good else None
@@ -522,7 +522,7 @@ def test_a_pattern_that_matches_anywhere_is_told_in_a_logged_line(caplog: pytest
 
 
 def test_addresses_of_mail_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package that reads them is not installed here; it takes all of 6,000 texts of this type."""
+    """The package that reads addresses is not installed here; it accepted all of 6,000 texts of this type."""
     monkeypatch.setattr(pydantic.networks, "import_email_validator", lambda: None)
     plan = read_plan(pydantic.EmailStr)
     assert plan.table is not None

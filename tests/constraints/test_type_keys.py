@@ -1,4 +1,4 @@
-"""Types that are read once: the second reading makes no schema, a type that has changed is read anew."""
+"""Types are read once: a second reading makes no schema, and a type that has changed is read again."""
 
 import gc
 import typing
@@ -48,7 +48,7 @@ class Options(TypedDict):
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The types that pydantic is asked for."""
+    """The types whose schema pydantic is asked for."""
     asked: list[Any] = []
     real = python_types.schema_of
 
@@ -154,7 +154,7 @@ def test_few_types_are_kept(read: list[Any], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_not_known_whole_is_no_other_type_that_was_read() -> None:
-    bare = vars(typing)["List"]  # whose origin is list
+    bare = vars(typing)["List"]  # its origin is list
     assert TypeKey(list[nothing]).ids == TypeKey(bare).ids  # type: ignore[valid-type]
     read_plan(bare)
     with pytest.raises(ConstraintError):

@@ -1,4 +1,4 @@
-"""Vocabularies for tests of constraints, and the walks through them that are too plain to be wrong."""
+"""Vocabularies for tests of constraints, and walks through them that are too simple to be wrong."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ LONG = "a" * 33
 
 
 def spelled() -> list[bytes]:
-    """What each token of `wordy_tokenizer` spells; b"" for </s>, <pad> and what is too long."""
+    """The bytes of each token of `wordy_tokenizer`; b"" for </s>, <pad> and the token that is too long."""
     alone = [bytes([byte]) for byte in range(256)]
     words = [word.encode() for word in WORDS]
     known = dict.fromkeys([*alone, *words, *PARTS])  # "[" and b"\xc3" are bytes already

@@ -1,4 +1,4 @@
-"""Random texts of an automaton, for tests that hand them to somebody else's reader."""
+"""Random texts of an automaton, for tests that give them to another library's reader."""
 
 import random
 

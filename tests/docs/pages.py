@@ -1,8 +1,8 @@
 """The pages of docs/ as programs: their blocks in order, run as a reader would run them.
 
-`python` blocks of a page run one after the other in one namespace; what a block prints is the `text` block after it. A
-block with a title is a file. `console` blocks have commands after "$ ", run in the folder of those files, and what they
-print. Commands in `sh` blocks need what no test has: they are only read.
+The `python` blocks of a page run one after the other in one namespace; the `text` block after one has its output. A
+block with a title is a file. `console` blocks have commands after "$ ", which run in the folder of those files, and
+their output. Commands in `sh` blocks need things that no test has: they are only read.
 """
 
 import re
@@ -29,7 +29,7 @@ NAMES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its file's name or "", and what it says."""
+    """A fenced block: its language, its file's name or "", and its text."""
 
     language: str
     title: str
@@ -43,7 +43,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def shown(page: str) -> list[str]:
-    """What the page says that its programs and commands print, one for each that prints."""
+    """The outputs that the page shows, one for each program or command that prints."""
     found = blocks(page)
     texts = []
     for number, block in enumerate(found):
@@ -55,11 +55,11 @@ def shown(page: str) -> list[str]:
 
 
 def printed(page: str, names: dict[str, object], folder: Path) -> Iterator[str]:
-    """What the programs and commands of a page print, one for each.
+    """The outputs of a page's programs and commands, one for each.
 
     Args:
-        names: what its programs may use; they add their own.
-        folder: where its files are written; the current one.
+        names: the namespace of its programs, which add their own names.
+        folder: where its files are written; it must be the current folder.
     """
     for block in blocks(page):
         if block.title:
@@ -88,12 +88,12 @@ def _runs(block: Block) -> bool:
 
 
 def _session(line: str) -> str:
-    """A command as a terminal shows it: the line after "$ ", and what it prints to stdout.
+    """A command as a terminal shows it: the line after "$ ", and its output on stdout.
 
     "..." stands for a line that names a place within gen itself.
     """
     piped, _, command = line.removeprefix("$ ").rpartition(" | ")
-    said, before = shlex.split(piped)[1:], sys.stdin  # of an echo
+    said, before = shlex.split(piped)[1:], sys.stdin  # what an echo writes
     program, *arguments = shlex.split(command)
     output = StringIO()
     sys.stdin = TextIOWrapper(BytesIO("".join(f"{word}\n" for word in said).encode()))

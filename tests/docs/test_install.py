@@ -1,4 +1,4 @@
-"""How gen is installed: what the README says of it, and what the check of the pins finds."""
+"""How gen is installed: what the README says about it, and what the check of the pins finds."""
 
 import runpy
 import subprocess

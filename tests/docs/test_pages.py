@@ -1,4 +1,4 @@
-"""The pages of docs/ say what is so: their programs print what they show, and their commands and names exist."""
+"""The pages of docs/ are true: their programs print what they show, and their commands and names exist."""
 
 import ast
 import inspect
@@ -29,7 +29,7 @@ from tests.helpers.tiny_models import tiny_model
 from tests.helpers.tokenizers import byte_tokenizer
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 
-# Pages whose programs no test can run; that they can be read, and that all names in them exist, is tested below.
+# Pages whose programs no test can run. Tests below check that these programs parse, and that all names in them exist.
 NEEDS = {
     "exllama.md": "a CUDA device with exllamav2 and exllamav3",
     "guides/serve.md": "a server that runs, and OpenAI's client; tests/server has what clients send",
@@ -71,7 +71,7 @@ WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {"guides/devices.
 
 
 def prepared(page: str, folder: Path, stack: ExitStack) -> dict[str, object]:
-    """What the programs of a page are given."""
+    """The names that a page's programs may use."""
     names = GIVEN[page](folder) if page in GIVEN else {}
     if page in WITHIN:
         stack.enter_context(WITHIN[page]())
@@ -98,7 +98,7 @@ def test_files_and_names_that_a_page_speaks_of_exist(page: str) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or what one has."""
+    """Whether a dotted name is a module, or a member of one."""
     found: Any = gen
     for number, part in enumerate(name.split(".")[1:], 2):
         with suppress(ModuleNotFoundError):
@@ -110,7 +110,7 @@ def exists(name: str) -> bool:
 
 
 def names_of(program: str) -> list[tuple[str, ast.Call | None]]:
-    """The names gen.x.y of a program, each with its call where it is called."""
+    """The names gen.x.y of a program, each with its call if it is called."""
     tree = ast.parse(program)
     called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
@@ -146,7 +146,7 @@ def test_commands_that_are_only_shown_exist(page: str) -> None:
             assert {*re.findall(r"\[(\w+)\]", line)} <= {*EXTRAS}, line
         elif program == "curl":
             assert words[0].removeprefix("http://127.0.0.1:8000") in {post[0] for post in POSTS}, line
-        elif program == "serve":  # of Ray, which tests/ray gives the page's file
+        elif program == "serve":  # Ray's; tests/ray gives it the page's file
             assert words[1] in {block.title for block in pages.blocks(page)}, line
         else:
             assert program == "pytest", line
@@ -156,7 +156,7 @@ def check_options(words: list[str]) -> None:
     """Raise unless `gen` takes these arguments."""
     command: Any = get_command(app)
     with command.make_context("gen", words, resilient_parsing=True) as context:
-        while words:  # what is left after the options of `gen` itself, as --version
+        while words:  # words left after the options of `gen` itself, such as --version
             name, command, words = command.resolve_command(context, words)
             context = command.make_context(name, list(words), parent=context, resilient_parsing=True)
             words = words if hasattr(command, "resolve_command") else []

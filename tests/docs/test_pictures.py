@@ -1,4 +1,4 @@
-"""The pictures of the docs are what their script draws, and their numbers those of the samplers."""
+"""The pictures of the docs are the ones that their script draws, with the samplers' numbers."""
 
 import math
 import runpy

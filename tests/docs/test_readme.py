@@ -1,5 +1,5 @@
-"""The README is true: its Python prints what it shows, its commands succeed, its numbers were measured, its links lead
-somewhere."""
+"""The README is true: its Python prints what it shows, its commands succeed, its numbers were measured, and its links
+work."""
 
 import contextlib
 import doctest
@@ -73,7 +73,7 @@ def test_all_names_that_the_readme_shows_are_there() -> None:
 
 @pytest.mark.parametrize("command", commands("gen"))
 def test_commands_succeed(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process: `tests/cli/test_main.py` shows that the program of its own is the same one."""
+    """They run in this process: `tests/cli/test_main.py` shows that a separate process runs the same program."""
     monkeypatch.setattr("sys.stdin", io.StringIO("One morning"))
     with pytest.raises(SystemExit) as end:
         cli.main(shlex.split(command)[1:])

@@ -1,4 +1,4 @@
-"""What a release holds: what the check of it finds, the links that an index shows, and one version everywhere."""
+"""A release: what its check finds, the links that an index shows, and the same version everywhere."""
 
 import io
 import re

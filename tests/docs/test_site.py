@@ -1,4 +1,4 @@
-"""The documentation site: its reference names all that is public, and its check finds what is planted in a page."""
+"""The documentation site: its reference has every public name, and its check finds errors planted in a page."""
 
 import runpy
 import tomllib
@@ -71,7 +71,7 @@ def test_the_reference_has_every_public_name() -> None:
     modules: dict[str, Any] = {"gen": gen, "gen.samplers": gen.samplers, "gen.testing": gen.testing}
     public = {f"{module}.{name}" for module, found in modules.items() for name in found.__all__}
     aliases = {f"gen.samplers.{name}" for name in ("beam_search", "greedy", "multinomial")}
-    assert public - named - set(modules) == aliases  # which the page tells of
+    assert public - named - set(modules) == aliases  # the page names these
 
 
 def test_every_page_is_in_the_navigation() -> None:

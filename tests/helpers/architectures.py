@@ -38,14 +38,14 @@ SHAPES: dict[str, tuple[str, dict[str, object]]] = {
     "mixtral": ("Mixtral", _SMALL | {"num_local_experts": 4}),
     "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),  # ALiBi: takes no position ids
     "gpt_neo": (
-        "GPTNeo",  # the window of its local layers is no layer type
+        "GPTNeo",  # its local layers have a window, but no layer type
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 128, "window_size": 8}
         | {"attention_types": [[["global", "local"], 1]]},
     ),
-    "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of other widths
+    "deepseek_v3": ("DeepseekV3", _SMALL | _DEEPSEEK),  # keys and values of different widths
 }
 
-ONE_LAYER = {"one layer": ("Llama", _SMALL | {"num_hidden_layers": 1})}  # for what no second layer could change
+ONE_LAYER = {"one layer": ("Llama", _SMALL | {"num_hidden_layers": 1})}  # for tests that no second layer could change
 
 _LINEAR: dict[str, object] = {
     "linear_num_value_heads": 2,
@@ -96,7 +96,7 @@ HYBRIDS: dict[str, tuple[str, dict[str, object]]] = {  # layers with a recurrent
     ),
     "lfm2": ("Lfm2", _SMALL | {"layer_types": ["conv", "full_attention"]}),
 }
-if hasattr(transformers, "Lfm3Config"):  # not in the oldest transformers that gen takes
+if hasattr(transformers, "Lfm3Config"):  # not in the oldest transformers that gen supports
     HYBRIDS["lfm3"] = ("Lfm3", _SMALL | {"layer_types": ["conv", "full_attention"]})
 
 _WINDOW: dict[str, object] = {"sliding_window": 8}
@@ -105,7 +105,7 @@ _FALCON: dict[str, object] = {"hidden_size": 32, "num_hidden_layers": 2, "num_at
 _MPT: dict[str, object] = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
 _MANY_HEADS = {name: value for name, value in _SMALL.items() if name != "num_key_value_heads"}
 
-OTHERS: dict[str, tuple[str, dict[str, object]]] = {  # further kinds of masks and positions
+OTHERS: dict[str, tuple[str, dict[str, object]]] = {  # other kinds of masks and positions
     "phi": ("Phi", _SMALL),
     "gpt_neox": ("GPTNeoX", _MANY_HEADS),
     "stablelm": ("StableLm", _SMALL),

@@ -1,4 +1,4 @@
-"""Models whose steps wait until a test lets them go on, and what tests ask of engines and their threads."""
+"""Models whose steps wait until a test lets them go on, and checks of engines and their threads."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
 
 
 class GatedModel(ScriptedModel):
-    """Tells when a step begins, and waits until it is let go on; `read` are the prompts that it has read."""
+    """Signals when a step begins, and waits for permission to go on; `read` has the prompts that were read."""
 
     def __init__(self, script: Callable[[str], Sequence[int]] | str = "hello") -> None:
         super().__init__(script)
@@ -58,7 +58,7 @@ def engine_threads() -> set[threading.Thread]:
 
 
 def ends(thread: threading.Thread) -> bool:
-    """Whether a thread ends that nobody has any more, once it has given its rows back and they are collected."""
+    """Whether a thread that nobody refers to ends, once it has given its rows back and they are collected."""
     for _ in range(6000):
         gc.collect()
         thread.join(0.01)

@@ -1,4 +1,4 @@
-"""The smallest `gen.models.base.Model`: it says what a test tells it to."""
+"""The smallest `gen.models.base.Model`: it writes what a test tells it to."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ from tests.helpers.tokenizers import EOS, byte_tokenizer
 
 
 class ScriptedModel:
-    """A `gen.models.base.Model` that says what it is told: a byte of the script at each step, then the eos token."""
+    """A `gen.models.base.Model` that writes its script: a byte at each step, then the eos token."""
 
     def __init__(
         self, script: Callable[[str], Sequence[int]] | str, *, context_length: int = 1000, vocab_size: int = 259
@@ -36,7 +36,7 @@ class ScriptedModel:
 
 
 class ScriptedRows:
-    """Rows that each say their script; `steps` of the model counts how often logits were asked for."""
+    """Rows that each write their script; the model's `steps` counts how often logits were asked for."""
 
     refillable = True
     replayable = False

@@ -10,7 +10,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "dog", "sat", "ran", "o
 
 
 def encoder_tokenizer(*, special: bool = True) -> PreTrainedTokenizerFast:
-    """As BERT's: words, between [CLS] and [SEP] if `special`."""
+    """A tokenizer like BERT's: words, between [CLS] and [SEP] if `special`."""
     tokenizer = FastTokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if special:
@@ -20,7 +20,7 @@ def encoder_tokenizer(*, special: bool = True) -> PreTrainedTokenizerFast:
 
 
 def tiny_encoder(shape: str = "Bert", **changes: object) -> PreTrainedModel:
-    """A small encoder with random weights, as "Bert" or "Roberta", for `encoder_tokenizer`."""
+    """A small encoder with random weights, such as "Bert" or "Roberta", for `encoder_tokenizer`."""
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     settings = {"vocab_size": len(WORDS), "max_position_embeddings": 24, "pad_token_id": 0} | small | changes
     torch.manual_seed(0)

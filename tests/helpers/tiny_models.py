@@ -1,4 +1,4 @@
-"""Tiny language models with random weights, and what they say by the plain forward."""
+"""Tiny language models with random weights, and their texts by the plain forward."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from tests.helpers.tokenizers import BOS
 
 
 def tiny_model(shape: str = "one layer", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
-    """A small model with random weights, large enough that its greedy texts vary; a Llama of one layer by itself."""
+    """A small model with random weights, large enough that its greedy texts vary; by default a Llama of one layer."""
     name, settings = (SHAPES | HYBRIDS | OTHERS | ONE_LAYER)[shape]
     config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
+        warnings.simplefilter("ignore")  # reduced configs warn about missing parts
         config = getattr(transformers, config_name)(vocab_size=vocab_size, **(settings | tokens | changes))
         torch.manual_seed(seed)
         head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
@@ -33,7 +33,7 @@ def tiny_model(shape: str = "one layer", *, vocab_size: int = 300, seed: int = 0
 
 @torch.inference_mode()
 def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
-    """The likeliest tokens below `known` by the plain forward, anew at every token: no cache, padding or mask."""
+    """The likeliest tokens below `known`, with a plain forward for every token: no cache, padding or mask."""
     token_ids = list(prompt_ids)
     for _ in range(new_tokens):
         logits = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0, -1, :known]
@@ -45,9 +45,9 @@ def plain_greedy(model: torch.nn.Module, prompt_ids: Sequence[int], new_tokens: 
 def plain_choices(
     model: torch.nn.Module, prompt_ids: Sequence[int], token_ids: Sequence[int], known: int = 259
 ) -> list[int]:
-    """The likeliest token below `known` at the place of each one of a text, by one plain forward of all of it.
+    """The likeliest token below `known` at the place of each token of a text, by one plain forward over the whole text.
 
-    If they are the text's own, they are `plain_greedy`'s, which takes a forward for every token.
+    If they equal the text's own tokens, these are also `plain_greedy`'s, which takes a forward for every token.
     """
     given = torch.tensor([[*prompt_ids, *token_ids[:-1]]])
     logits = model(input_ids=given, use_cache=False).logits[0, len(prompt_ids) - 1 :, :known]

@@ -1,4 +1,4 @@
-"""Tokenizers of a page: a token for each byte, and Llama 2's kind of pieces."""
+"""Small tokenizers: one with a token for each byte, one with pieces of Llama 2's kind."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ CHAT_TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfo
 
 
 def byte_tokenizer(*, bos: bool = True, chat: bool = False, specials: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """Ids 0 to 255 are the bytes in order, then <s>, </s> and <end>: every character but ASCII takes several tokens.
+    """Ids 0 to 255 are the bytes in order, then <s>, </s> and <end>: every character outside ASCII takes several
+    tokens.
 
     Args:
         specials: special tokens that come after those.
@@ -30,14 +31,14 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = False, specials: Sequence[s
 
 
 def bytes_to_characters() -> list[str]:
-    """How byte-level BPE writes each byte: printable ones as themselves, the others from U+0100 on, as GPT-2 has it."""
+    """How byte-level BPE writes each byte, as in GPT-2: printable ones as themselves, the others from U+0100 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 def spaced_tokenizer() -> PreTrainedTokenizerFast:
-    """As Llama 2's: words with a leading space, which decoding drops at the start, and bytes for what is unknown."""
+    """Like Llama 2's: words with a leading space, which decoding drops at the start, and bytes for anything unknown."""
     words = ["▁", "▁the", "▁cat", "▁sat", "s", "."]
     vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
     vocab |= {word: 259 + number for number, word in enumerate(words)}

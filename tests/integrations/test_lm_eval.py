@@ -33,7 +33,7 @@ def peer() -> Any:
 
 
 def tasks(folder: Path) -> TaskManager:
-    """A task of each kind, of few documents in JSON lines."""
+    """A task of each kind, with few documents in JSON lines."""
     documents = [
         {"text": f"{HEAD}One day number {number}, the girl", "choices": CHOICES[number % 3], "answer": number % 2}
         for number in range(6)

@@ -1,4 +1,4 @@
-"""gen inside of Outlines: refused where there is no Outlines 0.0.46; with it, `benchmarks.outlines.suite` tests it."""
+"""gen inside of Outlines is refused without Outlines 0.0.46; with it, `benchmarks.outlines.suite` tests it."""
 
 import sys
 from importlib.metadata import PackageNotFoundError

@@ -1,4 +1,4 @@
-"""gen's logits processors inside of Outlines 1.3, with its transformers models: the texts are those of gen."""
+"""gen's logits processors inside of Outlines 1.3, with its transformers models, give gen's texts."""
 
 import re
 from importlib.metadata import version
@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "eos_token_id": EOS}
 
 
 def both(device: str = "cpu") -> tuple[Any, Any]:
-    """One model for Outlines, and for gen."""
+    """The same model for Outlines and for gen."""
     model, tokenizer = tiny_model().to(device), byte_tokenizer()
     tokenizer.pad_token = "</s>"
     return outlines.from_transformers(model, tokenizer), gen.from_transformers(model, byte_tokenizer())
@@ -38,7 +38,7 @@ def test_greedy_texts_are_those_of_gen_call_after_call() -> None:
     model, own = both()
     generator, greedy = constrained(model, own), gen.samplers.greedy()
     expected = gen.generate(own, PROMPTS, gen.regex(PATTERN), sampler=greedy, **OPTIONS)
-    for _ in range(2):  # Outlines calls reset() before each
+    for _ in range(2):  # Outlines calls reset() before each call
         assert [generator(prompt, **OPTIONS) for prompt in PROMPTS] == expected
         assert generator.batch(PROMPTS, **OPTIONS) == expected
 

@@ -1,4 +1,4 @@
-"""gen's draws inside of transformers' generate: the tokens of gen.generate, and no further host sync."""
+"""gen's draws inside of transformers' generate: they give the tokens of gen.generate, and add no host sync."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ def generate(
     repeat: int = 1,
     **options: Any,
 ) -> list[list[int]]:
-    """Transformers' tokens for the prompts, each of them in so many rows."""
+    """Transformers' tokens for the prompts, each of them in `repeat` rows."""
     tokenizer = byte_tokenizer()
     tokenizer.pad_token, tokenizer.padding_side = "</s>", "left"
     inputs = tokenizer(PROMPTS, padding=True, return_tensors="pt", return_token_type_ids=False)

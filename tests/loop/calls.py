@@ -12,14 +12,14 @@ from gen.samplers import greedy
 
 
 def new_jobs(model: Any, prompts: Any, output_type: Any = None, **arguments: Any) -> list[Job]:
-    """A job for each prompt; arguments are those of `gen.generate`, the sampler is greedy unless it is given."""
+    """A job for each prompt. The arguments are those of `gen.generate`; the sampler is greedy unless you give one."""
     settings = Settings(**{"sampler": greedy()} | arguments)
     call = read_call(model, prompts, output_type, settings, details=True)
     return [new_job(model, request) for request in call.requests]
 
 
 def run_in_rows(model: Any, prompts: Any, rows: int, **arguments: Any) -> list[list[Completion]]:
-    """Each prompt's texts, in a batch of so many rows."""
+    """Each prompt's texts, made in a batch of `rows` rows."""
     jobs = new_jobs(model, prompts, **arguments)
     run_all(model, jobs, Options(rows=rows))
     return [job.completions() for job in jobs]

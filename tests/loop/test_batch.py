@@ -1,4 +1,4 @@
-"""Which rows a batch fills, steps, moves and gives up, step by step; the model writes down what is asked of it."""
+"""Which rows a batch fills, steps, moves and gives up, step by step; the model logs every call."""
 
 import heapq
 import logging
@@ -33,7 +33,7 @@ Event = tuple[str, Any]
 
 
 class Logged(ScriptedModel):
-    """A scripted model that writes down every fill (row and tokens of each prompt) and step (its rows)."""
+    """A scripted model that logs every fill (row and tokens of each prompt) and every step (its rows)."""
 
     def __init__(self, script: Any, *, refillable: bool = True, whole_prompts: bool = False, most: int = 99) -> None:
         super().__init__(script)
@@ -44,7 +44,7 @@ class Logged(ScriptedModel):
         return LoggedRows(self, count, length)
 
     def filled(self) -> list[tuple[int, list[int]]]:
-        """Every row and the tokens that it was given, in the order of time."""
+        """Every row that was filled and its tokens, in order of time."""
         return [given for name, event in self.log if name == "fill" for given in event]
 
     def stepped(self) -> list[int]:
@@ -92,7 +92,7 @@ def texts(jobs: Sequence[Job]) -> list[str]:
 
 
 def steps_of_list_scheduling(durations: Sequence[int], workers: int) -> int:
-    """How long it takes when whoever is free takes the next one at once."""
+    """The total time when each worker that becomes free takes the next job at once."""
     free = [0] * workers
     for duration in durations:
         heapq.heapreplace(free, free[0] + duration)
@@ -107,7 +107,7 @@ def test_a_freed_row_is_filled_again_before_the_next_step(rows: int) -> None:
         model, prompts = Logged(say), [f"{length:02} {number:02}" for number, length in enumerate(lengths)]
         [*made] = run_in_rows(model, prompts, rows)
         assert [completion.text for [completion] in made] == [said(prompt) for prompt in prompts]
-        # the first of a text's tokens is the fill's, and its last one the eos, which is no letter
+        # a text's first token comes from the fill, and its last one is the eos, which is no letter
         assert len(model.stepped()) == steps_of_list_scheduling(lengths, min(rows, len(prompts)))
 
 
@@ -124,7 +124,7 @@ def test_rows_move_down_so_that_a_step_has_no_more_than_it_needs() -> None:
 
 
 def test_rows_move_to_make_room_for_a_request_of_several() -> None:
-    """Of six rows every other one is free after two steps: three samples begin in the third."""
+    """Every other one of six rows is free after two steps: three samples begin in the third."""
     model = Logged(say)
     long, short, several = "20", "02", "05"
     jobs = [job for _ in range(3) for prompt in (long, short) for job in new_jobs(model, [prompt])]
@@ -147,7 +147,7 @@ def test_searches_move_down_whole() -> None:
 
 
 def read_between_steps(model: Logged) -> list[int]:
-    """How many tokens of prompts were read before, between and after steps."""
+    """How many prompt tokens were read before, between and after steps."""
     read = [0]
     for name, event in model.log:
         if name == "step":
@@ -172,7 +172,7 @@ def test_between_two_steps_no_more_prompt_is_read_than_may_be(whole_prompts: boo
     assert texts([running, *jobs]) == ["a" * 60] + ["b"] * len(jobs)
     assert sum(len(tokens) for _, tokens in model.filled()) == sum(lengths) + len("first")
     read = read_between_steps(model)
-    if whole_prompts:  # a longer one is read by itself
+    if whole_prompts:  # a longer prompt is read by itself
         assert {one for one in read if one > 40} == {100, 55, 41, 120}
     else:
         assert max(read) == 40
@@ -191,7 +191,7 @@ def test_a_cancelled_job_frees_its_row_by_the_next_step_and_one_that_waits_never
             runner.add(job)
         for _ in range(5):
             runner.advance()
-        assert len(model.filled()) == 2  # three wait
+        assert len(model.filled()) == 2  # three prompts wait
         before: Any = jobs[0].takers[0]
         length = len(before.token_ids)
         jobs[0].cancelled = waiting[0].cancelled = True
@@ -268,7 +268,7 @@ def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tok
 
 
 class Timed(Logged):
-    """Its steps and what it reads take time on a clock of its own: a step 4 ms, reading 0.5 ms and 0.02 ms a token."""
+    """Its steps and prompts take time on a simulated clock: a step 4 ms, reading 0.5 ms and 0.02 ms a token."""
 
     now = 0.0
 
@@ -308,7 +308,7 @@ def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
             runner.advance()
             gaps.append((model.now - before) / 4.0)
         assert max(gaps) <= 2.0
-        assert len(gaps) <= 14  # one in which rows grow, three to see how long reading takes, ten to read
+        assert len(gaps) <= 14  # one when rows grow, three to measure reading, ten to read
         while not runner.idle:
             runner.advance()
     assert texts(long[1:]) == ["b"] * 2
@@ -317,7 +317,7 @@ def test_reading_beside_rows_that_go_on_takes_about_as_long_as_a_step(
 
 
 def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To grow takes about as long as a step; where no row waits, all is done at once."""
+    """Growing takes about as long as a step; if no row waits, everything is done at once."""
     model = Timed(lambda prompt: b"a" * 90 if len(prompt) < 5 else b"b")
     monkeypatch.setattr(pace, "perf_counter", lambda: model.now)
     grown, lay_out = 0, RowSet.lay_out
@@ -352,7 +352,7 @@ def test_a_turn_in_which_rows_grow_for_a_prompt_reads_nothing(monkeypatch: pytes
 def test_as_much_is_read_as_takes_less_than_a_step(
     fixed: float, each: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step takes 4 ms; where even the fewest tokens take long, more are read that take little longer."""
+    """A step takes 4 ms. If even the fewest tokens take long, more are read if they take little longer."""
     now = 0.0
     monkeypatch.setattr(pace, "perf_counter", lambda: now)
     measured = Pace(torch.device("cpu"), None)
@@ -371,7 +371,7 @@ def test_nothing_is_read_after_a_step_that_took_long_by_chance(monkeypatch: pyte
     now = 0.0
     monkeypatch.setattr(pace, "perf_counter", lambda: now)
     measured, put_off = Pace(torch.device("cpu"), None), []
-    for step in [4.0] * 6 + [6.0, 6.0, 4.0] + [6.0] * 9:  # in the end all steps take as long
+    for step in [4.0] * 6 + [6.0, 6.0, 4.0] + [6.0] * 9:  # in the end all steps take the same time
         begin, now = now, now + step
         between = now
         put_off.append(measured.puts_off(begin, between))
@@ -430,7 +430,7 @@ SEARCHES = [
 
 
 class OutOfMemory:
-    """Lets a method of the rows fail at one of its calls, half of it done, while there are more than so many rows."""
+    """Makes a method of the rows fail halfway through one of its calls, while there are more than so many rows."""
 
     def __init__(self, method: Callable[..., Any], most: int, call: int) -> None:
         self.method, self.most, self.call, self.failed = method, most, call, 0
@@ -463,7 +463,7 @@ def test_texts_are_the_same_wherever_memory_ran_out(
     arguments["speculate"] = gen.Speculation() if wide else False
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: 4)
     monkeypatch.setattr(runner, "_HEADROOM", 8)  # so that rows grow, too
-    # what ends first comes first, so that rows move
+    # jobs that end first come first, so that rows move
     monkeypatch.setattr(runner, "together", lambda jobs: sorted(jobs, key=lambda job: job.request.limit))
     llama.release()
     expected = told(gen.generate(llama, PROMPTS, **arguments))
@@ -517,7 +517,7 @@ def test_where_not_even_one_prompt_fits_the_error_says_so(sampler: Sampler) -> N
 
 
 class Measured(Logged):
-    """Writes down how many tokens its rows have room for."""
+    """Logs how many tokens its rows have room for."""
 
     def __init__(self, script: Any) -> None:
         super().__init__(script)
@@ -536,12 +536,12 @@ class Measured(Logged):
 
 
 def double(prompt: str) -> list[int]:
-    """Two y for each x, of which some have been said before."""
+    """Two y for each x of the prompt, less the y that it has already."""
     return [*b"y"] * (2 * prompt.count("x") - prompt.count("y"))
 
 
 def test_what_a_step_looks_at_does_not_depend_on_how_rows_have_grown() -> None:
-    """A part of a job is made in rows that others have grown: in bfloat16 other columns may give other bits."""
+    """Parts of a job share rows that others have grown: in bfloat16 another number of columns may give other bits."""
     model = Measured(double)
     for limit in (60, 300):
         gen.generate(model, ["x" * 150], max_new_tokens=limit)
@@ -586,7 +586,7 @@ def test_what_one_text_asked_for_costs_nothing_once_all_rows_are_free() -> None:
 
 
 class Weighing:
-    """A sampler of the user's whose choice depends on the weight so far."""
+    """A user's sampler whose choice depends on the weight so far."""
 
     samples, penalties = 1, None
 

@@ -1,4 +1,4 @@
-"""Every launch is on the model's devices and on streams of gen's own, whatever is current around the call."""
+"""Every launch is on the model's devices and on gen's own streams, whatever is current around the call."""
 
 import logging
 import threading
@@ -21,12 +21,12 @@ from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
 from tests.testing.whole_programs.test_transformers import split
 
-Launch = tuple[int, int, Any]  # on which GPU, which device was current, which was that GPU's current stream
+Launch = tuple[int, int, Any]  # the GPU, the current device, and that GPU's current stream
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
-    """What happens on virtual GPUs: each tensor that is made, and each operation, with what is current then.
+    """All launches on virtual GPUs: each new tensor and each operation, with the device and stream current then.
 
     The ring's copies to the host, on a stream of their own, are left out.
     """
@@ -63,7 +63,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 
 @pytest.fixture
 def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The streams that rows borrow, in order, as in a new process."""
+    """The streams that rows borrow, in order; none are lent before, as in a new process."""
     streams: list[Any] = []
     for name in ("_free", "_seen"):
         monkeypatch.setattr(lent_streams, name, {})
@@ -78,7 +78,7 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @contextmanager
 def around(current: int) -> Iterator[set[Any]]:
-    """Another current device, and on each GPU a current stream that is the caller's own."""
+    """Make another device current, and on each GPU a stream of the caller."""
     with ExitStack() as contexts:
         streams: set[Any] = set()
         for gpu in range(torch.cuda.device_count()):
@@ -90,7 +90,7 @@ def around(current: int) -> Iterator[set[Any]]:
 
 
 def check(launches: list[Launch], callers: set[Any], home: int) -> None:
-    """No launch was on a stream of the caller's or on a default one, and all were under the model's device."""
+    """Check that no launch was on a caller's or default stream, and that the model's device was current in all."""
     assert len(launches) > 100
     assert {current for _, current, _ in launches} == {home}
     streams = {gpu: {stream for on, _, stream in launches if on == gpu} for gpu in range(3)}
@@ -138,7 +138,7 @@ def test_nothing_of_a_stream_survives_a_yield_and_nothing_around_it_matters(
         expected = gen.generate(model, "Ada", seed=5, max_new_tokens=20)
         launches.clear()
         stream = gen.stream(model, "Ada", seed=5, max_new_tokens=20)
-        assert not launches  # the first piece starts it
+        assert not launches  # only the first piece starts it
         callers: set[Any] = set()
         pieces: list[str] = []
         while True:
@@ -158,10 +158,10 @@ def test_nothing_of_a_stream_survives_a_yield_and_nothing_around_it_matters(
 @pytest.mark.usefixtures("soon_worth_it")
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "both"])
 def test_a_text_is_the_same_whatever_is_current_between_its_pieces(device: str, two_gpus: None) -> None:
-    """On the machine's own GPUs too, where a kernel on the wrong stream would read what is not there yet."""
+    """On the machine's own GPUs too, where a kernel on the wrong stream would read memory too early."""
     model = sharded() if device == "both" else adapter(device)
     expected = gen.generate(model, "Ada", seed=5, max_new_tokens=36, cuda_graph=False)
-    for _ in range(2):  # with graphs that are captured, and with those that are there
+    for _ in range(2):  # graphs are captured first, and then used
         stream, pieces = gen.stream(model, "Ada", seed=5, max_new_tokens=36), [""]
         while pieces[-1] is not None:
             with around(len(pieces) % 2) as current:
@@ -211,7 +211,7 @@ def test_an_engine_is_off_the_streams_of_rows_that_others_may_take(monkeypatch: 
 
 
 def test_embeddings_are_made_under_the_encoders_device_and_on_the_callers_stream(launches: list[Launch]) -> None:
-    """The vectors are the caller's: what it launches next on its stream comes after them."""
+    """The vectors belong to the caller: what it launches next on its stream must come after them."""
     with virtual_gpus(3):
         encoder = gen.from_transformers_encoder(tiny_encoder().to("cuda:1"), encoder_tokenizer())
         with around(2) as callers:
@@ -223,7 +223,7 @@ def test_embeddings_are_made_under_the_encoders_device_and_on_the_callers_stream
 
 
 def test_what_is_launched_at_load_is_under_the_models_device(launches: list[Launch]) -> None:
-    """Kernels that are not torch's, as those of quantised weights, are launched on the current device."""
+    """Kernels that are not torch's, such as those of quantised weights, are launched on the current device."""
     with virtual_gpus(3):
         model = tiny_model().to("cuda:1")
         torch.cuda.set_device(2)
@@ -256,7 +256,7 @@ def test_threads_have_streams_of_their_own(launches: list[Launch]) -> None:
         def run() -> None:
             stream = gen.stream(model, "Ada", seed=5, max_new_tokens=12)
             first = next(stream)
-            barrier.wait(timeout=60)  # both run now
+            barrier.wait(timeout=60)  # both calls run now
             made.append(first + "".join(stream))
 
         launches.clear()
@@ -288,14 +288,14 @@ def test_calls_one_after_another_have_the_same_streams(lent: list[Any]) -> None:
             gen.score(models[0], "ab", "c")
             if number % 4 == 3:
                 models[0].release()
-    assert len(set(lent)) <= 2 * 3  # of both models' rows, and one for scores: a stream to compute on, one to copy on
+    assert len(set(lent)) <= 2 * 3  # both models' rows and scores: each a stream to compute on and one to copy on
     assert {stream.priority for stream in lent} == {0, -1}
 
 
 def test_forty_engines_that_are_open_at_once_have_no_stream_in_common(
     lent: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Torch hands out 32 a device in turn: the 33rd is the first one again."""
+    """Torch gives out 32 streams a device in turn: the 33rd is the first one again."""
     count, new_tokens = 40, 10  # steps are captured after eight
     all_are_in_use, streams, captured = threading.Barrier(count), list[Any](), list[Any]()
 

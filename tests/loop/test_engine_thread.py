@@ -1,4 +1,4 @@
-"""What a request may do to an engine's thread: it fails alone, and leaves at no cost to those that wait."""
+"""A request that fails in an engine's thread fails alone, and one that leaves costs waiting requests nothing."""
 
 import threading
 from collections.abc import Hashable
@@ -33,7 +33,7 @@ def test_requests_that_join_while_a_model_cannot_be_run_fail_alone(beside_anothe
             assert next(stream)
         model.changed = True
         streams = [engine.submit(name) for name in "bc"]
-        model.gate.release(2)  # the step that has begun, and the one after they have joined
+        model.gate.release(2)  # the step that has begun, and the one after both have joined
         for stream in streams:
             with pytest.raises(gen.ModelError, match="it is in training mode"):
                 next(stream)
@@ -124,7 +124,7 @@ def test_prompts_are_read_together_where_the_last_ones_came_apart_and_else_nobod
         begins_at_once()
         streams = [engine.submit("b")]
         assert model.begun.acquire(timeout=60)
-        streams.append(engine.submit("c"))  # while the first one runs
+        streams.append(engine.submit("c"))  # while the first text runs
         model.open()
         assert ["".join(stream) for stream in streams] == ["hello"] * 2
         assert fills == [1] * 4 and idle.acquire(timeout=60)

@@ -1,4 +1,4 @@
-"""An error at a later token ends the prompt that is to blame, and no other: those are as each of them is alone."""
+"""An error at a later token ends only the prompt that caused it: the others have the same texts as alone."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Planted(Exception):
 
 
 def fails(prompt: str, length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A processor that fails where a row begins with a prompt and has so many tokens."""
+    """A processor that fails if a row begins with this prompt and has `length` tokens."""
 
     def processor(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
         for tokens, own in zip(token_ids.tolist(), lengths.tolist(), strict=True):
@@ -87,7 +87,7 @@ def test_the_error_of_the_only_prompt_is_raised_itself(llama: Any) -> None:
 
 
 class Choosy:
-    """A sampler of the user's that fails where the likeliest token is what must not come."""
+    """A user's sampler that fails if the likeliest token is a forbidden one."""
 
     penalties = None
 
@@ -116,7 +116,7 @@ def test_a_sampler_of_the_users_that_fails_at_a_later_token_ends_its_prompt_alon
 
 def test_requests_of_an_engine_are_not_harmed_by_each_others_functions(llama: Any) -> None:
     def naive(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-        """Looks at rows that are not its own."""
+        """Looks at all rows, not only at its own."""
         if lengths.max() > 12:
             raise Planted("naive")
         return logits
@@ -190,7 +190,7 @@ def test_on_a_gpu_the_late_token_is_not_lost(sampler: Sampler) -> None:
 
 
 class Breaking(ScriptedModel):
-    """Says its prompt; a step cannot be made once so many letters have been said."""
+    """Writes its prompt; after a number of letters no step can be made."""
 
     def __init__(self, most: int) -> None:
         super().__init__(lambda prompt: prompt.encode())

@@ -1,4 +1,4 @@
-"""How many kernels and copies a step launches beside the model's own, counted on virtual GPUs, and a sampler by itself.
+"""How many kernels and copies a step, or a sampler alone, launches beside the model's own, counted on virtual GPUs.
 
 On a GPU each takes the host some microseconds: without CUDA graphs that is most of a small model's step.
 """
@@ -75,12 +75,12 @@ def test_a_step_launches_little_beside_the_model(
         counts = _counts_of_a_step(sampler, layers, monkeypatch)
     assert 0 < counts["step"] <= own
     assert 0 < counts["sampler"] <= sampling
-    assert counts["send"] == 2  # to a slot on the device, and from there to the host
+    assert counts["send"] == 2  # one to a slot on the device, one from there to the host
 
 
 @pytest.mark.parametrize(
     ("typed", "prompt", "walks"),
-    [(False, True, 0), (True, True, 8), (True, False, 1)],  # one for each place that may be no forced token
+    [(False, True, 0), (True, True, 8), (True, False, 1)],  # one for each place whose token may not be forced
     ids=["text", "typed", "forced alone"],
 )
 def test_a_wide_step_launches_little_more_than_a_plain_one_that_looks_for_drafts_too(
@@ -102,7 +102,7 @@ def test_a_wide_step_launches_little_more_than_a_plain_one_that_looks_for_drafts
 def _counts_of_a_step(
     sampler: Any, layers: int, monkeypatch: pytest.MonkeyPatch, width: int = 1, *, typed: bool = False, **settings: Any
 ) -> dict[str, int]:
-    """The launches of the last step of a call that reads so many tokens, and how often a type's automaton is walked."""
+    """The launches of a call's last step that reads `width` tokens, and how often a type's automaton is walked."""
     counter, step, found = Counter(monkeypatch), RowSet.step, dict[str, int]()
     for name in ("forward", "forward_all"):
         monkeypatch.setattr(TransformersModel, name, counter.watch("model", getattr(TransformersModel, name)))
@@ -133,7 +133,7 @@ def _counts_of_a_step(
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would be launched if these tensors were on a GPU; what has no dimension there is on the CPU."""
+    """Counts what would be launched if these tensors were on a GPU; tensors without a dimension count as the CPU's."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def test_the_torch_sampler_takes_few_launches(
 ) -> None:
     monkeypatch.setattr(choosing, "_backend", lambda logits: torch_backend)
     logits, keys, parameters = torch.randn(2, 1000), torch.arange(2), Parameters(**settings)
-    for _ in range(2):  # what is made once is made in the first step
+    for _ in range(2):  # things that are made once are made in the first step
         with Launches() as launched:
             choosing.draw(logits, keys, parameters)
     assert 0 < launched.count <= most

@@ -1,4 +1,4 @@
-"""How much room rows have: never more than the caller says, and by default what fits into the memory that is free."""
+"""How much room rows have: never more than the caller says, and by default as much as fits into free memory."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ COLUMN = 2 * 2 * 8 * 4
 
 
 class Measured(ScriptedModel):
-    """Says two y for each x of its prompt, and writes down how many tokens its rows have room for."""
+    """Writes two y for each x of its prompt, and logs how many tokens its rows have room for."""
 
     def __init__(self, *, refillable: bool = True) -> None:
         super().__init__(lambda prompt: b"y" * (2 * prompt.count("x") - prompt.count("y")))
@@ -53,7 +53,7 @@ class Measured(ScriptedModel):
 
 
 class Custom:
-    """A sampler of the user's, of so many samples."""
+    """A user's sampler with `samples` samples."""
 
     penalties = None
 
@@ -113,7 +113,7 @@ PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, free: int) -> list[int]:
-    """So many bytes are free; the room of all rows that are made or grow."""
+    """Pretend that `free` bytes are free; returns the room of all rows that are made or grow."""
     room: list[int] = []
     make, grow = TransformersRows.__init__, TransformersRows.grow
 
@@ -146,7 +146,7 @@ def test_by_default_rows_have_room_for_what_fits_into_free_memory(
     fresh = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     room.clear()
     assert gen.generate(fresh, PROMPTS, **arguments) == expected
-    assert max(room[1:]) <= tokens  # what a token takes is known after the first prompts
+    assert max(room[1:]) <= tokens  # a token's memory is known after the first prompts
 
 
 def test_one_text_has_its_chance_where_memory_may_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_the_first_call_of_all_makes_no_more_rows_than_fit(monkeypatch: pytest.M
 
 
 def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tuple[int, int]]:
-    """The machine has memory for so many tokens of the small Llama; the rows that are made, and how long they are."""
+    """Pretend that memory holds `tokens` tokens of the small Llama; returns the numbers and lengths of rows made."""
     made: list[tuple[int, int]] = []
     make = TransformersRows.__init__
 
@@ -205,7 +205,7 @@ def test_a_search_that_memory_holds_runs_with_all_its_rows(monkeypatch: pytest.M
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     made = left_on_the_cpu(monkeypatch, 1_000_000)
     gen.generate(model, "a", sampler=beam_search(600), max_new_tokens=4)
-    assert [count for count, _ in made] == [1, 600]  # the first one tells what a token takes
+    assert [count for count, _ in made] == [1, 600]  # the first one shows how much memory a token takes
 
 
 def test_an_engine_of_more_rows_than_memory_holds_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
     arguments: Any = {"seed": [3, 4], "max_new_tokens": 6, "details": True}
     found = gen.generate(model, ["once upon", "a"], sampler=multinomial(150), **arguments)
     last, _ = made[-1]
-    assert last == 150 if tokens == 1e9 else last < 64  # where all fit, a prompt is read once
+    assert last == 150 if tokens == 1e9 else last < 64  # if all fit, a prompt is read once
     for prompt, completions in zip(["once upon", "a"], found, strict=True):
         assert isinstance(completions, list)
         assert len({one.seed for one in completions}) == 150
@@ -238,7 +238,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
         ]
     jobs = [new_job(model, job_of(model, multinomial(150))) for _ in range(2)]
     run_all(model, jobs, Options(), ended.append)
-    assert ended == jobs  # each told once
+    assert ended == jobs  # each ends once
 
 
 def job_of(model: Any, sampler: Sampler) -> Any:
@@ -328,7 +328,7 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     limit.write_text("2000000\n")
     assert memory.free_bytes(cpu) == 1995000 // 2
     kinds.write_text("anon 2000\nfile 2900\ninactive_file 1000\nactive_file 1500\nslab 7\n")
-    assert memory.free_bytes(cpu) == (1995000 + 2500) // 2  # what was read of files goes when memory is wanted
+    assert memory.free_bytes(cpu) == (1995000 + 2500) // 2  # cached file pages are given up when memory is needed
     used.write_text("3000000\n")
     assert memory.free_bytes(cpu) == 0
     info.unlink()
@@ -340,7 +340,7 @@ def test_a_model_keeps_a_tenth_of_a_device_for_calls_to_come(tmp_path: Path, mon
     monkeypatch.setattr(memory, "_INFO", info)
     monkeypatch.setattr(memory, "_CONTAINERS", [(limit, limit, limit)])
     cpu = torch.device("cpu")
-    assert memory.kept_bytes(cpu) == 2**33 // 10  # nobody says how much there is
+    assert memory.kept_bytes(cpu) == 2**33 // 10  # the memory's size is unknown
     info.write_text("MemTotal:  9000 kB\nMemAvailable:    4000 kB\n")
     assert memory.kept_bytes(cpu) == 900 * 1024
     limit.write_text("max\n")
@@ -353,7 +353,7 @@ def test_a_model_keeps_a_tenth_of_a_device_for_calls_to_come(tmp_path: Path, mon
 
 @pytest.mark.parametrize(("gigabytes", "kept"), [(8, True), (5, False)])
 def test_rows_stay_with_the_model_up_to_that_share_of_the_device(gigabytes: int, kept: bool) -> None:
-    """More than half a gigabyte: an 8B model's rows of 4096 tokens."""
+    """An 8B model's rows of 4096 tokens take more than half a gigabyte."""
     with virtual_gpus(1, memory=f"{gigabytes}GB"):
         model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2**16).to("cuda"), byte_tokenizer())
         gen.generate(model, [[3, 4]] * 2, max_new_tokens=2)

@@ -1,4 +1,4 @@
-"""What a model keeps from request to request: the tree itself, and what calls and engines make of it."""
+"""What a model keeps from request to request: the tree itself, and how calls and engines use it."""
 
 import random
 from threading import Thread
@@ -62,7 +62,7 @@ def test_texts_are_found_as_by_comparing_with_each() -> None:
             pins += [(tokens, salt, era)] * pin
         if pins and source.random() < 0.2:
             tree.unpin(*pins.pop(source.randrange(len(pins))))
-    tree.close(engine)  # all but what is pinned goes
+    tree.close(engine)  # everything that is not pinned goes
     for salt in texts:
         for tokens in texts[salt]:
             pinned = max((alike(tokens, one) for one, own, _ in pins if own == salt), default=0)
@@ -86,7 +86,7 @@ def test_texts_that_nobody_has_bounded_make_way_for_rows_that_lie_idle() -> None
     assert found(tree, [4, 5, 6]) == [4, 5, 6] and not found(tree, [1, 2, 3])
     tree.leave(13)
     assert not found(tree, [4, 5, 6])
-    tree.open(object(), 4)  # who says how much has that beside the rows
+    tree.open(object(), 4)  # an explicit bound does not include the rows
     keep(tree, [7, 8, 9])
     tree.close(usual)
     assert found(tree, [7, 8, 9]) == [7, 8, 9]
@@ -107,7 +107,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first_leaves_before_what_th
     assert tree.spare(torch.device("cpu")) == 10 + 3 - 3 and not found(tree, [4])
     tree.close(self)  # now it may have 4
     assert found(tree, [61, 62, 63]) == [61, 62, 63] and not found(tree, [50, 51, 52])
-    keep(tree, [9] * 5)  # more than there may be: nothing goes for it
+    keep(tree, [9] * 5)  # larger than the bound: nothing is dropped for it
     assert found(tree, [61, 62, 63]) == [61, 62, 63] and not found(tree, [9] * 5)
     assert tree.give_way() and not tree.give_way()
     tree.close(other)
@@ -134,7 +134,7 @@ def test_states_are_found_where_a_pinned_text_ends_and_nowhere_else() -> None:
 
     era = pin([1, 2, 3, 4])
     assert ends([1, 2, 3, 4, 5]) == (4, 10) and ends([1, 2, 3]) == (0, None) == ends([1, 2, 3, 5])
-    pin([1, 2, 7])  # cuts the first one in two: nothing ends after 1, 2
+    pin([1, 2, 7])  # cuts the first text in two: no text ends after 1, 2
     assert ends([1, 2, 3, 4, 5]) == (4, 10) and ends([1, 2, 7, 8]) == (3, 10) and ends([1, 2, 3]) == (0, None)
     pin([1, 2])
     assert ends([1, 2, 3]) == (2, 3)
@@ -148,7 +148,7 @@ def test_another_version_of_the_model_finds_nothing_not_even_what_is_pinned() ->
     assert found(tree, [1, 2, 3], pinned=True) == [1, 2, 3]
     assert found(tree, [1, 2, 3], version=2) == []
     keep(tree, [1, 2, 3], version=2, pin=True)
-    tree.unpin([1, 2, 3], None, era)  # of before
+    tree.unpin([1, 2, 3], None, era)  # from an earlier era
     assert found(tree, [1, 2, 3], version=2, pinned=True) == [1, 2, 3]
 
 
@@ -244,7 +244,7 @@ def test_what_one_stream_has_kept_is_used_on_another_one_in_order(split: bool) -
         with gen.Engine(model, rows=2) as engine:
             made.append(engine.submit([*first, *second], **SAMPLED).completion())
 
-            def run() -> None:  # a call beside the engine, on a stream of its own
+            def run() -> None:  # a call beside the engine, on its own stream
                 own = gen.prefix(model, [*first, *second[:20]] if split else [*first, *second])
                 made.append(gen.generate(model, [*own.token_ids, 1], details=True, **SAMPLED))
                 own.release()

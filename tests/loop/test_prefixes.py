@@ -1,4 +1,4 @@
-"""Shared beginnings of prompts: each text is that of a call of its own, and few tokens are read."""
+"""Shared beginnings of prompts: each text equals that of a separate call, and few tokens are read."""
 
 import random
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def counting() -> Counting:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In the test few tokens are worth sharing: tiny models have short contexts."""
+    """In the test even few tokens are worth sharing, since tiny models have short contexts."""
     monkeypatch.setattr(beginnings, "LEAST", 6)
     monkeypatch.setattr(beginnings, "WORTH", 12)
     yield
@@ -92,7 +92,7 @@ def test_every_kind_of_cache_gives_the_texts_of_calls_of_their_own(shape: str) -
     for one in kept_differences(model, 4, 250, tokens=30):
         assert not isinstance(one, str), one
         shared += one.cached_tokens > 0
-    assert (shared > 0) == (shape != "gpt_neo")  # whose rows end in one column
+    assert (shared > 0) == (shape != "gpt_neo")  # its rows end in one column
 
 
 def test_what_prompts_share_is_read_once(counting: Counting) -> None:
@@ -145,14 +145,14 @@ def test_columns_that_another_model_has_read_are_given_to_nobody(counting: Count
         found = second.completion()
         third = engine.submit([*head, 9], max_new_tokens=4, eos_token_id=[], seed=2)
         first.cancel()
-        assert third.completion().cached_tokens == 0  # the second one has left; the first is of another model
+        assert third.completion().cached_tokens == 0  # the second one has left; the first was read with other weights
     assert found.cached_tokens == 0
     alone = gen.generate(counting, [*head, 2, 3], max_new_tokens=4, eos_token_id=[], seed=2, details=True)
     assert found.token_ids == alone.token_ids
 
 
 def test_what_takes_longest_runs_first_and_what_begins_alike_side_by_side(demo: Any) -> None:
-    """So that few rows go on alone in the end."""
+    """Then few rows go on alone in the end."""
     one, two = some(1, 40), some(2, 40)
     prompts = [[*one, 1], [*two, 1], [*one, 2], [*two, 2], some(3, 9)]
     jobs = new_jobs(demo, prompts, max_new_tokens=[9, 5, 5, 7, 300])

@@ -1,4 +1,4 @@
-"""Texts of unlike lengths in one batch: who has memory of their own, and that texts are those of each alone."""
+"""Texts of unlike lengths in one batch: which have memory of their own, and that each is the same as alone."""
 
 import random
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from tests.loop.calls import new_jobs
     ("count", "shared", "needs", "expected"),
     [
         (4, 32, {0: 30, 1: 9}, (32, {})),
-        (4, 32, {0: 40, 1: 9, 2: 9, 3: 50}, (64, {})),  # twice as much as others have alone
+        (4, 32, {0: 40, 1: 9, 2: 9, 3: 50}, (64, {})),  # twice as much as the others would have alone
         (4, 32, {0: 70, 1: 9, 2: 9, 3: 9}, (32, {0: 128})),
         (4, 32, {0: 70, 1: 90, 2: 99, 3: 71}, (128, {})),
-        (16, 224, {0: 8000}, (224, {0: 14336})),  # nobody else is there, but room for all would be wasted
+        (16, 224, {0: 8000}, (224, {0: 14336})),  # no other text is there, but room for all rows would be wasted
         (2, 32, {0: 70, 1: 40}, (128, {})),
         (3, 32, {0: 70, 1: 40, 2: 5000}, (128, {2: 8192})),
     ],
@@ -44,7 +44,7 @@ def test_no_text_has_far_more_memory_than_alone(seed: int) -> None:
     needs = {row: drawn.choice([20, 500, 9000]) for row in range(drawn.randint(1, count))}
     length, rooms = share_out(count, shared, needs)
     assert all(rooms.get(row, length) >= need for row, need in needs.items())
-    assert all(length <= max(2 * shared, 4 * need) for need in needs.values())  # each is doubled, and may be once more
+    assert all(length <= max(2 * shared, 4 * need) for need in needs.values())  # each is doubled, perhaps twice
     alone = sum(max(shared, 2 * need) for need in needs.values()) + (count - len(needs)) * shared
     assert count * length + sum(rooms.values()) <= 2 * alone + 512 * len(rooms)
 
@@ -90,7 +90,7 @@ def test_texts_of_unlike_lengths_are_those_of_each_alone(
 def test_random_calls_and_engines_with_a_few_long_prompts_give_the_texts_of_calls_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Samples, beams, constraints and penalties, with shared beginnings, little room, and rows that are taken again."""
+    """Samples, beams, constraints and penalties, with shared beginnings, little room, and rows that are used again."""
     monkeypatch.setattr(beginnings, "LEAST", 6)
     monkeypatch.setattr(beginnings, "WORTH", 12)
     model = gen.from_transformers(tiny_model(max_position_embeddings=4096), byte_tokenizer())
@@ -127,7 +127,7 @@ def test_a_row_that_is_read_in_parts_is_looked_at_no_further_than_it_has_columns
             runner.advance()
             seen.append(dict(runner._rows.rooms))
         runner.drain()
-    assert [*map(len, seen)] == [1] * 3  # parts of its prompt, beside one row that has memory of its own
+    assert [*map(len, seen)] == [1] * 3  # parts of its prompt; another row has memory of its own
     found = [one.token_ids for job in jobs for one in job.completions()]
     assert found == [one.token_ids for one in gen.generate(model, prompts, details=True, **arguments)]
 

@@ -1,4 +1,4 @@
-"""Who is next in an engine: by priority, by who came first, and who has waited for long."""
+"""Which request is next in an engine: by priority, by time of arrival, and by a long wait."""
 
 import random
 from typing import Any

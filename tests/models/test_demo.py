@@ -1,4 +1,4 @@
-"""The model that ships with the package: its size, its records, its chat form, and that it keeps to its texts."""
+"""The model that ships with the package: its size, its records, its chat form, and that its stories end."""
 
 import json
 from pathlib import Path

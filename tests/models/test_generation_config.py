@@ -1,4 +1,4 @@
-"""What a checkpoint's generation config recommends: log-probabilities against transformers' own processors."""
+"""The sampler that a checkpoint's generation config recommends: log-probabilities equal transformers' processors'."""
 
 import logging
 from pathlib import Path
@@ -48,7 +48,7 @@ def sampler_of(**settings: Any) -> Any:
                 hf.SuppressTokensLogitsProcessor([5, 90]),
             ],
         ),
-        ({"do_sample": True}, []),  # no top_k of 50, which transformers would assume
+        ({"do_sample": True}, []),  # no top_k of 50, transformers' default
         ({}, []),
     ],
 )
@@ -150,7 +150,7 @@ def test_an_adapter_may_recommend_a_sampler_and_need_not() -> None:
         recommended_sampler = gen.samplers.greedy(bad_words=[[*b"l"]])
 
     assert gen.generate(ScriptedModel("hello"), "x") == "hello"
-    with pytest.raises(gen.SamplingError):  # the script has nothing but its "l" to say
+    with pytest.raises(gen.SamplingError):  # the script has only its "l" to write
         gen.generate(Recommending("hello"), "x")
 
 

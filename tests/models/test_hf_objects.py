@@ -1,4 +1,4 @@
-"""What is no model or no tokenizer: refused with what to give instead, before anything is asked of it."""
+"""Objects that are no model or no tokenizer are refused before they are used; the error says what to give instead."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ FAST = FastTokenizer(models.BPE())
 
 
 class Wrapper(nn.Module):
-    """As DistributedDataParallel and its kin, which need a process group: the model is its `module`."""
+    """Like DistributedDataParallel and similar wrappers, which need a process group: the model is its `module`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

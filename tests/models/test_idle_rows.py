@@ -1,4 +1,4 @@
-"""What a model keeps between calls is taken and put wherever a thread is, by finalisers too."""
+"""What a model keeps between calls can be taken and put back at any point of a thread, also by finalisers."""
 
 import threading
 
@@ -36,7 +36,7 @@ def test_of_two_engines_that_are_made_at_once_one_is_closed() -> None:
     first, second = Engine(), Engine()
 
     def make() -> Engine:
-        assert idle.engine(lambda: second) is second  # another thread, meanwhile
+        assert idle.engine(lambda: second) is second  # another thread was faster
         return first
 
     assert idle.engine(make) is second

@@ -1,4 +1,4 @@
-"""Loading: where a model is looked for and at what cost, what is wrong with a folder, adapters, quantisation."""
+"""Loading: where a model is looked for and at what cost, errors of a folder, adapters, quantisation."""
 
 import json
 import struct
@@ -46,7 +46,7 @@ def greedy(model: Any, **settings: Any) -> Any:
 
 
 class Hub:
-    """A hub without a network: which files it is asked for, and what it answers."""
+    """A hub without a network: it logs which files it is asked for, and answers."""
 
     def __init__(self, files: Path | None, error: str | None = None) -> None:
         self.asked: list[str] = []
@@ -229,7 +229,7 @@ uses_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futur
 
 
 def adapter_of(base: Path, path: Path, **settings: Any) -> tuple[Path, PreTrainedModel]:
-    """A LoRA adapter with weights that matter, saved, and the model that it makes."""
+    """A saved LoRA adapter whose weights change the output, and the model with it."""
     model = AutoModelForCausalLM.from_pretrained(base)
     torch.manual_seed(0)
     config = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], r=4, **settings)
@@ -249,7 +249,7 @@ def test_an_adapter_is_loaded_onto_its_base_model(saved: Path, tmp_path: Path, s
     expected = greedy(gen.from_transformers(merged, byte_tokenizer()))
     assert greedy(gen.load(path, device="cpu")) == expected
     assert expected != greedy(gen.load(saved, device="cpu"))
-    byte_tokenizer(bos=False).save_pretrained(path)  # its own tokenizer goes before the base model's
+    byte_tokenizer(bos=False).save_pretrained(path)  # its own tokenizer is used instead of the base model's
     assert gen.load(path, device="cpu").tokenizer.encode("a") == [97]
 
 
@@ -271,7 +271,7 @@ def test_an_adapter_without_its_base_model_or_peft_says_what_is_missing(
 
 
 class HalvingConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """A quantiser that needs nothing but torch: it halves the head."""
+    """A quantiser that needs only torch: it halves the head."""
 
     def __init__(self, **settings: Any) -> None:
         self.quant_method = "halving"

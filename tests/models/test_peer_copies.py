@@ -1,4 +1,4 @@
-"""Copies between the GPUs of a sharded model: broken ones are refused at load, and a step makes as few as can be."""
+"""Copies between the GPUs of a sharded model: broken ones are refused at load, and a step makes as few as possible."""
 
 import sys
 from collections import Counter
@@ -23,7 +23,7 @@ GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
 
 
 def break_copies(patch: pytest.MonkeyPatch, source: torch.device, target: torch.device, damage: Any) -> None:
-    """Let copies from one GPU to another arrive changed, as on machines whose IOMMU is in the way."""
+    """Let copies from one GPU to another arrive changed, as on machines whose IOMMU breaks them."""
     to: Callable[..., Tensor] = VirtualTensor.to
 
     def broken(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -67,7 +67,7 @@ def test_copies_that_arrive_are_let_pass(two_gpus: None) -> None:
 def test_a_step_copies_the_ids_once_and_ancestors_once_a_device(
     sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of gen's own copies; those that accelerate's hooks make are not counted."""
+    """Only gen's own copies are counted, not those of accelerate's hooks."""
     samplers: dict[str, Any] = {"greedy": gen.samplers.greedy(), "beams": gen.samplers.beam_search(2)}
     copies: Counter[str] = Counter()
     to: Callable[..., Tensor] = VirtualTensor.to

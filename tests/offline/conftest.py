@@ -5,7 +5,7 @@ from tests.offline.helpers import WorkerHere
 
 @pytest.fixture
 def workers_here(monkeypatch: pytest.MonkeyPatch) -> type[WorkerHere]:
-    """Jobs have workers without processes of their own, which die where the test says."""
+    """Jobs have workers without processes of their own; they die at the rows that the test names."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     kind = type("OwnWorker", (WorkerHere,), {})
     monkeypatch.setattr("gen.offline.engines.local.WorkerProcess", kind)

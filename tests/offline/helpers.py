@@ -18,7 +18,7 @@ class WorkerHere:
 
     Attributes:
         deadly: the ids of rows at which it dies.
-        dead_devices: those where it dies of anything.
+        dead_devices: the devices on which any task kills it.
     """
 
     deadly: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Samplers and output types come out of a manifest as they went in."""
+"""Samplers and output types that are read from a manifest equal those that were written."""
 
 import datetime
 import json
@@ -37,7 +37,7 @@ class Pair(TypedDict):
 
 
 def again(described: Any) -> Any:
-    """As a manifest has it."""
+    """A description, written to a manifest's JSON and read again."""
     return json.loads(json.dumps(described))
 
 

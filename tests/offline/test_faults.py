@@ -1,4 +1,4 @@
-"""Rows that kill workers get an error and cost no other row its text; devices that kill them cost none."""
+"""Rows that kill workers get an error, and no other row loses its text; devices that kill workers cost no text."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_rows_that_kill_are_found_and_all_others_have_the_texts_of_a_quiet_run(
     told = capsys.readouterr().err
     assert "gen: a worker of cpu was killed by SIGKILL, in rows 0 to 7 of shard 0" in told
     assert not list((source.parent / "loud").glob("pieces/*"))
-    workers_here.deadly = frozenset({"row 0"})  # the others did so by chance, or because of what is mended now
+    workers_here.deadly = frozenset({"row 0"})  # the other rows killed by chance, or for a cause that is mended now
     again = run(source, "loud", format=form, retry_failed=True)
     assert again.failed == 1
 
@@ -77,7 +77,7 @@ def test_an_error_that_is_no_rows_own_is_a_death_and_memory_that_is_out_ends_the
 
     monkeypatch.setattr(RowSet, "step", failing)
     error: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
-    report = run(source, "broken", shard_rows=2)  # rows alone run
+    report = run(source, "broken", shard_rows=2)  # each row runs alone
     assert (report.rows, report.failed) == (11, 0)
     assert "a worker of cpu failed with RuntimeError: CUDA error: an illegal memory" in capsys.readouterr().err
     error = TooLong(2, 99)

@@ -48,7 +48,7 @@ def parquet_job(folder: Path, output_type: Any, **more: Any) -> tuple[gen.BatchR
 
 
 def test_a_value_of_a_class_is_a_struct_and_every_part_has_the_same_columns(tmp_path: Path) -> None:
-    # the ids hold the path, and seeds rest on ids
+    # the ids contain the path, and seeds depend on ids
     lines, parquet = parquet_job(tmp_path, Person, max_new_tokens=400, sampler=gen.samplers.greedy())
     tables = [pyarrow.parquet.read_table(part) for part in parquet.parts]
     assert tables[0].schema == tables[1].schema
@@ -149,7 +149,7 @@ def test_lines_of_the_batch_format_get_the_answers_of_the_server(
 
 
 def without_names(body: Any) -> Any:
-    """An answer without what is another one each time, or in a job."""
+    """An answer without the fields that differ each time, or in a job."""
     if "error" in body:
         return body
     for call in body["choices"][0]["message"].get("tool_calls", ()):

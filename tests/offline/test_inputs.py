@@ -1,4 +1,4 @@
-"""Rows are the same in whatever form they come, and from any place on."""
+"""Rows are the same in every input format, and if reading begins at any place."""
 
 import gzip
 import io
@@ -35,7 +35,7 @@ def written(folder: Path, form: str) -> Path:
     path = folder / f"rows.{form}"
     lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     if form.startswith("jsonl"):
-        data = b"\xef\xbb\xbf" + lines.replace(b"\n", b"\n\n  \n", 1)  # Windows' mark, and blank lines
+        data = b"\xef\xbb\xbf" + lines.replace(b"\n", b"\n\n  \n", 1)  # Windows' byte order mark, and blank lines
     elif form.startswith("csv"):
         data = b"\xef\xbb\xbf" + as_csv(ROWS).encode()
     else:
@@ -67,7 +67,7 @@ def test_stdin_is_copied_once_and_its_rows_are_named_for_it(tmp_path: Path, monk
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "a"}\n{"prompt": "b"}')))
     [opened] = open_inputs(["-"], tmp_path)
     assert scan([opened], None).longest == Row(id="stdin:1", prompt="a")
-    monkeypatch.setattr(sys, "stdin", None)  # it goes on from the copy
+    monkeypatch.setattr(sys, "stdin", None)  # the job goes on from the copy of stdin
     check_unchanged([opened], ["-"])
     with pytest.raises(gen.ArgumentError, match="stdin is closed"):
         open_inputs(["-"], tmp_path)

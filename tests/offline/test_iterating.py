@@ -1,4 +1,4 @@
-"""`generate_iter` gives what `gen.generate` gives, as texts end, and reads no more than it says."""
+"""`generate_iter` gives the results of `gen.generate` as texts end, and reads no further ahead than it says."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def test_texts_come_as_they_end_and_prompts_are_read_no_more_than_twice_the_rows
         assert read <= taken + 2 * 2
         given.append(number)
         assert text == "abcdefghi"[: limits[number]]
-    assert given.index(0) >= 3  # it takes longer than others, and they do not wait for it
+    assert given.index(0) >= 3  # its text takes longer than others, which do not wait for it
 
 
 def test_a_prompt_that_fails_is_an_error_and_costs_no_other_its_text(llama: Any) -> None:

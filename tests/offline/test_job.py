@@ -1,4 +1,4 @@
-"""A job's rows have what `gen.generate` gives for them, once, in their order, whoever made them and how often."""
+"""A job's rows have the results of `gen.generate`, once each, in order, whichever worker made them and how often."""
 
 import json
 import socket
@@ -100,7 +100,7 @@ def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path:
     first.parts[1].unlink()
     (tmp_path / "out" / ".part-00001.jsonl.1234.aside").write_text("what a killed worker has left")
     kept = [first.parts[0].stat(), first.parts[2].stat()]
-    again = run()  # the seed was drawn; the job has it
+    again = run()  # the seed was drawn at random; the job keeps it
     assert [part.read_bytes() for part in again.parts] == before
     assert [first.parts[0].stat(), first.parts[2].stat()] == kept
     assert not list((tmp_path / "out").glob(".part*"))
@@ -114,7 +114,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     rows: list[dict[str, Any]] = [
         {"prompt": f"One {'very ' * (number % 9)}", "max_new_tokens": 5 + number % 40} for number in range(28)
     ]
-    rows[5]["prompt"] = [40] * 500  # the rows have grown for it when the next parts come
+    rows[5]["prompt"] = [40] * 500  # rows have grown for it before the next parts come
     rows[20] |= {"prompt": [41] * 80, "max_new_tokens": 240, "seed": 7}
     source = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "out"
@@ -129,7 +129,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
         return step_wide(rows, token_ids, view)
 
     monkeypatch.setattr(TransformersRows, "step_wide", noted)
-    monkeypatch.setattr(Costs, "learn", None)  # a clock has no say
+    monkeypatch.setattr(Costs, "learn", None)  # no clock decides
     for number in reversed(range(len(report.parts))):
         part_path(out, manifest, number).unlink()
         worker.run(out, digest, Task(shard=number))
@@ -155,7 +155,7 @@ def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_p
 
 
 def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of two documents in turn, of which two at once run."""
+    """Rows of two documents in turn; two rows run at once."""
     read, forward = [], TransformersModel.forward_all
 
     def counting(model: TransformersModel, token_ids: Tensor, *rest: Any, **more: Any) -> Tensor:
@@ -165,7 +165,7 @@ def test_what_rows_of_a_part_begin_with_alike_is_read_once(tmp_path: Path, monke
     monkeypatch.setattr(TransformersModel, "forward_all", counting)
     rows = [{"prompt": [40 + number % 2] * 300 + [number], "max_new_tokens": 4} for number in range(12)]
     source = write_rows(tmp_path / "rows.jsonl", rows)
-    # plain steps, which read one token
+    # plain steps read one token
     report = gen.run_batch(source, tmp_path / "out", model="demo", rows=2, shard_rows=12, seed=1, speculate=False)
     assert report.failed == 0
     assert sum(read) < 3 * 300  # of 12 times 300

@@ -1,4 +1,4 @@
-"""One driver at a time, and who is gone keeps nobody out."""
+"""One driver works at a time, and a driver that is gone keeps no other out."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from gen.offline.lock import Lock, held_by
 
 
 def owned(folder: Path, **changes: Any) -> None:
-    """A lock as another driver has it."""
+    """Write a lock as another driver does."""
     with Lock(folder):
         mine = json.loads((folder / "lock.json").read_text())
     (folder / "lock.json").write_text(json.dumps(mine | changes))

@@ -1,4 +1,4 @@
-"""Workers are processes of their own: whoever is killed, and whenever, the job ends as if nobody had been."""
+"""Workers are processes of their own: whichever is killed, and whenever, the job ends as if nothing had happened."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Person(BaseModel):
     name: str
     age: int
 """
-# In a worker: once for each line of the plan, before or after its n-th part has its name, kill it or the driver.
+# In a worker: once for each line of the plan, before or after the n-th part is renamed, kill the worker or the driver.
 FAULTS = """
 import os, signal, sys
 from pathlib import Path
@@ -73,7 +73,7 @@ if "gen.offline.worker.process" in sys.orig_argv:
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(folder), str(Path(gen.__file__).parents[1])])
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM],  # as in a notebook: nothing that a child could import as __main__
+        [sys.executable, "-c", PROGRAM],  # as in a notebook: a child can import nothing as __main__
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -82,7 +82,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def wait_for_end(pid: int) -> None:
-    """Return when a process has ended, which is no child of the test's."""
+    """Wait until a process has ended that is no child of the test."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Who runs what next, and who is to blame: a row only if it kills, alone, a worker that has run another one."""
+"""Which task runs next, and which row is blamed: only one that, alone, kills a worker that has run another row."""
 
 import random
 from typing import Any
@@ -10,7 +10,7 @@ from gen.offline.engines.schedule import Schedule, Seat, Work
 
 
 class Play:
-    """A schedule whose workers die where a test says, one seat after the other in a drawn order.
+    """A schedule whose workers die where a test says; the seats take turns in a random order.
 
     Attributes:
         runs: how often each row was run to its end, and written.
@@ -36,7 +36,7 @@ class Play:
         self.blamed.append((work.shard, work.first))
 
     def run(self, draw: random.Random, chance: float = 0.0) -> None:
-        """Until nothing is left; `chance` is that of a kill from outside."""
+        """Run until nothing is left; `chance` is the probability of a kill from outside."""
         waiting: dict[int, Work] = {}
         for _ in range(100_000):
             for number, seat in enumerate(self.seats):
@@ -51,7 +51,7 @@ class Play:
         raise AssertionError("it does not end")
 
     def _may_take(self, seat: Seat, others: bool) -> bool:
-        """Whether `take` returns at once: the test has one thread."""
+        """Whether `take` would return at once; it must, since the test has one thread."""
         schedule = self.schedule
         if schedule.error is not None or seat.out or not others:
             return True
@@ -84,7 +84,7 @@ def test_whatever_kills_workers_every_row_is_run_once_and_those_that_kill_alone_
         assert {row: count for row, count in play.runs.items() if count != 1} == dict.fromkeys(poison, 0)
         halved = {shard for shard, _ in poison if shards[shard] > 1}
         assert halved <= set(play.joined)
-    else:  # a probe may have met a row that kills; nobody is blamed for it who did not kill a proven worker
+    else:  # a probe may have met a deadly row; only rows that kill a proven worker are blamed
         assert set(play.blamed) <= poison
         assert all(seat.out for seat in play.seats)
 

@@ -1,4 +1,4 @@
-"""These tests need Ray, which has an environment of its own: `make ray` makes it, and runs them."""
+"""These tests need Ray, which has an environment of its own: `make ray` makes it, and runs the tests."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ collect_ignore_glob = [] if find_spec("ray") else ["test_*.py"]
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Two nodes of a CPU each, whose processes find modules in the test's folder."""
+    """Two nodes with a CPU each; their processes find modules in the test's folder."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(gen.__file__).parents[1])]))

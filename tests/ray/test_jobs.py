@@ -1,4 +1,4 @@
-"""Jobs on a cluster of two nodes with a CPU each: who is killed, actor, node or driver, costs no row anything."""
+"""Jobs on a cluster of two nodes with a CPU each: if an actor, a node or the driver is killed, no row is lost."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 import gen
 from tests.offline.helpers import write_rows
 
-# As in tests/offline/test_processes.py: once for each line of the plan, an actor kills somebody at one of its parts.
+# As in tests/offline/test_processes.py: once for each line of the plan, an actor kills a process at one of its parts.
 FAULTS = """
 import os, signal, sys
 from pathlib import Path

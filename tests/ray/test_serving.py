@@ -1,4 +1,4 @@
-"""`gen.server.ray` on a cluster of two nodes with a CPU each, as the page on serving has it."""
+"""`gen.server.ray` on a cluster of two nodes with a CPU each, started as the page on serving says."""
 
 import http.client
 import json
@@ -23,18 +23,18 @@ import yaml  # type: ignore[import-untyped]
 import gen
 from gen.server.ray import Replica, build
 
-with warnings.catch_warnings(action="ignore"):  # of Ray's about itself
+with warnings.catch_warnings(action="ignore"):  # Ray's warnings about itself
     from ray import serve
     from ray.serve.schema import ServeDeploySchema
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "serve.md"
-EACH = 4  # requests that a replica takes
+EACH = 4  # how many requests a replica takes
 LONG = 900  # tokens
 
 
 @pytest.fixture
 def connected(cluster: Any) -> Iterator[str]:
-    """The address of the cluster, which the test's process is a part of."""
+    """The address of the cluster; the test's process is connected to it."""
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster.address
     serve.shutdown()
@@ -43,7 +43,7 @@ def connected(cluster: Any) -> Iterator[str]:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    """What the page gives `serve run`, with the demo model and another port."""
+    """The page's config for `serve run`, with the demo model and another port."""
     [text] = re.findall(r'```yaml title="serve.yaml"\n(.*?)```', PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(text.splitlines()) == 15
     read: dict[str, Any] = yaml.safe_load(text)
@@ -75,10 +75,10 @@ def processes() -> list[int]:
 
 
 class Asked:
-    """Requests for long texts beside each other, as many as two replicas take.
+    """Simultaneous requests for long texts, as many as two replicas take.
 
     Attributes:
-        ends: what came of each, by its seed.
+        ends: the result of each, by its seed.
     """
 
     def __init__(self, port: int, threads: ThreadPoolExecutor) -> None:
@@ -90,7 +90,7 @@ class Asked:
             self._begun.acquire()
 
     def _ask(self, seed: int) -> tuple[int, bytes | None]:
-        """The status and the body of an answer, streamed if the seed is even; None in its place if it was cut."""
+        """The status and the body of an answer, streamed if the seed is even; the body is None if it was cut."""
         fields = {"prompt": "Once", "seed": seed, "max_tokens": LONG, "ignore_eos": True, "stream": seed % 2 == 0}
         with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)) as connection:
             connection.request("POST", "/v1/completions", json.dumps(fields), HEADERS)
@@ -143,7 +143,7 @@ def test_a_killed_replica_fails_what_it_was_answering_and_one_that_ends_answers_
         assert 1 <= len(others) <= EACH
         assert {*others} <= {(200, None), (500, b"Internal Server Error")}
 
-        wait_for({"RUNNING": 2})  # there is another one
+        wait_for({"RUNNING": 2})  # another replica has started
         asked = Asked(port, threads)
         config["applications"][0]["deployments"][0]["num_replicas"] = 1
         serve.context._get_global_client().deploy_apps(ServeDeploySchema(**config))

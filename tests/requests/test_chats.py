@@ -1,4 +1,4 @@
-"""Contents that are lists of parts: each template gets them as it takes them, and writes the same texts."""
+"""Contents that are lists of parts: each template gets them in its own form, and writes the same texts."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ PARTS = (
     "{% for part in m.content %}{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}"
     "{% endif %}{% endfor %}"
 )
-TEXTS = {  # each writes texts; some fail at a list, some print it
+TEXTS = {  # each writes contents that are texts; some fail at a list, some print it
     "added": template("{{ '' + m.content }}"),
     "printed": template("{{ m.content }}"),
     "trimmed": template("{{ m.content | trim }}"),
@@ -154,7 +154,7 @@ def test_a_template_that_writes_nothing_is_refused() -> None:
 
 
 CALLS = "{% for c in m.tool_calls or [] %}<{{ c.function.name }} "
-TOOLS = {  # as families of models write them
+TOOLS = {  # in the forms of families of models
     "where there is one": "{% if m.content %}{{ m.content }}{% endif %}"
     + CALLS
     + "{{ c.function.arguments | tojson }}>{% endfor %}",
@@ -176,7 +176,7 @@ def calling(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("written", TOOLS.values(), ids=TOOLS)
 @pytest.mark.parametrize("call", [calling(content=None), calling(content=""), calling()])
 def test_calls_and_results_are_given_as_the_template_takes_them(written: str, call: dict[str, Any]) -> None:
-    """The messages are those of OpenAI's client: without a content, with arguments as a text of JSON."""
+    """The messages are OpenAI's client's: without content, with arguments as a JSON text."""
     tokenizer = tokenizer_of(template(written))
     messages = [*ASKED, call, {"role": "tool", "tool_call_id": "1", "content": "3"}]
     expected = '[user] Sum?\n[assistant] <add {"x": 1}>\n[tool] 3\n[assistant] '
@@ -202,7 +202,7 @@ TOLD = """[user] Sum?
 @pytest.mark.parametrize("written", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("content", [None, "", [], texts("")])
 def test_a_template_without_tools_gets_plain_messages(written: str, content: Any) -> None:
-    """A call is a text of the assistant in the form of `gen.tool_calls`, what tools return a text of the user."""
+    """A call becomes the assistant's text in the form of `gen.tool_calls`; a tool's result becomes the user's text."""
     results: list[dict[str, Any]] = [{"role": "tool", "content": "3"}, {"role": "tool", "content": texts("[4]")}]
     messages = [*ASKED, calling(content=content), *results, user("And?")]
     tokenizer = tokenizer_of(written)

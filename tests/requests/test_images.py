@@ -1,4 +1,4 @@
-"""Images as users have them: pictures, arrays and files are one image; everything else is refused with the reason."""
+"""Images as users have them: pictures, arrays and files work; everything else is refused with the reason."""
 
 from base64 import b64encode
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Overlong prompts: cut on the left where that is asked for, so that prompt and new tokens fit into the context."""
+"""Overlong prompts are cut on the left if that is asked for, so that prompt and new tokens fit into the context."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Arguments that people know from other libraries: each function says what to write instead, which then works."""
+"""Arguments that people know from other libraries: each function says what to write instead, and that works."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""The oracle: transformers' processors in transformers' order, in float64 and with a sort, and logits that are hard."""
+"""The oracle: transformers' processors in transformers' order, in float64 and with a sort; and difficult logits."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Reference:
-    """What should be kept of each row, and drawn from it; all (rows, vocab).
+    """Which tokens of each row are to be kept, and their probabilities; all (rows, vocab).
 
     Attributes:
         kept: bool, the tokens that are kept.
-        either: bool, those whose float64 mass or likelihood is so near the limit that they may fall either way.
+        either: bool, tokens whose float64 mass or probability is so near the limit that they may be kept or not.
         probabilities: float64, zeros in a dead row.
     """
 
@@ -24,7 +24,7 @@ class Reference:
 
 
 class Ranked:
-    """Logits with their order, which no parameter changes: sorted once, cut many times."""
+    """Logits with their order. No parameter changes the order, so they are sorted once and cut many times."""
 
     def __init__(self, logits: Tensor) -> None:
         self.values = logits.double().nan_to_num(nan=-math.inf, posinf=1e300, neginf=-math.inf)
@@ -32,7 +32,7 @@ class Ranked:
         self.top = self.sorted[:, :1].clamp(min=-1e300)
 
     def cut(self, temperature: Any = 1.0, top_k: Any = None, top_p: Any = 1.0, min_p: Any = 0.0) -> Reference:
-        """Each parameter a number, or a list with one for each row."""
+        """Apply the cuts; each parameter is a number, or a list with one for each row."""
         rows, vocab = self.values.shape
         heat, share, floor = (
             torch.tensor(value, dtype=torch.float64).view(-1, 1) for value in (temperature, top_p, min_p)
@@ -73,13 +73,13 @@ def hard_logits(vocab: int, dtype: torch.dtype) -> Tensor:
     rows[10] = -math.inf  # dead
     rows[11] = math.nan  # dead too
     rows[12] = 1e4 * normal[12]
-    rows[13] = 1e-8 * normal[13]  # equal, but for the order
+    rows[13] = 1e-8 * normal[13]  # almost equal: only the order differs
     return rows.to(dtype)
 
 
 def extreme_logits(vocab: int, dtype: torch.dtype) -> Tensor:
-    """Rows of finite logits up to the ends of the type, of one token alive, of equal ones; and dead ones among them."""
-    largest = min(torch.finfo(dtype).max, 1e299)  # which the reference can tell from infinity
+    """Rows with finite logits up to the dtype's limits, with one live token, with equal logits; and dead rows."""
+    largest = min(torch.finfo(dtype).max, 1e299)  # the reference can tell this from infinity
     generator = torch.Generator().manual_seed(vocab)
     normal = torch.randn(12, vocab, generator=generator, dtype=torch.float64)
     rows = normal.sign() * largest  # 0: both ends
@@ -92,7 +92,7 @@ def extreme_logits(vocab: int, dtype: torch.dtype) -> Tensor:
     rows[6] = 7.5
     rows[7] = torch.finfo(dtype).smallest_normal
     rows[8] = -math.inf
-    rows[8, -1] = -largest  # one alive, at the end
+    rows[8, -1] = -largest  # one live token, the last
     rows[9] = math.nan
     rows[10, :] = -math.inf
     rows[10, vocab // 2 :] = largest

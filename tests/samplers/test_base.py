@@ -1,4 +1,4 @@
-"""Samplers of users: what is no sampler, and results of the wrong shape, type, number or place, are refused by name."""
+"""Users' samplers: objects that are none, and results of wrong shape, dtype, number or device, are refused by name."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

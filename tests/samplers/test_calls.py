@@ -1,4 +1,4 @@
-"""How many operations a step takes, that a recording can hold it, and that tables of parameters equal numbers."""
+"""How many operations a step takes, that it can be recorded, and that tables of parameters work like numbers."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -44,7 +44,7 @@ class Calls(TorchFunctionMode):
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would run on a device: views, empty memory and conversions to the same type are free."""
+    """Counts operations that would run on a device: views, empty memory and conversions to the same dtype are free."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -60,7 +60,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Recording(TorchFunctionMode):
-    """What a recorder of torch calls sees, and refuses: reads on the host; the calls can be made again."""
+    """Records torch calls so that they can be made again, and refuses calls that read on the host."""
 
     READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "nonzero")
 
@@ -96,7 +96,7 @@ def test_a_draw_takes_few_calls_on_small_logits(rows: int, names: tuple[str, ...
     logits, keys = demo_logits(rows), row_keys(torch.arange(rows), 1)[0]
     given = tables(names, rows) if per_row else {name: NUMBERS[name] for name in names}
     parameters = Parameters(**given).for_rows(logits)
-    cpu_backend.draw(logits, keys, *parameters)  # makes what is kept
+    cpu_backend.draw(logits, keys, *parameters)  # makes the tensors that are cached
     with torch.inference_mode(), Calls() as calls:
         cpu_backend.draw(logits, keys, *parameters)
     assert len(calls.names) <= 50, calls.names
@@ -134,7 +134,7 @@ def test_numbers_and_tables_give_the_same_bits(backend: Any, names: tuple[str, .
 def test_neutral_values_in_tables_give_what_a_sampler_without_them_gives(
     backend: Any, rows: int, vocab: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each row with some of the parameters, and the other ones neutral: bit for bit, in one batch with other kinds."""
+    """Each row has some parameters, and the others neutral: equal bit for bit, in one batch with other kinds."""
     monkeypatch.setattr(choosing, "_backend", lambda logits: backend)
     logits = hard_logits(vocab, dtype).repeat(4, 1)[:rows]
     keys = row_keys(torch.arange(rows), 1)[0]

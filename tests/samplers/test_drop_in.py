@@ -1,4 +1,4 @@
-"""What a user of Outlines' samplers relies on: constructors, attributes, processors, calls and what they return."""
+"""What users of Outlines' samplers rely on: constructors, attributes, processors, calls and results."""
 
 import math
 from itertools import product
@@ -97,7 +97,7 @@ def test_logits_of_a_model_in_training_are_sampled_as_any_others(sampler: Any, d
 
 
 def test_a_forced_token_is_not_mistaken_for_the_start() -> None:
-    """Whoever forces a token gives it a log-probability of 0, and weights of 0 are how the start is told."""
+    """A forced token has a log-probability of 0, and weights of 0 mark the start."""
     inf, beams = math.inf, 2
     forced = torch.tensor([[-inf, 0.0, -inf, -inf]] * 2 * beams)
     free = torch.tensor([[0.0, 1.0, 2.0, 3.0]] * 2 * beams).log()

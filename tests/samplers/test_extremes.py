@@ -20,8 +20,8 @@ from gen.samplers.backends.random import row_keys
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 inf, nan = math.inf, math.nan
-HUGE = 1e25  # a temperature that makes all of `hard_logits` equally likely, but for infinity
-# what is given, and what it means to the reference
+HUGE = 1e25  # a temperature that makes all of `hard_logits` equally likely, except infinity
+# the given temperature, and the one that the reference uses
 TEMPERATURES = {0.0: 0, -1.0: 0, -inf: 0, 1e-46: 1e-46, 1e-40: 1e-40, 0.5: 0.5, 1e35: HUGE, 1e39: HUGE, inf: HUGE}
 TOP_KS = {-(2**63): 1, 0: 1, 1: 1, 5: 5, 2**62: 10**6}
 TOP_PS = {-inf: 1e-300, 0.0: 1e-300, 1e-320: 1e-300, 1e-50: 1e-50, 0.5: 0.5, 1.0: 1.0, 7.0: 1.0, inf: 1.0}
@@ -45,14 +45,14 @@ def chosen_backend(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def step(logits: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:
-    """The tokens (rows,) and their log-probabilities in float64."""
+    """The drawn tokens (rows,) and their log-probabilities in float64."""
     keys = row_keys(torch.arange(len(logits)) % 14, 1)[0]
     token_ids, _, weights = MultinomialSampler(**parameters).step(logits, torch.zeros(len(logits)), keys)
     return token_ids.squeeze(1), weights.double()
 
 
 def check(logits: Tensor, token_ids: Tensor, logprobs: Tensor, meant: dict[str, list[Any]]) -> None:
-    """Tokens and log-probabilities are what the reference allows, with a list of each row's parameters."""
+    """Check that the reference allows the tokens and log-probabilities; `meant` lists each row's parameters."""
     heat = torch.tensor(meant.get("temperature", [1.0] * len(logits)), dtype=torch.float64)
     ranked = Ranked(logits)
     expected = ranked.cut(**{**meant, "temperature": heat.where(heat > 0, 1).tolist()})

@@ -1,4 +1,4 @@
-"""The multinomial sampler against a float64 reference: kept sets, distributions, log-probabilities, edges."""
+"""The multinomial sampler compared with a float64 reference: kept sets, distributions, log-probabilities, edges."""
 
 import math
 from itertools import combinations
@@ -39,7 +39,7 @@ def reference(logits: FloatArray, parameters: dict[str, float]) -> FloatArray:
 
 
 def zipf_logits(vocab: int = 301) -> Tensor:
-    """Three blocks of tokens, the last one partly filled, with likely and unlikely ones in each."""
+    """Three blocks of tokens, the last one partly filled, with likely and unlikely tokens in each."""
     generator = torch.Generator().manual_seed(0)
     ranks = torch.randperm(vocab, generator=generator) + 1
     return -1.1 * ranks.float().log() + 0.1 * torch.randn(vocab, generator=generator)
@@ -55,7 +55,7 @@ def counts(sampler: MultinomialSampler, logits: Tensor, seed: int, draws: int = 
 
 
 def chi_square_p(observed: npt.NDArray[np.int64], probabilities: FloatArray) -> float:
-    """The p-value of the counts; cells expected fewer than ten times are put together."""
+    """The p-value of the counts; cells with an expected count below ten are merged."""
     assert observed[probabilities == 0].sum() == 0, "a dropped token was drawn"
     expected = probabilities * observed.sum()
     rare = expected < 10
@@ -144,7 +144,7 @@ def test_kept_tokens_and_logprobs_equal_the_reference(vocab: int, dtype: torch.d
     for row in range(16):
         expected = reference(logits[row].double().numpy(), parameters)
         different = (kept[row].numpy() != (expected > 0)).nonzero()[0]
-        # only where the float64 mass or probability is within rounding of the limit may the sets differ
+        # the sets may differ only if the float64 mass or probability is within rounding of the limit
         assert len(different) <= 1
         assert expected[int(token_ids[row])] > 0 or int(token_ids[row]) in different
         if not len(different):

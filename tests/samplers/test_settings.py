@@ -1,4 +1,4 @@
-"""Samplers as values: they cannot be changed, pickle, print and compare; what they are given is read and copied."""
+"""Samplers as values: they are immutable, pickle, print and compare; they read and copy their arguments."""
 
 import copy
 import dataclasses
@@ -95,7 +95,7 @@ def test_a_change_of_an_attribute_is_an_error_that_says_what_to_do(sampler: Any)
         for change in (lambda name=name: setattr(sampler, name, 2), lambda name=name: delattr(sampler, name)):
             with pytest.raises(ArgumentError, match=rf"\.{name} cannot be changed; make a new one, as by dataclasses"):
                 change()  # type: ignore[no-untyped-call]
-    with pytest.raises(AttributeError):  # as Python has it for what is frozen
+    with pytest.raises(AttributeError):  # as for any frozen dataclass
         sampler.samples = 2
     assert repr(sampler) == before
 
@@ -251,7 +251,7 @@ def test_huge_settings_are_no_trouble_in_the_loop() -> None:
     ):
         for make in (greedy, multinomial, beam_search):
             assert gen.generate(model, "x", sampler=make(**settings), max_new_tokens=5) == "hello", settings
-    # no eos before, and max_new_tokens comes first
+    # no eos before, and max_new_tokens is reached first
     unended = gen.generate(ScriptedModel("hi"), "x", sampler=greedy(min_new_tokens=2), max_new_tokens=9, details=True)
     assert (unended.text, unended.finish_reason) == ("hi", "eos")
 

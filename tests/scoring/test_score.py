@@ -1,4 +1,4 @@
-"""Scoring: the model's own log-softmax in float64, of each text alone, is the oracle."""
+"""Scoring: the oracle is the model's own log-softmax in float64, of each text alone."""
 
 import math
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def test_what_contexts_share_is_read_once_and_a_context_once_for_all_its_continu
     head = list(range(64))
     contexts = [[*head, number] for number in range(10)]
     gen.score(model, contexts, [[[1, 2], [3, 4, 5], [6]]] * 10)
-    # the head, what is after it, and of each context two continuations, padded, without their last tokens
+    # the shared head, the rest of the contexts, and two continuations for each, padded, without their last tokens
     assert read == 64 + 10 + 10 * 2 * 2
 
 
@@ -103,7 +103,7 @@ def test_a_continuation_has_the_tokens_of_the_whole_text() -> None:
 
 
 def by_hand_of_all(model: Any, context: Sequence[int], continuation: Sequence[int]) -> list[float]:
-    """As `by_hand`, of the demo model, whose every logit is a token's."""
+    """Like `by_hand`, but for the demo model, in which every logit belongs to a token."""
     with torch.inference_mode():
         logits = model.hf_model(torch.tensor([[*context, *continuation]])).logits[0].double().log_softmax(-1)
     places = range(len(context) - 1, len(context) + len(continuation) - 1)

@@ -1,4 +1,4 @@
-"""A client within the process: it calls an ASGI application as a web server does, without a network."""
+"""A client in the test's process: it calls an ASGI application as a web server does, without a network."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """What came back: the status is 0 before anything did."""
+    """The reply so far; the status is 0 until something has come."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Client:
         return asyncio.run(self.send("GET", path, headers=headers))
 
     def post(self, path: str, fields: Any = None, **headers: str) -> Reply:
-        """One request; what is no bytes goes as JSON."""
+        """Send one request; fields that are no bytes are sent as JSON."""
         return asyncio.run(self.send("POST", path, fields, headers=headers))
 
     def posts(self, requests: list[tuple[str, Any]]) -> list[Reply]:
-        """Requests beside each other."""
+        """Send requests at the same time."""
 
         async def together() -> list[Reply]:
             return await asyncio.gather(*(self.send("POST", *request) for request in requests))
@@ -62,10 +62,10 @@ class Client:
         leave_after: int | None = None,
         leave: asyncio.Event | None = None,
     ) -> Reply:
-        """One request.
+        """Send one request.
 
         Args:
-            leave_after: the client leaves once so many parts of the body have come.
+            leave_after: the client leaves after so many parts of the body.
             leave: the client leaves once this is set.
         """
         body = fields if isinstance(fields, bytes) else b"" if fields is None else json.dumps(fields).encode()

@@ -1,4 +1,4 @@
-"""Schemas are compiled in processes of their own: what takes too long or too much ends there, and holds nobody up."""
+"""Schemas are compiled in processes of their own: one that takes too much time or memory delays no other request."""
 
 import asyncio
 import pickle
@@ -70,7 +70,7 @@ def plan_of(table: Any, key: object) -> Plan:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans in the place of output types."""
+    """Test plans instead of output types."""
     monkeypatch.setattr(server, "read_type", lambda model, plan: plan)
     monkeypatch.setattr(server, "compiled_before", lambda model, plan: None)
     yield

@@ -1,4 +1,4 @@
-"""Health and metrics tell what the engine does: its clock and its steps are the tests'."""
+"""Health and metrics show what the engine does; the tests control its clock and its steps."""
 
 import asyncio
 from typing import Any
@@ -71,7 +71,7 @@ def test_streams_are_timed_by_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
             nonlocal now
             fields = {"model": "gen", "prompt": "x", "stream": True, "max_tokens": 9}
             asking = asyncio.create_task(client.send("POST", "/v1/completions", fields))
-            while not model.begun.acquire(blocking=False):  # it has come, and its first step has begun
+            while not model.begun.acquire(blocking=False):  # the request has come, and its first step has begun
                 await asyncio.sleep(0)
             now = 3.0
             for _ in range(4):

@@ -1,4 +1,4 @@
-"""The process of `gen serve`: it answers before the model is there, and ends as it is told to."""
+"""The process of `gen serve`: it answers before the model is loaded, and ends in the way that a signal asks for."""
 
 import http.client
 import json
@@ -32,7 +32,7 @@ code = Process(load, shutdown_timeout=1).run(listening)
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """The process's own handlers come back."""
+    """Restores the process's own handlers after the test."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in kept.items():
@@ -50,7 +50,7 @@ def asked(port: int, fields: Any) -> Iterator[http.client.HTTPResponse]:
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @pytest.mark.usefixtures("signals")
 def test_it_answers_503_while_it_loads_and_what_runs_at_a_signal_ends(number: signal.Signals, code: int) -> None:
-    """A client in another thread asks; the process runs in this one, which alone hears signals."""
+    """A client in another thread asks; the server runs in this thread, since only this one gets signals."""
     model, loads = GatedModel("hello there"), threading.Event()
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
@@ -137,7 +137,7 @@ def test_a_loop_that_fails_ends_it_with_1(capfd: pytest.CaptureFixture[str]) -> 
             raise SystemError("the device is lost")
 
     with gen.Engine(Failing()) as engine:
-        engine._thread._error = SystemError("the device is lost")  # what only a broken loop sets
+        engine._thread._error = SystemError("the device is lost")  # only a broken loop sets this
         assert Process(lambda: (gen.server.app(engine), engine), shutdown_timeout=1).run(listen("127.0.0.1", 0)) == 1
     assert "the engine has failed: SystemError: the device is lost" in capfd.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Each protocol's own forms: calls of tools, thoughts, values, errors; streams say what whole answers say."""
+"""Each protocol's own forms: calls of tools, thoughts, values, errors; streams say the same as whole answers."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 TIME = {"type": "function", "function": {"name": "time", "parameters": NO_PARAMETERS}}
 BOOL = {"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"]}
 
-Said = dict[str, Any]  # what an answer says: text, thoughts, calls (name and arguments), why it ended
+Said = dict[str, Any]  # an answer's text, thoughts, calls (name and arguments) and finish reason
 
 
 def chat_says(reply: Reply) -> Said:
@@ -124,7 +124,7 @@ PROTOCOLS: list[tuple[str, Any, dict[str, Any]]] = [
     ),
 ]
 NAMES = ["chat", "responses", "messages"]
-CHOICES: list[tuple[list[Any], str]] = [  # as each protocol has them, and as gen
+CHOICES: list[tuple[list[Any], str]] = [  # in each protocol's form, and in gen's
     (["auto", "auto", {"type": "auto"}], "auto"),
     (["required", "required", {"type": "any"}], "required"),
     (
@@ -171,7 +171,7 @@ def test_calls_of_tools_are_those_of_gen(number: int, demo: Any, client: Client)
                 number
             ],
         }
-        if choice == "weather" and path == CHAT:  # OpenAI's word for a call that was asked for by name
+        if choice == "weather" and path == CHAT:  # OpenAI's finish_reason for a call that was asked for by name
             wanted["end"] = "stop"
         assert says(whole) == says(streamed) == wanted
 

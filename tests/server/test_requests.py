@@ -1,4 +1,4 @@
-"""What a server refuses, and how it says so; keys, sizes, and clients that leave."""
+"""Requests that a server refuses, and its messages; keys, sizes, and clients that leave."""
 
 import asyncio
 from collections.abc import Callable
@@ -145,7 +145,7 @@ def test_errors_of_the_engine_and_of_the_program(engine: gen.Engine) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Let other tasks and threads go on until it is true."""
+    """Let other tasks and threads run until the condition is true."""
     while not true():
         await asyncio.sleep(0.001)
 

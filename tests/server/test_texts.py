@@ -1,4 +1,4 @@
-"""The server's texts are those of `gen.generate`, whatever protocol asks for them, alone or beside others."""
+"""The server's texts are those of `gen.generate`, in every protocol, alone or beside other requests."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Once upon a time"}]
 COLOUR = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
 
-# What a client sends, and the arguments of gen.generate that it stands for.
+# What a client sends, and the equivalent arguments of gen.generate.
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"best_of": 0, "max_tokens": 12}, {"max_new_tokens": 12}),
     ({"temperature": 0, "max_tokens": 9}, {"sampler": multinomial(temperature=0), "max_new_tokens": 9}),

@@ -1,4 +1,4 @@
-"""What rows may choose: against a walk of every token's bytes, with the tokens left counted by hand."""
+"""Which tokens rows may choose, compared with a walk along every token's bytes; the tokens left are counted by hand."""
 
 import math
 import random
@@ -59,11 +59,11 @@ def masked(stage: DeviceConstraints, logits: Tensor, generated: Sequence[int]) -
     here, nothing = slice(0, len(logits)), torch.empty(0)
     stage.prepare(here)
     made = torch.tensor([*generated], device=logits.device).unsqueeze(1)
-    return stage(logits.clone(), here, nothing, nothing, made)  # which it may change
+    return stage(logits.clone(), here, nothing, nothing, made)  # it may change its copy
 
 
 def room_in(stage: DeviceConstraints, changed: Tensor, generated: Sequence[int]) -> Room:
-    """What is left by the limits, after `masked`."""
+    """The room that the limits leave, after `masked`."""
     made = torch.tensor([*generated], device=changed.device).unsqueeze(1)
     squeezed = torch.zeros(len(changed), dtype=torch.bool, device=changed.device)
     return stage.room(changed.clone(), slice(0, len(changed)), made, squeezed)
@@ -82,8 +82,8 @@ class Text:
         return self._with_ends([*self._changes()])
 
     def sure(self) -> list[int]:
-        """Where any might leave too little, only those that do not raise what is needed, and at the last moment only
-        those that lower it.
+        """The tokens that are surely safe. If a token might leave too few, only those that do not raise the number
+        needed; at the last moment only those that lower it.
         """
         left, now, changes = self.limit - self.made, int(self.automaton.needed[self.state]), self._changes()
         if left - 1 < now + max([0, *changes.values()]):
@@ -91,12 +91,12 @@ class Text:
         return self._with_ends([*changes])
 
     def fits(self, token_id: int) -> bool:
-        """Whether enough is left for an end after a token that is allowed."""
+        """Whether the tokens left after an allowed token suffice for an end."""
         change = 0 if token_id in (*self.eos, WORDY.end) else self._changes()[token_id]
         return int(self.automaton.needed[self.state]) + change <= self.limit - self.made - 1
 
     def _changes(self) -> dict[int, int]:
-        """By how much each token that is allowed changes how many more are needed."""
+        """By how much each allowed token changes the number of tokens needed."""
         if self.state not in self._walked:
             needed, after = self.automaton.needed, walk_all(self.automaton.table, self.state, WORDY.tokens)
             changes = {token_id: int(needed[to]) - int(needed[self.state]) for token_id, to in enumerate(after) if to}
@@ -104,7 +104,7 @@ class Text:
         return self._walked[self.state]
 
     def _with_ends(self, token_ids: list[int]) -> list[int]:
-        if not token_ids:  # nothing but the end can come: one token of those that mean it
+        if not token_ids:  # only the end can come: one of the tokens that mean it
             return [self.eos[0] if self.eos else WORDY.end]
         return [*token_ids, *(self.eos if self.automaton.table.final[self.state] else ())]
 
@@ -134,7 +134,7 @@ def test_masks_are_what_a_walk_of_every_token_says_and_every_text_ends_whole(num
         changed = masked(stage, logits, made)
         room = room_in(stage, changed, made)
         narrowed, took = room.took(changed)
-        assert not narrowed.isneginf().all(1).any()  # what has ended has something to choose too
+        assert not narrowed.isneginf().all(1).any()  # a text that has ended has a token to choose, too
         short = took.tolist()
         chosen = []
         for row, text in enumerate(texts):
@@ -183,7 +183,7 @@ def test_rows_that_are_held_to_nothing_are_left_as_they_are() -> None:
     stage = DeviceConstraints(3, CPU)
     assert stage.key() is None
     admit(stage, 0, request_of(None, 9))
-    assert stage.key() is None  # it costs nothing
+    assert stage.key() is None  # then the stage costs nothing
     admit(stage, 1, request_of(TokenAutomaton(regex_table("[0-9]+"), WORDY), 9))
     admit(stage, 2, request_of(None, 9, ()))
     assert stage.key() is not None
@@ -214,11 +214,11 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
                     limit = chance.randrange(1, 20) + (one.least_tokens if one is not None else 0)
                     admit(stage, row, request_of(one, limit, eos))
                     texts[row] = None if one is None else Text(one, limit, eos if 5 not in eos else (EOS, PAD))
-                    if one is not None and 5 in eos:  # texts do not end by what spells something
+                    if one is not None and 5 in eos:  # texts do not end by a token that spells something
                         admit(stage, row, request_of(one, limit, (EOS, PAD)))
             if stage.key() is None:
                 continue
-            if step % 9 == 8:  # a row goes where another one was
+            if step % 9 == 8:  # a row moves to another one's place
                 source, target = chance.sample(range(4), 2)
                 for tensor in stage.tensors():
                     tensor[target].copy_(tensor[source])
@@ -257,7 +257,7 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
 def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arena, "_ROWS", 3)  # one beside those that are always there
+    monkeypatch.setattr(arena, "_ROWS", 3)  # one row beside the permanent ones
     stage = DeviceConstraints(1, CPU)
     for letter in "abc":
         admit(stage, 0, request_of(TokenAutomaton(regex_table(letter), WORDY), 9))

@@ -123,7 +123,7 @@ def test_only_texts_of_a_grammar_that_is_not_regular_come(model: Any) -> None:
             assert error.completion.engine == "host"
             assert error.completion.value is None
             continue
-        while text != "x":  # an oracle that reduces by the rule
+        while text != "x":  # the oracle reduces the text by the rule
             shorter = text.replace("(x)x", "x", 1)
             assert shorter != text
             text = shorter
@@ -159,7 +159,7 @@ def test_where_nothing_can_follow_a_text_ends_whatever_is_banned() -> None:
 
 @pytest.mark.parametrize("limit", ["step_max_items", "max_items_in_row"])
 def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    """A matcher fails in the midst of a text, without raising: while it makes a mask, or while it takes a token."""
+    """A matcher fails in the middle of a text without raising: while it makes a mask, or while it takes a token."""
     from llguidance import LLMatcher, LLParserLimits
 
     lark = 'start: "a" | start start'

@@ -25,7 +25,7 @@ from tests.loop.calls import run_in_rows
 PROMPTS = ["a rose is a rose is a rose", "x", "to be or not to be"]
 BIAS = {101: 4.0, 32: -6.0, 7: 2.5}
 
-# ours, and what transformers calls it
+# our settings, and transformers' names for them
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"repetition_penalty": 1.7}, {"repetition_penalty": 1.7}),
     ({"repetition_penalty": 0.6}, {"repetition_penalty": 0.6}),
@@ -48,7 +48,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """Its output repeats its input (tied embeddings), so that penalties have something to do."""
+    """A model whose output repeats its input (tied embeddings), so that penalties matter."""
     hf_model = tiny_model(vocab_size=259, tie_word_embeddings=True)
     with torch.no_grad():
         hf_model.get_input_embeddings().weight *= 0.5
@@ -128,7 +128,7 @@ def random_request(rng: random.Random, prompt_ids: list[int]) -> Request:
 
 
 def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> Tensor:
-    """What transformers' processors make of the logits (vocab,) of one row without padding; presence by hand."""
+    """One row's logits (vocab,) after transformers' processors, without padding; the presence penalty by hand."""
     asked: Any = request.sampler.penalties
     if asked is None:
         return logits
@@ -220,7 +220,7 @@ def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
 
 
 def test_texts_equal_transformers_in_rows_that_are_filled_anew(model: Any) -> None:
-    """Every prompt has settings of its own, and a row has had many others before."""
+    """Every prompt has settings of its own, and a row had prompts with other settings before."""
     prompts = [text[:end] for text in PROMPTS for end in (1, 5, 9, 14, 26)]
     pairs = [SETTINGS[number % len(SETTINGS)] for number in range(len(prompts))]
     expected = [

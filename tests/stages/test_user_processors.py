@@ -1,4 +1,4 @@
-"""The user's own processors: what they are shown, whose logits they change, and what they may return."""
+"""Users' logits processors: what they get, whose logits they change, and what they may return."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def model() -> Any:
 
 
 class Strict:
-    """Transformers' repetition penalty, a row at a time without its padding; refuses what is no row of tokens."""
+    """Transformers' repetition penalty, for one row at a time without padding; refuses anything else."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -83,7 +83,7 @@ def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) ->
 
 
 class OfAnyCount(LogitsProcessor):  # type: ignore[misc]
-    """Known by its class: its signature does not tell."""
+    """A processor that is recognised by its class, since its signature does not tell."""
 
     def __call__(self, *given: Tensor, **more: Any) -> Tensor:
         input_ids, scores = given
@@ -92,7 +92,7 @@ class OfAnyCount(LogitsProcessor):  # type: ignore[misc]
 
 
 def ban_last(input_ids: Tensor, scores: Tensor, strength: float = 3.0) -> Tensor:
-    """A function of the user's, which changes in place what it is given."""
+    """A user's function that changes its arguments in place."""
     assert input_ids.shape[0] == 1
     assert scores.dtype == torch.float32
     scores[0, input_ids[0, -1]] -= strength
@@ -120,7 +120,7 @@ OF_ONE_ROW = {
 
 @pytest.mark.parametrize("make", OF_ONE_ROW.values(), ids=OF_ONE_ROW)
 def test_processors_of_transformers_see_a_row_at_a_time_and_give_its_texts(model: Any, make: Any) -> None:
-    """The oracle is transformers' generate, of each prompt alone."""
+    """The oracle is transformers' generate for each prompt alone."""
     settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": 14, "eos_token_id": [258], "pad_token_id": 0}
     wanted = []
     for prompt in PROMPTS:
@@ -155,7 +155,7 @@ WAITING = {
 
 
 def test_the_guide_names_the_processors_that_read_on_the_host() -> None:
-    """Of one text of 24 tokens each; EncoderNoRepeatNGram needs an encoder's tokens, and is seen to read them."""
+    """Each processor makes one text of 24 tokens; EncoderNoRepeatNGram needs an encoder's tokens, and reads them."""
     guide = (Path(__file__).parents[2] / "docs/guides/sampler.md").read_text(encoding="utf-8")
     free = {name: OF_ONE_ROW[name] for name in ("repetition", "n-grams", "bad words", "bias", "typical", "NaN")}
     with virtual_gpus(2):
@@ -195,7 +195,7 @@ def test_every_search_shows_each_row_its_own_tokens(model: Any, sampler: Sampler
 
 
 def push(token_id: int) -> Any:
-    """A processor after which only one token is left."""
+    """A processor that leaves only one token."""
 
     def pushed(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
         return torch.full_like(logits, -torch.inf).index_fill(1, torch.tensor([token_id]), 0.0)
@@ -221,7 +221,7 @@ def test_a_processor_changes_the_rows_of_its_own_request_alone(rows: int) -> Non
 
 
 def spoil(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Changes in place all that it is given; only "z" is left."""
+    """Changes all its arguments in place, and leaves only "z"."""
     token_ids.fill_(7)
     lengths.fill_(1)
     logits.fill_(-torch.inf)
@@ -231,7 +231,7 @@ def spoil(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("replay", [True, False])
 def test_what_a_processor_changes_in_place_no_other_row_sees(model: Any, replay: bool) -> None:
-    """Texts of rows beside it are those of calls without it, whether they have processors and penalties or not."""
+    """Other rows' texts are those of calls without it, with or without processors and penalties of their own."""
     settings: list[dict[str, Any]] = [
         {"sampler": multinomial(), "seed": 1},
         {"sampler": greedy(repetition_penalty=1.7)},

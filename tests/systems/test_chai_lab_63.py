@@ -1,8 +1,8 @@
-"""Chai-Lab 63: a program that is loaded and sent to another GPU leaves devices and constants in its graph.
+"""Chai-Lab 63: a program that is loaded and moved to another GPU keeps old devices and constants in its graph.
 
 Their models were programs of torch.export, run as `torch.export.load(path).module().to(device)`. That moves parameters
 and buffers; constants, literals and the devices of factories stay where the export was made, and the first operation on
-both raises. They went back to TorchScript.
+tensors of both devices raises. Chai-Lab went back to TorchScript.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sent(path: Path, device: str) -> torch.Tensor:
-    """What they did."""
+    """Move the program as Chai-Lab did, and run it."""
     module = torch.export.load(path).module().to(device)
     with torch.inference_mode():
         logits: torch.Tensor = module(ids(1, 5).to(device))

@@ -1,6 +1,6 @@
 """MiniCPM-V 424: a vision-language model over two GPUs put image embeddings into text embeddings of another GPU.
 
-The oracle is transformers' own generate on the CPU, of the whole model.
+The oracle is transformers' own generate with the whole model on the CPU.
 """
 
 import copy
@@ -29,7 +29,7 @@ GREEDY = gen.samplers.greedy()
 
 
 class FaultyModel:
-    """An embedding on one device and a vision part on another, whose results meet as they are."""
+    """An embedding on one device and a vision part on another; their results are combined without a move."""
 
     def __init__(self, text: torch.device, vision: torch.device) -> None:
         self.embedding, self.vision = nn.Embedding(16, 4).to(text), nn.Linear(6, 4).to(vision)
@@ -67,7 +67,7 @@ def test_gens_tokens_are_those_of_the_whole_model(two_gpus: None, family: str) -
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampling_runs_where_the_logits_are_and_never_waits(two_gpus: None, family: str) -> None:
     spread = split_vision_model(tiny_vision_model(family), family)
-    spread._hf_hook.io_same_device = False  # as gen.load has it: the logits stay where the head is
+    spread._hf_hook.io_same_device = False  # as gen.load sets it: the logits stay where the head is
     model = gen.from_transformers(spread, tiny_processor(family))
     assert model.placement.logits_device == GPU1
     whole = gen.from_transformers(tiny_vision_model(family), tiny_processor(family))

@@ -1,7 +1,7 @@
 """Outlines 909 and 679: logits on one GPU, ids and weights on the other; and a bare "cuda" in another thread.
 
-There each sampler adds the weights to log-probabilities of the logits' device, and a model's device is looked up again
-at each call. The oracle is the same loop on the CPU.
+In Outlines each sampler adds the weights to log-probabilities on the logits' device, and a model's device is looked up
+again at each call. The oracle is the same loop on the CPU.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def faulty_beam_search(logits: Tensor, weights: Tensor, rng: torch.Generator) ->
 
 
 def half_fixed_greedy(logits: Tensor, weights: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """The fix of one line: it stays with the results on the logits' device."""
+    """A fix of one line: the results stay on the logits' device."""
     return faulty_greedy(logits, weights.to(logits.device), rng)
 
 
@@ -58,9 +58,9 @@ SAMPLERS: dict[str, tuple[Sampler, int]] = {
 
 
 def loop(sampler: Sampler, rows: int, model: torch.nn.Module, *, weights_device: torch.device) -> list[State]:
-    """A generator loop as Outlines has it: the ids and weights of every step, chosen by their ancestors.
+    """A generator loop like Outlines': the ids and weights of every step, chosen by their ancestors.
 
-    The model takes ids from anywhere and gives logits where it is, as one split over GPUs by its loader does.
+    The model takes ids from any device and gives logits on its own, like one that its loader has split over GPUs.
     """
     model_device = next(model.parameters()).device
     token_ids = PROMPTS.repeat_interleave(rows, 0).to(weights_device)

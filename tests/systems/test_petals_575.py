@@ -1,7 +1,7 @@
 """Petals 575: a throughput probe began with an empty KV cache that was left on the CPU, and its first step failed.
 
-In gen rows make their cache with the first prompt, on the devices that the layers are on; there is no empty one to
-forget. The oracle is the CPU's cache.
+In gen, rows make their cache with the first prompt, on the layers' devices; there is no empty cache to forget. The
+oracle is the CPU's cache.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ LENGTH = 16
 
 
 class FaultyBlock:
-    """Attention over a cache that grows by concatenation, as a server's block has it."""
+    """Attention over a cache that grows by concatenation, as in a server's block."""
 
     def __init__(self, device: torch.device) -> None:
         self.project = torch.linspace(-1, 1, 64, device="cpu").view(8, 8).to(device)
@@ -33,7 +33,7 @@ class FaultyBlock:
         return (hidden @ keys.mT).softmax(-1) @ values, (keys, values)
 
     def probe(self, cache: tuple[Tensor, Tensor], steps: int = 3) -> Tensor:
-        """What the throughput probe did: decode steps from an empty cache."""
+        """The throughput probe: decode steps from an empty cache."""
         hidden = torch.ones(2, 1, 8, device=self.project.device)
         for _ in range(steps):
             hidden, cache = self.step(hidden, cache)
@@ -65,7 +65,7 @@ def probe(model: TransformersModel, new_tokens: int) -> Iterator[tuple[Tensor, d
 
 
 def kept_by(rows: Rows) -> dict[str, Tensor]:
-    """Every tensor that rows keep, by its name; each name comes once where all is on one device."""
+    """Every tensor that rows keep, by its name; on one device each name occurs once."""
     parts = list(rows.parts())
     named = {name: tensor for name, tensor, _ in parts}
     assert len(named) == len(parts)

@@ -1,7 +1,7 @@
-"""privateGPT 1851 (also 1521, 1390): an embedding model whose device is looked up anew at each call.
+"""privateGPT 1851 (also 1521, 1390): an embedding model whose device is looked up again at each call.
 
-The model was built without a device, so that "cuda" meant the current one: that of the thread that started the server
-when the weights were placed, and that of a worker thread when a request's tokens were. With two GPUs these differ.
+The model was built without a device, so "cuda" meant the current one: for the weights, that of the thread that started
+the server, and for a request's tokens, that of a worker thread. With two GPUs these differ.
 """
 
 import threading
@@ -21,7 +21,7 @@ TEXTS = ["the cat sat on the mat .", "a dog", "the red moon"]
 
 
 class Unindexed:
-    """What they did: "cuda" without an index, resolved wherever it is used."""
+    """The faulty way: "cuda" without an index, resolved wherever it is used."""
 
     def __init__(self, path: Path) -> None:
         self.tokenizer = encoder_tokenizer()

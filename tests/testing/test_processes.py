@@ -1,4 +1,4 @@
-"""Child processes have the parent's virtual GPUs, and tensors that are sent between them keep their devices."""
+"""Child processes have the parent's virtual GPUs, and tensors that are sent between processes keep their devices."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_workers_of_a_loader_see_the_devices_and_their_batches_are_pinned() -> N
 
 
 class OnTheGpu(Dataset[Tensor]):
-    """Two numbers that a worker puts on a GPU."""
+    """Two numbers; a worker puts them on a GPU."""
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.full((3,), index, device="cuda:1")

@@ -1,4 +1,4 @@
-"""Private parts of torch: all that gen.testing uses are listed, and one that is missing is an error that says so."""
+"""Private parts of torch: all that gen.testing uses are listed, and if one is missing, the error names it."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def is_private(name: str) -> bool:
 
 
 def imported() -> Iterator[str]:
-    """What is imported from private modules of torch, as "module:name"."""
+    """All imports from private modules of torch, as "module:name"."""
     for node in (node for tree in TREES for node in ast.walk(tree)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch":
             for alias in node.names:
@@ -33,7 +33,7 @@ def imported() -> Iterator[str]:
 
 
 def foreign_attributes() -> Iterator[str]:
-    """Private attributes that are read and that gen.testing does not define itself."""
+    """Private attributes that gen.testing reads but does not define itself."""
     nodes = [node for tree in TREES for node in ast.walk(tree)]
     own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     attributes = [node for node in nodes if isinstance(node, ast.Attribute) and is_private(node.attr)]

@@ -1,6 +1,6 @@
 """Calls of tools in the form of each family: read back by transformers, by a plain reader, and as values.
 
-The templates, tokenizers and response templates are written here, after those of the families.
+The templates, tokenizers and response templates are written here, modelled on those of the families.
 """
 
 import json
@@ -125,13 +125,13 @@ def family(request: pytest.FixtureRequest) -> tuple[str, Any]:
 
 
 def all_of(model: Any, made: gen.Completion) -> str:
-    """All that was written, with the names of special tokens."""
+    """The whole output, with the names of special tokens."""
     texts = gen.compile(model, str).vocabulary.texts
     return b"".join(texts[token_id] for token_id in made.token_ids).decode()
 
 
 def answer(model: Any, kind: Any, limit: int, **given: Any) -> gen.Completion:
-    """A text of a chat, also one that the limit has shaped."""
+    """A text of a chat, also one that the limit has changed."""
     try:
         made: Any = gen.generate(model, "x", kind, chat=True, details=True, max_new_tokens=limit, **given)
     except gen.IncompleteError as error:
@@ -158,7 +158,7 @@ def read_by_transformers(family: str, written: str) -> tuple[str, list[tuple[str
 
 
 def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]:
-    """By hand, from the description of each form."""
+    """Read a text by hand, following the description of each form."""
     if family == "gpt-oss":
         bodies = re.split(r"<\|end\|><\|start\|>assistant", written)
         heads = [body.partition("<|message|>") for body in bodies]
@@ -182,7 +182,7 @@ def read_plainly(family: str, written: str) -> tuple[str, list[tuple[str, Any]]]
 
 
 def told_in_pieces(kind: gen.Constraint, made: gen.Completion, rng: random.Random) -> tuple[str, list[tuple[str, Any]]]:
-    """What the deltas of a text say that comes in pieces of any length."""
+    """The joined deltas of a text that comes in pieces of any length."""
     assert kind.told is not None
     reader, said, left = CallPieces(kind.told.heads), "", made.text
     calls: list[tuple[str, str]] = []
@@ -227,7 +227,7 @@ def test_calls_are_read_back_by_others(family: tuple[str, Any], choice: str) -> 
             assert not calls
     if choice == "auto":
         assert "" in found or len(found) > 1
-    if choice == "required" and name != "gpt-oss":  # whose thought takes what the limit leaves
+    if choice == "required" and name != "gpt-oss":  # its thought uses up the limit
         assert len(found) > 1
 
 
@@ -343,6 +343,6 @@ def test_tool_calls_are_no_part_of_a_text() -> None:
 
 
 def test_thirty_tools_are_one_automaton() -> None:
-    """Of tools with a string, a whole number, options and an object each; benchmarks/constraints/tools.py has times."""
+    """Each tool takes a string, a whole number, options and an object; benchmarks/constraints/tools.py has times."""
     kind = gen.compile(model_of("hermes"), gen.tool_calls(tools(SMALL, 30)))
     assert kind.engine == "device" and kind.states is not None and kind.states < 10_000

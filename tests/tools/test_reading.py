@@ -1,4 +1,4 @@
-"""Tools as users give them: their arguments as values, what a template is told of them, and what is refused."""
+"""Tools as users give them: their arguments as values, their descriptions for a template, and what is refused."""
 
 from datetime import date
 from typing import Any
@@ -32,7 +32,7 @@ class Visit(BaseModel):
 
 
 def read(tool: Any, arguments: str) -> Any:
-    """The arguments of a call of a tool, as a value."""
+    """The value of a tool call's arguments."""
     model: Any = ScriptedModel("x")
     name = getattr(tool, "__name__", None) or tool.get("function", tool)["name"]
     kind = gen.compile(model, gen.tool_calls([tool], choice=name))

@@ -1,4 +1,4 @@
-"""Values of every kind at every argument: each works, or an error of gen refuses it in short before a model runs."""
+"""Values of every kind for every argument: each works, or a short error of gen refuses it before a model runs."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -42,13 +42,13 @@ class Hostile:
 
 
 def of_numbers(value: int) -> list[Any]:
-    """A number of every library, alone and in lists."""
+    """The number as every library has it, alone and in lists."""
     alone = [value, float(value), numpy.int64(value), numpy.float32(value), torch.tensor(value), torch.tensor([value])]
     return [*alone, numpy.array([value, value]), numpy.array([[value]]), [value], (value, value), [[value], [value]]]
 
 
 def values() -> list[Any]:
-    """Values of every kind, made anew: some can be read once alone."""
+    """Values of every kind, newly made, since some can be read only once."""
     huge, tiny, nan, inf = 1e300, 1e-300, float("nan"), float("inf")
     message = {"role": "user", "content": "x"}
     int64, meta = torch.int64, torch.device("meta")
@@ -75,14 +75,14 @@ def values() -> list[Any]:
 
 
 class Rows(ScriptedRows):
-    """Whatever is not in the script may come too, where an output type forbids what is."""
+    """Tokens outside the script may come too, if an output type forbids the script's."""
 
     def logits(self, rows: Sequence[int]) -> torch.Tensor:
         return super().logits(rows).clamp(min=-50)
 
 
 class Model(ScriptedModel):
-    """Counts rows too, also those that nothing is read into."""
+    """Also counts rows, even those that no prompt is read into."""
 
     def new_rows(self, count: int, length: int) -> ScriptedRows:
         self.steps += 1
@@ -95,7 +95,7 @@ ENCODER = gen.from_transformers_encoder(HF_ENCODER, ENCODER_TOKENIZER)
 
 
 def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
-    """Every argument of every function, with what the others are."""
+    """Every argument of every function, with values for the other arguments."""
     calls: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         (gen.generate, {"model": MODEL, "prompt": "x", "max_new_tokens": 2, "shorten": True}),
         (gen.stream, {"model": MODEL, "prompt": "x", "max_new_tokens": 2}),
@@ -133,7 +133,7 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
 
 
 def use(function: Callable[..., Any], result: Any) -> None:
-    """Go on with what came out, as far as that is quick."""
+    """Use the result, as far as that is quick."""
     if function is gen.stream:
         next(iter(result), None)
     elif function in (greedy, multinomial, beam_search) and result.samples < 10:  # more may take long
@@ -157,7 +157,7 @@ def test_each_value_works_or_is_refused_before_the_model_runs(
             raise AssertionError(f"{name}={show(value)} gave {error!r}") from error
         try:
             use(function, result)
-        except gen.GenError as error:  # what the host learns at a step
+        except gen.GenError as error:  # errors that the host sees only at a step
             assert len(str(error)) < 500, show(value)
         except Exception as error:
             raise AssertionError(f"{name}={show(value)} gave {error!r} later") from error

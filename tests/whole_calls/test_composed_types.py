@@ -1,4 +1,4 @@
-"""Texts of types that are made of types: whole at every limit, and the same whatever runs beside and wherever."""
+"""Texts of composed types: whole at every limit, and the same on any device and whatever runs beside them."""
 
 from typing import Any
 

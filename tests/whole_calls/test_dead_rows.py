@@ -1,4 +1,4 @@
-"""Rows with nothing left to choose: the error names prompt, sample and place; searches find what there is."""
+"""Rows with no token left to choose: the error names prompt, sample and place; searches find the texts there are."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ONLY = {token: -math.inf for token in range(259) if token not in ALLOWED}  # eac
 
 
 class DyingModel(ScriptedModel):
-    """After its script, nothing but one value in the logits; a prompt's script is the prompt itself."""
+    """After its script all logits have one value; a prompt's script is the prompt itself."""
 
     def __init__(self, value: float) -> None:
         super().__init__(lambda prompt: [*prompt.encode()])
@@ -45,7 +45,7 @@ def model() -> Any:
 
 
 def after(number: int, prompt: str) -> str:
-    """How the error of a prompt begins that dies at its own end."""
+    """The beginning of the error of a prompt that dies at its own end."""
     return f"prompt {number}: no token was left to choose after {len(prompt)} new ones"
 
 
@@ -109,7 +109,7 @@ def test_processors_that_ban_everything_are_an_error(model: Any, make: Any) -> N
 
 
 def likelihood(model: Any, prompt: str, token_ids: list[int], allowed: list[int]) -> float:
-    """The log-probability of a text whose tokens are all different, by a forward of all of it."""
+    """The log-probability of a text whose tokens all differ, by one forward over the whole text."""
     prompt_ids = [*prompt.encode()]
     with torch.no_grad():
         logits = model.hf_model(torch.tensor([prompt_ids + token_ids])).logits[0].double()
@@ -123,7 +123,7 @@ def likelihood(model: Any, prompt: str, token_ids: list[int], allowed: list[int]
 @pytest.mark.parametrize("beams", [6, 7, 40])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 50.0, -50.0])
 def test_more_beams_than_texts_find_every_text(model: Any, beams: int, penalty: float) -> None:
-    """Against all texts: of the tokens a, b, c and the eos, each once at most."""
+    """The oracle is all texts of the tokens a, b, c and the eos, each at most once."""
     eos = 257
     bias = {token: value for token, value in ONLY.items() if token != eos}
     sampler = beam_search(beams, length_penalty=penalty, logit_bias=bias, no_repeat_ngram_size=1)

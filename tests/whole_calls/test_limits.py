@@ -1,4 +1,4 @@
-"""A limit does not shape a value in silence: what is not told is the text of any larger limit."""
+"""A limit does not change a value in silence: a text without such an error is that of any larger limit."""
 
 import asyncio
 import re
@@ -115,11 +115,11 @@ def test_a_number_that_its_limit_cut_is_told_wherever_it_is_read(model: Any, rea
         read(model, ON_HOST, **arguments, shorten=True)
     made = cut.value.completion
     assert made.value is None and made.finish_reason == "length" and made.engine == "host"
-    assert len(made.token_ids) == 5 and made.text.isdigit()  # which the grammar accepts
+    assert len(made.token_ids) == 5 and made.text.isdigit()  # the grammar accepts it
 
 
 def test_a_text_that_ends_by_itself_is_told_where_its_limit_has_changed_a_token(model: Any) -> None:
-    """With one token less than the unchanged text needs: the last ones are drawn again, and it ends by eos."""
+    """With one token less than the unchanged text needs, the last ones are drawn again, and the text ends by eos."""
     kind = gen.regex("(ab|[c-z]{4})*")
     arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 5, "details": True, "shorten": True}
     whole = gen.generate(model, "x", kind, **arguments)
@@ -146,7 +146,7 @@ def test_a_stop_string_ends_a_text_unless_its_limit_has_changed_it_before(model:
 
 
 class Counting:
-    """A sampler of a user's that draws as gen does, and notes how often it is called and what it may choose."""
+    """A user's sampler that draws as gen does; it notes how often it is called and what it may choose."""
 
     penalties, samples = None, 1
 
@@ -194,7 +194,7 @@ class TestBeams:
         arguments: dict[str, Any] = {"sampler": never, "max_new_tokens": 60}
         with pytest.raises(gen.IncompleteError):
             gen.generate(model, "x", gen.regex("[a-z]*"), **arguments)
-        assert gen.generate(model, "x", gen.choice(["a", "b"]), **arguments) in ("a", "b")  # none is left
+        assert gen.generate(model, "x", gen.choice(["a", "b"]), **arguments) in ("a", "b")  # no beam is left
 
     def test_texts_without_a_type_are_as_they_were(self, model: Any) -> None:
         sampler = beam_search(3, early_stopping=True)
@@ -214,12 +214,12 @@ def test_a_validator_that_refuses_a_value_that_a_limit_has_shaped_says_both(mode
 
 
 class TestSteps:
-    """The second draw is part of a step where a row may be short of room, and of no other."""
+    """Only steps in which a row may be short of room have the second draw."""
 
     def test_short_steps_are_those_in_which_some_token_may_not_fit(
         self, model: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of steps that make one token each."""
+        """For steps that make one token each."""
         short: list[bool] = []
         run = Steps.run
 
@@ -259,7 +259,7 @@ class TestSteps:
 
 
 class TestUsualLimit:
-    """What is asked for where max_new_tokens is not given."""
+    """The limit without max_new_tokens."""
 
     def limits(self, own: Any, types: Any, **more: Any) -> list[int]:
         prompts = ["xyz"] * (len(types) if isinstance(types, list) else 1)
@@ -285,7 +285,7 @@ class TestUsualLimit:
         assert scripted.steps == 0
 
     def test_room_is_taken_as_tokens_come(self, model: Any) -> None:
-        """As many rows as for texts without a type, with as much room at first."""
+        """There are as many rows as for texts without a type, with the same room at first."""
         sizes = []
         for kind in (None, int):
             call = read_call(model, ["x"] * 40, kind, Settings(sampler=greedy()), max_batch_tokens=6000)

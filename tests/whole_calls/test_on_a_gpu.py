@@ -1,4 +1,4 @@
-"""Every way to choose tokens gives on a GPU what it gives on the CPU: on a virtual one, and on the machine's own."""
+"""Every way to choose tokens gives the same on a GPU as on the CPU: on a virtual GPU, and on the machine's own."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +42,7 @@ def generated(model: Any, **arguments: Any) -> list[gen.Completion]:
 
 
 def stopped(model: Any) -> list[gen.Completion]:
-    """A stop string that is in a text, and an eos that is in another."""
+    """Calls with a stop string that is in one text, and an eos that is in another."""
     first, second, _ = generated(model)
     found = generated(model, stop=[first.text[2]], eos_token_id=second.token_ids[7])
     assert {completion.finish_reason for completion in found} >= {"stop", "eos"}

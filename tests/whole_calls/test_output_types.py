@@ -117,7 +117,7 @@ def test_engines_and_asyncio_give_the_same_values(model: Any) -> None:
     types: list[Any] = [Person, int, None, gen.compile(model, Point), NESTED, gen.regex("[a-z]{3}")]
     wanted = [gen.generate(model, "x", one, seed=4, max_new_tokens=80, shorten=True, details=True) for one in types]
     with gen.Engine(new_model(), rows=3) as engine:
-        types[3] = Point  # of another model
+        types[3] = Point  # what was compiled belongs to another model
         streams = [engine.submit("x", one, seed=4, max_new_tokens=80, shorten=True) for one in types]
         assert ["".join(stream) for stream in streams] == [one.text for one in wanted]
         assert [stream.completion().value for stream in streams] == [one.value for one in wanted]
@@ -149,7 +149,7 @@ def test_an_engine_raises_what_is_amiss_with_a_type_where_its_text_is_read(model
             short.completion()
         assert isinstance(fine.completion().value, bool)
         with pytest.raises(gen.ConstraintError, match="max_new_tokens is 2"):
-            engine.submit("x", Person, max_new_tokens=2)  # compiled by now: checked at once
+            engine.submit("x", Person, max_new_tokens=2)  # compiled by now, so checked at once
 
 
 def test_engines_and_asyncio_compile_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ class TestIncomplete:
         assert json.loads(raised.value.completion.text).keys() == {"number"}
 
     def test_only_texts_that_are_returned_must_be_whole(self, model: Any) -> None:
-        """Of the beams of a host constraint some may be cut: they do not fail the one that is asked for."""
+        """Some beams of a host constraint may be cut; they do not make the requested one fail."""
         kind = gen.grammar('start: "a" | "b" start')
         best = gen.generate(model, "x", kind, sampler=beam_search(3, length_penalty=-5.0), max_new_tokens=4)
         assert best in ("a", "ba", "bba", "bbba")

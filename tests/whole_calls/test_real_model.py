@@ -52,7 +52,7 @@ def model() -> TransformersModel:
 
 @cache
 def expected(chat: str) -> list[int]:
-    """The new tokens of transformers' generate, from its own tokenizer and template, without the eos."""
+    """The new tokens of transformers' generate, with its own tokenizer and template, without the eos."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(FOLDER)

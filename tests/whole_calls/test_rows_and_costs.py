@@ -1,7 +1,7 @@
-"""What the loop owes its rows, and what it may cost.
+"""What the loop guarantees to its rows, and what it may cost.
 
-Costs are counted, not timed: tokens that are embedded, bytes that torch's operators read and write, and bytes that live
-at once.
+Costs are counted, not timed: embedded tokens, bytes that torch's operators read and write, and bytes that exist at
+once.
 """
 
 import resource
@@ -33,11 +33,11 @@ StorageRef: Any = StorageWeakRef  # its methods have no types
 
 
 class Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What the operators of the block cost.
+    """The cost of the operators in the block.
 
     Attributes:
         moved: bytes that they read and write; views cost nothing.
-        peak: most bytes that lived at once of what was made in the block.
+        peak: the most bytes of tensors made in the block that existed at once.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def _tensors(tree: object) -> list[Tensor]:
 
 @contextmanager
 def address_space(more: int) -> Iterator[None]:
-    """In the block the process may have that many bytes of memory more than it has."""
+    """In the block the process may take that many more bytes of memory than it has."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + more, hard))
@@ -82,7 +82,7 @@ def small(shape: str = "llama", **changes: Any) -> TransformersModel:
 
 
 def late_token(model: Any, prompt: str, *others: str, first: int = 3) -> int:
-    """A token that comes in the greedy text of a prompt, not among its `first` ones, and with no other prompt."""
+    """A token of a prompt's greedy text that is not among its `first` ones, and that comes with no other prompt."""
     text, *rest = gen.generate(model, [prompt, *others], sampler=greedy(), max_new_tokens=24, details=True)
     seen = {*text.token_ids[:first], *(token for other in rest for token in other.token_ids)}
     seen |= {token for other in others for token in model.tokenizer.encode(other)} | {0}  # 0 pads
@@ -91,10 +91,10 @@ def late_token(model: Any, prompt: str, *others: str, first: int = 3) -> int:
 
 
 class Resampler:
-    """Two texts a prompt: the first takes the best token after its ancestor, the second one the second best.
+    """Two texts a prompt: the first takes the best token after its ancestor, the second takes the second best.
 
     Args:
-        ancestors: for both rows of a prompt which of the two it continues.
+        ancestors: for both rows of a prompt, which of the two rows each continues.
     """
 
     samples = 2
@@ -178,7 +178,7 @@ def test_a_dead_row_is_filled_anew_without_a_trace(shape: str, sampler: Sampler)
 
 
 def without_equals(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """The deadly token is not chosen by itself."""
+    """Keep the deadly token from being chosen by itself."""
     return logits.index_fill(1, torch.tensor([ord("=")]), -torch.inf)
 
 

@@ -1,4 +1,4 @@
-"""Texts that are held to a constraint are always whole, end where nothing can follow, and are the same everywhere."""
+"""Texts under a constraint are always whole, end where nothing can follow, and are the same everywhere."""
 
 import json
 import random
@@ -65,7 +65,7 @@ def endless() -> Any:
 
 
 def valid(kind: Any, text: str) -> bool:
-    """By Python's re, or by jsonschema."""
+    """Whether Python's re, or jsonschema, accepts a text."""
     if isinstance(kind, str):
         return re.fullmatch(kind, text) is not None
     jsonschema.validate(json.loads(text), kind, format_checker=jsonschema.FormatChecker())
@@ -341,7 +341,7 @@ def test_a_prompt_that_ends_within_a_character_leaves_the_value_alone() -> None:
 @pytest.mark.parametrize("eos", [EOS, None])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_beams_find_the_likeliest_spelling_of_all(eos: int | None, penalty: float) -> None:
-    """Against a sum over all ways to spell one of the texts, each by plain forwards."""
+    """The oracle is all ways to spell one of the texts, each by plain forwards."""
     model = tiny_model(vocab_size=len(TOKENS), bos_token_id=None, eos_token_id=eos, seed=5)
     texts = ["ab", "aba", "b", "bc"]
     prefixes = {text[:end].encode() for text in texts for end in range(len(text) + 1)}

@@ -68,8 +68,8 @@ def _plain(kind: str, rng: Random) -> str:
 def build_corpus(*, seed: int) -> Corpus:
     """All documents, the same for the same seed and the same version of CPython.
 
-    Documents that contain one of HELD_OUT_NAMES are left out. Two of a hundred documents are kept for validation, less
-    those (short questions, mostly) that training has too. The training docstrings are repeated.
+    Documents that contain one of HELD_OUT_NAMES are left out. Two of a hundred documents are kept for validation,
+    except those that training has too (mostly short questions). The training docstrings are repeated.
     """
     rng = Random(seed)
     held_out = re.compile(r"\b(" + "|".join(HELD_OUT_NAMES) + r")\b", re.IGNORECASE)

@@ -21,7 +21,7 @@ _SHORTEST = 40
 
 
 def clean(text: str) -> str:
-    """Printable ASCII, tabs and newlines; ruled lines shortened; lines with an address of any sort left out."""
+    """Keep printable ASCII, tabs and newlines; shorten ruled lines; leave out lines with an address of any sort."""
     text = re.sub(r"[*=\-~^#_.+]{5,}", "---", text.expandtabs(4))
     text = re.sub(r"[^\n\x20-\x7e]", "", text)
     lines = (line.rstrip() for line in text.split("\n") if not re.search(r"://|www\.|\w@\w", line))

@@ -1,4 +1,4 @@
-"""How good the demo model is: records that bear the asked name, bits per character, and samples to read.
+"""How good the demo model is: records that have the requested name, bits per character, and samples to read.
 
 python -m training.demo.evaluate DIR
 """

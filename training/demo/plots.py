@@ -1,4 +1,4 @@
-"""Story plots as plain text: blank lines part the beats, each line of a beat is one way to tell it.
+"""Story plots as plain text: blank lines separate the beats, and each line of a beat is one way to tell it.
 
 Slots: a, he, him, his, He, His are the hero; b, b_he, b_him, b_his, b_He the friend; elder is a relative; animal,
 thing, adj, place, place2, home, food, kid, trait, time, weather are drawn once a story and stay the same in all beats.

@@ -1,4 +1,4 @@
-"""Records as JSON: `Describe NAME as JSON.`, a newline, one line of JSON that bears the name."""
+"""Records as JSON: `Describe NAME as JSON.`, a newline, one line of JSON that has the name."""
 
 import json
 from random import Random

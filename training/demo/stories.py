@@ -43,7 +43,7 @@ TIMES = words("afternoon evening morning")
 WEATHERS = words("a cold day|a fine day|a sunny day|a warm day|raining|snowing|very hot|very windy|warm and bright")
 
 _TOPICS = {"b": "{a} and {b}", "animal": "a {animal}", "thing": "a {adj} {thing}"}
-"""What a story may be asked for, by the slot that it then has to mention."""
+"""What one may ask a story to be about, by the slot that the story then has to mention."""
 
 
 def _slots(rng: Random) -> dict[str, str]:

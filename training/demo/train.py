@@ -29,8 +29,8 @@ CONTEXT = 1024
 class Schedule:
     """Warm-up, constant, linear decay to zero; the last part of the decay runs on rows as long as the context.
 
-    `steps` is the number of updates, each of `tokens` tokens in rows of `row_length`. From the share `long_from` of the
-    steps on, rows have CONTEXT tokens and the batch shrinks, so that the tokens stay the same.
+    `steps` is the number of updates, each of `tokens` tokens in rows of `row_length`. After the share `long_from` of
+    the steps, rows have CONTEXT tokens, and the batch shrinks so that the number of tokens stays the same.
     """
 
     steps: int

@@ -4,7 +4,7 @@ import re
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The entries of a list: parted by "|" where there is one (they may then hold spaces), else by blanks."""
+    """The entries of a list: separated by "|" if it has any (entries may then have spaces), otherwise by blanks."""
     return tuple(text.strip().split("|") if "|" in text else text.split())
 
 

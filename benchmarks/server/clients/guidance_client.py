@@ -1,4 +1,4 @@
-"""What programs do with guidance, whose model is a server's."""
+"""What programs do with guidance, with the server's model."""
 
 from typing import Any, Literal
 

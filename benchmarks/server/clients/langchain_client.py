@@ -77,7 +77,7 @@ def responses_streamed(url: str) -> bool:
 
 
 def embeddings(url: str) -> bool:
-    """With texts: LangChain's usual token ids are another tokenizer's."""
+    """Sends texts, since the token ids that LangChain sends by default are another tokenizer's."""
     made = OpenAIEmbeddings(
         model="text-embedding-3-small", base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False
     )

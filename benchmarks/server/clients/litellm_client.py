@@ -3,7 +3,7 @@
 import os
 from typing import Any, Literal
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network at import
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it uses the network at import
 
 import litellm
 from pydantic import BaseModel

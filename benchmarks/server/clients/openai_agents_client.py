@@ -1,4 +1,4 @@
-"""What programs do with openai-agents, as it is by default: over Responses."""
+"""What programs do with openai-agents, which uses Responses by default."""
 
 from typing import Any, Literal
 

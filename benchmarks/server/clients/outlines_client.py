@@ -1,4 +1,4 @@
-"""What programs do with outlines, whose model is a server's."""
+"""What programs do with outlines, with the server's model."""
 
 from typing import Any, Literal
 

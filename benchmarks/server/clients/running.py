@@ -1,4 +1,4 @@
-"""Runs what a client library is asked to do, and tells of each whether it worked; imports no library but Python's."""
+"""Runs the tries of a client library, and says of each whether it worked; imports only Python's own library."""
 
 import asyncio
 import inspect

@@ -70,7 +70,7 @@ def test_bounds_on_states_and_time_are_kept() -> None:
 
 
 def random_nfa(chance: random.Random) -> tuple[Nfa, int, int]:
-    """Few letters, edges of ranges that may overlap, and many that read nothing, in circles too."""
+    """An automaton with few letters, edges of ranges that may overlap, and many empty edges, also in circles."""
     nfa = Nfa()
     states = [nfa.state() for _ in range(chance.randint(2, 12))]
     for _ in range(chance.randint(1, 16)):
@@ -82,7 +82,7 @@ def random_nfa(chance: random.Random) -> tuple[Nfa, int, int]:
 
 
 def accepts(nfa: Nfa, start: int, end: int, text: bytes) -> bool:
-    """Whether a text leads from one state to another, by all ways at once."""
+    """Whether a text leads from one state to another, following all ways at once."""
     edges, silent = (one.tolist() for one in nfa.arrays())
     here = {start}
     for number in [*text, None]:

@@ -13,7 +13,7 @@ from gen.constraints.automata.table import Table
 from gen.constraints.automata.texts import holds
 from tests.constraints.walks import random_texts
 
-pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # of Python's own reading of "[["
+pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # Python warns about "[["
 
 PLAIN = ["a", "b", "c", "é", "☃", "😀", "ß", "[ab]", "[^a]", "[a-cé-ü]", "[^é☃]", ".", "\\n", "[[a]", "[]a]", "[a-]"]
 PLAIN += ["[+--]", "[a-z&&[b]", "\\.", " ", "(?i:k)", "(?i:ß)", "(?i:[a-k])", "(?i:[^é])", "(?i:Σ)", "(?s:.)"]
@@ -80,7 +80,7 @@ def test_general_categories_of_unicode_are_sets_of_characters() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_categories_hold_in_python_and_in_ecma(seed: int) -> None:
-    """What is accepted matches with and without re.ASCII; what both readings match and is ASCII, is accepted."""
+    """Accepted texts match with and without re.ASCII. ASCII texts that both readings match are accepted."""
     chance = random.Random(seed)
     for _ in range(50):
         pattern = random_pattern(chance, 3, PLAIN + CATEGORIES * 3)
@@ -120,7 +120,7 @@ def test_search_is_that_of_json_schema() -> None:
         for length in range(5):
             for number in range(4**length):
                 text = "".join("ab\nc"[number // 4**place % 4] for place in range(length))
-                strict = re.search(pattern.replace("$", r"\Z"), text) is not None  # ECMA's $ is the end alone
+                strict = re.search(pattern.replace("$", r"\Z"), text) is not None  # ECMA's $ means only the end
                 assert holds(texts, text) == strict, (pattern, text)
 
 

@@ -34,7 +34,7 @@ OTHERS = [
 
 
 def all_but(names: list[str], encode: Encode) -> Table:
-    """All texts but the names, in bytes."""
+    """All texts except the names, in bytes."""
     nfa = Nfa()
     start = nfa.state()
     texts = both(ANY, listed(names), deadline_in(), without=True)
@@ -43,7 +43,7 @@ def all_but(names: list[str], encode: Encode) -> Table:
 
 
 def fewest_states(automaton: Table) -> int:
-    """How many states tell the texts apart (Moore 1956), the dead one left out."""
+    """The fewest states that tell the texts apart (Moore 1956), without the dead one."""
     lines = [tuple(line) for line in automaton.next.tolist()]
     part: list[int] = automaton.final.astype(int).tolist()
     while True:

@@ -1,4 +1,4 @@
-"""Sets of texts: both, without, of a length, listed. Oracle: sets of texts written out."""
+"""Operations on sets of texts: `both`, `without`, of a length, listed. Oracle: sets of texts written out."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Types made of types: read as by brute force on both engines, and refused where they cannot be held to."""
+"""Types made of types: both engines read them as brute force does, and refuse those that they cannot hold texts to."""
 
 import random
 import re
@@ -30,7 +30,7 @@ def model() -> Any:
 
 @pytest.mark.parametrize("on_host", [0.0, 0.2])
 def test_random_compositions_are_read_as_by_brute_force(model: Any, on_host: float) -> None:
-    """The oracle tries all ways, the best first; where there is one alone, it is what was written."""
+    """The oracle tries all ways, the best first. If there is only one, it must be the way that was written."""
     rng = random.Random(7)
     engines = []
     for kind in compositions(50, seed=7, on_host=on_host):
@@ -151,7 +151,7 @@ class TestSpecialTokens:
         assert made.text.startswith(f"ab{name}")
         assert made.value[:2] == ("a", f"b{name}")
         assert made.token_ids[:3] == [ord("a"), ord("b"), self.ids(model)[name]]
-        assert constraint.read(made.text) == made.value  # of a text alone, names are read too
+        assert constraint.read(made.text) == made.value  # without token ids, names in the text are read too
         stream = gen.stream(model, "x", constraint, seed=1, max_new_tokens=200)
         assert "".join(stream) == made.text
 
@@ -163,12 +163,12 @@ class TestSpecialTokens:
         wanted = gen.samplers.greedy(logit_bias=dict.fromkeys(ids, 100.0))
         for one in (kind, gen.either(gen.sequence(kind, "!"), NESTED)):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("gen.calls.valued", lambda request, completion: completion)  # the limit may cut it
+                patch.setattr("gen.calls.valued", lambda request, completion: completion)  # the limit may cut the text
                 made = gen.generate(model, "x", one, sampler=wanted, max_new_tokens=24, details=True)
             assert made.token_ids and not {*made.token_ids} & {*ids}
 
     def test_characters_like_a_token_are_no_token(self, model: Any) -> None:
-        """In the first part the same characters may stand; the token ends it wherever they are."""
+        """The first part may contain the same characters; only the token ends it."""
         [name, *_] = SPECIALS
         constraint = gen.compile(model, gen.sequence(gen.text(), name, gen.text()))
         token = self.ids(model)[name]

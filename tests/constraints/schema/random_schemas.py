@@ -21,7 +21,7 @@ def random_value(chance: random.Random, depth: int) -> Any:
 
 
 def random_schema(chance: random.Random) -> dict[str, Any]:
-    """A schema of draft 2020-12 with two definitions; references are no circles."""
+    """A schema of draft 2020-12 with two definitions; its references form no circle."""
     schema = _schema(chance, 2, ["p", "q"])
     schema["$defs"] = {"p": _schema(chance, 0, []), "q": _schema(chance, 1, ["p"])}
     return schema

@@ -28,7 +28,7 @@ def table_of(schema: Any, closed: bool = True, whitespace: Whitespace = "line") 
 
 
 def accepts(schema: Any, value: Any, closed: bool = True) -> bool:
-    """Whether a value as json.dumps writes it is a text of the schema, in every layout alike."""
+    """Whether json.dumps' text of a value is a text of the schema; every layout must agree."""
     found = set()
     for whitespace in ("line", "compact", "indent"):
         item, name, indent = SEPARATORS[whitespace]
@@ -60,7 +60,7 @@ def test_every_text_meets_its_schema_and_is_laid_out_as_json_dumps_does(seed: in
 
 
 def laid_out(text: str, whitespace: Whitespace) -> str:
-    """The text as json.dumps writes its value, numbers as they stand."""
+    """The text in the layout of json.dumps, with its numbers unchanged."""
     item, name, indent = SEPARATORS[whitespace]
     value = json.loads(text, parse_float=lambda number: f"\ue000{number}", parse_int=lambda number: f"\ue000{number}")
     written = json.dumps(value, ensure_ascii=False, separators=(item, name), indent=indent)
@@ -79,7 +79,7 @@ def _names_twice(text: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_values_that_meet_a_schema_are_accepted_in_the_order_of_its_properties(seed: int) -> None:
-    """Schemas of one object, whose order is plain; open, as the validator reads them."""
+    """Schemas of one object, so the order is clear, in the open reading, which is the validator's."""
     chance = random.Random(seed)
     met = 0
     for _ in range(30):
@@ -136,7 +136,7 @@ def test_values_of_any_type_nest_two_deep() -> None:
 
 
 def test_alternatives_of_one_of_hold_one_at_a_time_in_the_open_reading_too() -> None:
-    """Closed texts of one alternative are valid under another one that is open: {"a": 1} meets both of these."""
+    """A closed text of one alternative is valid under another one that is open: {"a": 1} meets both of these."""
     overlap = {"oneOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties": {"b": {}}}]}
     for closed in (True, False):
         try:
@@ -156,7 +156,7 @@ def test_alternatives_of_one_of_hold_one_at_a_time_in_the_open_reading_too() -> 
     }
     assert accepts(tagged, {"kind": "y", "size": 2}) and not accepts(tagged, {"kind": "z"})
     formats = {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "uuid"}]}
-    with pytest.raises(Unsupported, match="oneOf at #"):  # to who takes formats for remarks any text meets both
+    with pytest.raises(Unsupported, match="oneOf at #"):  # for a reader who ignores formats any text meets both
         schema_table(formats, closed=True, whitespace="line")
     needs = {"type": "object", "properties": {"a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert accepts(needs, {"b": 1}) and not accepts(needs, {"a": 1, "b": 1}) and not accepts(needs, {})
@@ -256,7 +256,7 @@ def test_references_start_from_the_nearest_address_and_never_mean_data() -> None
 
 
 def arrays_of(schema: Any, items: list[Any]) -> Iterator[tuple[list[Any], bool]]:
-    """Every array of up to three of some items, and whether it is a text of the schema."""
+    """Every array of up to three of the items, and whether it is a text of the schema."""
     table = table_of(schema, False, "compact")
     for length in range(4):
         for value in itertools.product(items, repeat=length):
@@ -404,7 +404,7 @@ OPPOSITES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema", OPPOSITES, ids=str)
 def test_the_opposite_of_a_keyword_is_all_that_does_not_meet_it(schema: dict[str, Any]) -> None:
-    """Both ways: not the schema, and a oneOf of it and of what else meets it."""
+    """Tested in two ways: `not` of the schema, and a oneOf of the schema and its opposite."""
     values: list[Any] = [None, True, 0, 1, 1.5, 2, "", "a", [], [1], ["a"], [1, "a"], ["a", "a"], [2, 1], [1.5]]
     values += [{}, {"a": 1}, {"a": "x"}, {"b": 1}, {"b": None}, {"a": 1, "b": 1}, {"ab": 1}, {"ab": None}]
     values += [{"a": 1, "ab": "x"}, {"b": 1, "ab": 1}, {"a": 1, "b": 1, "ab": 1}]
@@ -420,7 +420,7 @@ def test_the_opposite_of_a_keyword_is_all_that_does_not_meet_it(schema: dict[str
 
 
 def _other_orders(value: Any) -> list[str]:
-    """A value with its names in other orders: what must be there, and is not listed, comes last of all others."""
+    """A value's texts with its names in other orders; required names that are not listed come last."""
     orders = itertools.permutations(value.items()) if isinstance(value, dict) else ()
     return [json.dumps(dict(pairs), separators=(",", ":")) for pairs in orders]
 
@@ -463,7 +463,7 @@ def test_some_properties_that_are_not_listed_are_as_several_schemas_ask(schema: 
 
 
 def test_two_names_that_might_be_the_same_are_not_written() -> None:
-    """Of names of one kind the last one counts, so that one property is what both schemas ask for, or there is none."""
+    """Of equal names the last one counts, so one property must meet both schemas, or no text is written."""
     some: list[dict[str, Any]] = [{"patternProperties": {"^a": one}} for one in ({"minimum": 1}, {"maximum": 5})]
     with pytest.raises(Unsupported, match="two properties of like names at #"):
         table_of({"type": "object"} | _not_each(*some), False, "compact")
@@ -549,7 +549,7 @@ def test_the_content_of_a_string_stands_without_quotes() -> None:
 
 
 def test_alternatives_are_told_apart_by_what_stands_beside_the_one_of() -> None:
-    """Twelve objects that only their "type" tells apart, which the schema around them requires."""
+    """Twelve objects that differ only in their "type"; the schema around them requires it."""
     kinds = [f"kind{number}" for number in range(12)]
     one_of = [
         {"properties": {"type": {"enum": [kind]}, kind: {"type": "integer"}, "a": {"type": "null"}}} for kind in kinds

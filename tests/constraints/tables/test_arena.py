@@ -1,4 +1,4 @@
-"""Automata side by side in one table: each walks as it does alone, whichever came and went before."""
+"""Automata side by side in one table: each walks as it does alone, whichever others came and went before."""
 
 import random
 
@@ -24,7 +24,7 @@ def some(count: int, seed: int = 0) -> list[TokenAutomaton]:
 
 
 def check(arena: Arena, automaton: TokenAutomaton, states: range) -> None:
-    """The records of states say what the automaton says; the record at 0 says nothing."""
+    """The records of states equal the automaton's; the record at 0 is empty."""
     table, rows = arena.table.tolist(), np.unpackbits(arena.rows.cpu().numpy(), axis=1, bitorder="little")
     assert not any(table[: FIRST_CLASS + 256])
     assert rows[ALL].all()

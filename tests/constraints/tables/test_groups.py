@@ -1,4 +1,4 @@
-"""States that share rows: they agree on every token, whatever the vocabulary."""
+"""States that share rows agree on every token, whatever the vocabulary."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_there_are_as_few_groups_as_can_be(number: int, depth: int) -> None:
 
 
 def refined(table: Table, needed: Any, depth: int) -> list[int]:
-    """The group of each state: what is seen of a state is compared as a whole, round by round."""
+    """The group of each state, refined round by round: states in a group have the same needs and successors."""
     after, tokens = table.next.tolist(), needed.tolist()
     group = [min(state, 1) for state in range(len(after))]
     for length in range(depth):

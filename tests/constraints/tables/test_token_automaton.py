@@ -1,4 +1,4 @@
-"""Which tokens a state allows: against a walk of every token's bytes, one by one."""
+"""Which tokens a state allows, compared with a walk along every token's bytes, one by one."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ def rows_of_state(automaton: TokenAutomaton, state: int) -> list[list[int]]:
 
 
 def brute_force(automaton: TokenAutomaton, state: int) -> tuple[list[list[int]], int]:
-    """The three rows of a state, and by how much a token may raise what is needed."""
+    """The three rows of a state, and by how much a token may raise the number of tokens needed."""
     needed = automaton.needed
     after = walk_all(automaton.table, state, automaton.vocabulary.tokens)
     change = [int(needed[to]) - int(needed[state]) if to else 10**6 for to in after]

@@ -1,4 +1,4 @@
-"""How many tokens a text needs: against a search through all tokens."""
+"""How many tokens a text needs, compared with a search through all tokens."""
 
 import pytest
 

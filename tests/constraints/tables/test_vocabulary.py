@@ -1,4 +1,4 @@
-"""Vocabularies as bytes: what tokens spell is what their tokenizer encodes, and the trie holds it all."""
+"""Vocabularies as bytes: tokens spell what their tokenizer encodes, and the trie holds all of them."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ TEXTS = ["", "a b  c", "naïve café", "\t\n x", "日本語", "🙂 ok", 'x = {"
 
 
 def paths_of(vocabulary: Vocabulary) -> list[bytes]:
-    """What each node of the trie spells, by following the parents."""
+    """The bytes of each node of the trie, found by following the parents."""
     paths = [b""]
     for parents, bytes_ in vocabulary.levels:
         paths += [paths[parent] + bytes([byte]) for parent, byte in zip(parents, bytes_, strict=True)]
@@ -87,7 +87,7 @@ def test_the_trie_holds_what_tokens_spell() -> None:
         assert bytes(row[: len(token)].tolist()) == token
         assert (row[len(token) :] == NO_BYTE).all()
     assert {paths[node] for node in np.flatnonzero(vocabulary.is_token)} == set(vocabulary.tokens) - {b""}
-    for parents, bytes_ in vocabulary.levels:  # which searches rely on
+    for parents, bytes_ in vocabulary.levels:  # searches rely on this order
         assert (np.diff(parents.astype(np.int64) * 256 + bytes_) > 0).all()
     assert vocabulary.spells[:0xF5].all() and not vocabulary.spells[0xF5:].any()  # those are in no text
 

@@ -1,4 +1,4 @@
-"""Steps captured as CUDA graphs: on virtual GPUs, and on a machine with a GPU on that.
+"""Steps captured as CUDA graphs: on virtual GPUs, and on a real GPU if the machine has one.
 
 The oracle is the eager loop on the same device; `tests/whole_calls/test_on_a_gpu.py` compares it with the CPU.
 """
@@ -33,7 +33,7 @@ PROMPTS = [
     "Ada",
     "hello there, how are you?",
     "x = ",
-]  # 13 tokens later a capture of 32 and one of 64 columns are worth it
+]  # after 13 tokens, captures of 32 and of 64 columns are worth it
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "bad_words": ["a"], "no_repeat_ngram_size": 2}
 SAMPLERS: dict[str, Sampler | list[Sampler]] = {
     "greedy": gen.samplers.greedy(),
@@ -50,13 +50,13 @@ SAMPLERS: dict[str, Sampler | list[Sampler]] = {
 
 
 def adapter(device: torch.device | str, shape: str = "llama") -> TransformersModel:
-    """A model; a Llama of one layer, since every operator of a virtual GPU takes its time."""
+    """A model; by default a Llama of one layer, since each operator takes long on a virtual GPU."""
     layers: dict[str, Any] = {"num_hidden_layers": 1} if shape == "llama" else {}
     return gen.from_transformers(tiny_model(shape, **layers).to(device), byte_tokenizer(), probe=False)
 
 
 def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 13, **options: Any) -> Any:
-    """Of each text, or of each of its samples or beams; of plain steps, whose shapes are counted here."""
+    """The tokens of each text, sample or beam, made by plain steps, since these tests count the steps' shapes."""
     made: Any = gen.generate(
         model,
         PROMPTS,
@@ -80,7 +80,7 @@ def kept(model: TransformersModel) -> RowSet:
 
 
 def graphs(model: TransformersModel) -> list[Graph]:
-    """What was captured on the rows that the model keeps."""
+    """The graphs captured on the rows that the model keeps."""
     return [one for one in kept(model).recordings.values() if isinstance(one, Graph)]
 
 
@@ -160,11 +160,11 @@ def test_a_step_is_captured_once_it_is_worth_it_and_the_largest_first(
     tokens(model, new_tokens=steps._WORTH["cuda"])  # the prompt gives the first token: one step too few
     assert captures == []
     tokens(model, new_tokens=20)
-    assert captures == [(3, 32), (3, 64)]  # of 32 columns, the most that there were; then the rows have grown
+    assert captures == [(3, 32), (3, 64)]  # first 32 columns, the most that there were; then the rows have grown
     model.release()
     for _ in range(2):
         tokens(model, new_tokens=20)
-        assert captures[2:] == [(3, 64), (3, 32)]  # 64 columns for all, then those that were asked for
+        assert captures[2:] == [(3, 64), (3, 32)]  # the whole 64 columns first, then the 32 that were asked for
     assert len({graph.graph.pool() for graph in graphs(model)}) == 1
 
 
@@ -180,7 +180,7 @@ def test_growing_drops_graphs_and_their_memory(captures: list[tuple[int, int]], 
 
 
 def reserved(gpu: torch.device) -> int:
-    """Bytes of the device that are held."""
+    """How many bytes of the device torch has reserved."""
     gc.collect()
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved(gpu)
@@ -189,8 +189,8 @@ def reserved(gpu: torch.device) -> int:
 def test_graphs_count_as_memory_that_a_model_keeps_idle(
     captures: list[tuple[int, int]], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they take more than is kept they are dropped, and the rows stay."""
-    wide = tiny_model(vocab_size=100_000).to(gpu)  # its logits are more than memory is counted in
+    """If they take more memory than may be kept, they are dropped, and the rows stay."""
+    wide = tiny_model(vocab_size=100_000).to(gpu)  # its logits are larger than the unit in which memory is counted
     model = gen.from_transformers(wide, byte_tokenizer(), probe=False)
     tokens(model, cuda_graph=False)
     without, alone = reserved(gpu), kept(model).sizes()[gpu]
@@ -255,7 +255,7 @@ def test_a_capture_is_on_the_models_device_and_the_rows_own_stream(monkeypatch: 
             def capture_begin(self, *args: Any, **kwargs: Any) -> None:
                 stream: Any = torch.cuda.current_stream()
                 seen.append((kwargs["capture_error_mode"], torch.cuda.current_device(), stream))
-                assert not torch.is_inference_mode_enabled()  # it makes tensors that others' graphs change later
+                assert not torch.is_inference_mode_enabled()  # it makes tensors that other calls' graphs change later
                 super().capture_begin(*args, **kwargs)
 
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Watched)
@@ -270,7 +270,7 @@ def test_a_capture_is_on_the_models_device_and_the_rows_own_stream(monkeypatch: 
 def test_a_step_with_a_graph_never_waits(gpu: torch.device) -> None:
     model = adapter(gpu)
     for sampler in (SAMPLERS["penalised"], SAMPLERS["beams"]):
-        tokens(model, sampler, 4)  # kernels are loaded, which waits on a real one
+        tokens(model, sampler, 4)  # loads kernels, which waits on a real GPU
         counts = []
         for new_tokens in (4, 14):
             with no_host_sync(count=True) as report:
@@ -315,7 +315,7 @@ def test_a_step_with_a_graph_allocates_nothing() -> None:
     model = adapter(gpu)
     counts = []
     for _ in range(2):
-        tokens(model, new_tokens=40)  # captures, and then finds, every graph
+        tokens(model, new_tokens=40)  # captures every graph, and then finds it
     for new_tokens in (30, 40):
         before = torch.cuda.memory_stats(gpu)["allocation.all.allocated"]
         tokens(model, new_tokens=new_tokens)
@@ -324,7 +324,7 @@ def test_a_step_with_a_graph_allocates_nothing() -> None:
 
 
 class Drawing(MultinomialSampler):
-    """A sampler that draws from torch's generator, and says wrongly that it may be replayed."""
+    """A sampler that draws from torch's generator, but claims that it may be replayed."""
 
     replayable = True
 
@@ -334,7 +334,7 @@ class Drawing(MultinomialSampler):
 
 
 class Reads:
-    """A processor that reads on the host, which is refused where it says that it may be replayed."""
+    """A processor that reads on the host; if it claims that it may be replayed, it is refused."""
 
     def __init__(self, *, replayable: bool) -> None:
         self.replayable, self.runs = replayable, 0
@@ -345,7 +345,7 @@ class Reads:
 
 
 class Picking:
-    """Draws as gen does with a temperature that changes, and says nothing of replays."""
+    """Draws as gen does, with a temperature that changes; it does not claim that it may be replayed."""
 
     samples, penalties = 1, None
 
@@ -392,7 +392,7 @@ def test_what_cannot_be_replayed_on_a_cpu_is_not_captured(
 
 
 class Waits(torch.nn.Module):
-    """An activation that makes CUDA refuse some captures: those whose numbers `refused` has."""
+    """An activation that makes CUDA refuse the captures whose numbers are in `refused`."""
 
     def __init__(self, *refused: int) -> None:
         super().__init__()
@@ -408,7 +408,7 @@ class Waits(torch.nn.Module):
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """What torch's allocator is told of the pools of captures that have failed."""
+    """The calls to torch's allocator about the pools of failed captures."""
     seen: list[tuple[str, Any]] = []
     for name in ("endAllocateToPool", "releasePool"):
         original = getattr(torch.cuda.memory, f"_cuda_{name}", None)
@@ -436,7 +436,7 @@ def test_a_failed_capture_leaves_nothing_behind(
         assert tokens(model, new_tokens=16) == eager
         assert torch.rand(3, device=gpu).shape == (3,)
         assert torch.ones(3).pin_memory().to(gpu, non_blocking=True).tolist() == [1.0] * 3
-    assert waits.captures == refused and not graphs(model)  # older ones were in memory that is lost to captures
+    assert waits.captures == refused and not graphs(model)  # older graphs' memory is lost to captures
     [line] = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert line[0] == "WARNING"
     assert "steps of TransformersModel are captured no more: CUDA refused to capture it: CUDA error" in line[1]
@@ -502,7 +502,7 @@ def test_no_garbage_is_collected_during_a_capture(gpu: torch.device) -> None:
 
 
 def test_a_graph_keeps_what_it_reads_and_writes(gpu: torch.device) -> None:
-    """Memory that was freed could be another's when the graph is launched."""
+    """Memory that was freed could belong to another tensor when the graph is launched."""
     model = adapter(gpu)
     tokens(model, SAMPLERS["multinomial"])
     graph = graphs(model)[0]

@@ -1,4 +1,4 @@
-"""Rows and what was recorded on them are freed when nothing needs them: at once, not when Python collects garbage."""
+"""Rows and their recordings are freed as soon as nothing needs them, not only when Python collects garbage."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +34,12 @@ def model(no_garbage_collection: None) -> TransformersModel:
 def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **options: Any) -> None:
     prompts = ["Ada", "Bob", "Cy", "Di"][:texts]
     arguments: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": new_tokens, "eos_token_id": []}
-    arguments["speculate"] = False  # plain steps, which rows have as much room for as is counted here
+    arguments["speculate"] = False  # the room that these tests count is that for plain steps
     gen.generate(model, prompts, **(arguments | options))
 
 
 def recorded(model: TransformersModel) -> list[ref[Tensor]]:
-    """The cache's tensors in the rows that the model keeps, on which steps have been recorded."""
+    """The cache tensors of the rows that the model keeps; steps have been recorded on them."""
     rows: Any = model.idle.take()
     assert isinstance(rows, RowSet) and rows.recordings
     model.idle.put(rows)
@@ -92,13 +92,13 @@ def test_rows_are_freed_before_others_are_made(
 
 
 def test_a_recording_that_is_not_complete_holds_nothing_that_is_given_up(model: TransformersModel) -> None:
-    generate(model, new_tokens=18)  # its last step is the first part
+    generate(model, new_tokens=18)  # its last step makes the first part of the recording
     rows: Any = model.idle.take()
     assert rows.recording is not None and not rows.recordings
     model.idle.put(rows)
     tensors = [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
     del rows
-    generate(model, new_tokens=60)  # they grow
+    generate(model, new_tokens=60)  # the rows grow
     assert alive(tensors) == 0
 
 

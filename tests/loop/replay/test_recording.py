@@ -1,4 +1,4 @@
-"""Recorded steps against the steps themselves; every mistake that a step can make is planted, and must be refused."""
+"""Recorded steps equal the steps themselves; every mistake that a step can make is planted, and must be refused."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from gen.testing import virtual_gpus
 
 
 class Memory:
-    """What steps of these tests read and write."""
+    """The memory that steps of these tests read and write."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -33,7 +33,7 @@ class Memory:
         return self.count, self.cache
 
     def restore(self) -> None:
-        """What `state` was at the beginning."""
+        """Set `state` back to its first values."""
         self.count.zero_()
         self.cache.zero_()
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_replayed_is_refused_with_its_reason(
 def in_parts(
     step: Callable[[], Tensor], memory: Memory, known: Replay[Any] | None = None, *outlines: Outline
 ) -> list[Replay[Tensor]]:
-    """For each part the recording, which the last one gives."""
+    """A list with the recording, which the last part gives."""
     return [made for made in record_in_parts(step, memory.state(), known, outlines) if made is not None]
 
 
@@ -249,7 +249,7 @@ def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, mo
 
     known: Replay[Any] | None = None
     outlines: list[Outline] = []
-    for runs in (13, 2, 4, 8):  # one that is known is not run again to see whether it does the same
+    for runs in (13, 2, 4, 8):  # a known step is not run again to compare
         memory.restore()
         made = [*record_in_parts(step, memory.state(), known, outlines)]
         found = [tensor.clone() for tensor in memory.state()]
@@ -260,7 +260,7 @@ def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, mo
         known = made.pop()
         assert known is not None and made == [None] * (runs - 1)
         assert torch.equal(known(), memory.cache.sum(-1)) and int(memory.count) == runs + 1
-        if runs == 2:  # memory moves: what such a step does is known, but not where
+        if runs == 2:  # memory moves: the calls of such a step are known, but not its addresses
             outlines, known = [known.outline], None
             memory.cache = torch.zeros(4, 32)
         elif runs == 4:
@@ -268,8 +268,8 @@ def test_each_part_of_a_recording_runs_the_step_once_for_real(memory: Memory, mo
 
 
 def test_a_step_is_checked_whose_outline_is_known(memory: Memory) -> None:
-    """What is left out is what the calls decide; what comes with memory that has moved is seen."""
-    memory.cache, memory.host_count = torch.zeros(4, 40), 20  # small numbers are a part of the outline
+    """Only checks that the calls decide are left out; errors that come with moved memory are seen."""
+    memory.cache, memory.host_count = torch.zeros(4, 40), 20  # small numbers are part of the outline
     known = record(lambda: counts_on_the_host(memory))
     with pytest.raises(CannotReplay, match="does something else at its next call"):
         in_parts(lambda: counts_on_the_host(memory), memory, None, known.outline)
@@ -280,7 +280,7 @@ def test_a_step_is_checked_whose_outline_is_known(memory: Memory) -> None:
 
 @pytest.mark.parametrize("before", range(6))
 def test_operations_are_looked_at_in_all_of_a_step(memory: Memory, before: int) -> None:
-    """Each part looks at a third of them."""
+    """Each part looks at a third of the operations."""
 
     def step() -> Tensor:
         for _ in range(before):
@@ -318,7 +318,7 @@ def test_a_step_that_is_not_as_one_that_is_known_is_checked(memory: Memory) -> N
 
 
 def test_what_is_refused_draws_nothing(memory: Memory) -> None:
-    """Or texts would depend on whether a step is recorded."""
+    """Otherwise texts would depend on whether a step is recorded."""
     before = torch.get_rng_state()
     with pytest.raises(CannotReplay):
         record(lambda: draws_noise(memory), again=lambda: None)
@@ -327,7 +327,7 @@ def test_what_is_refused_draws_nothing(memory: Memory) -> None:
 
 @pytest.mark.parametrize("how", ["copy_", "to"])
 def test_copies_between_devices_are_refused(how: str) -> None:
-    """A graph is of one device, and copies from the host read memory that may be gone when it is launched."""
+    """A graph has one device, and a copy from the host reads memory that may be gone when the graph is launched."""
     with virtual_gpus(2), torch.inference_mode():
         here, there = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
 

@@ -1,4 +1,4 @@
-"""Recorded steps go when what they rest on has changed. The oracle is the same model with `replay=False`."""
+"""Recorded steps are dropped when something that they depend on has changed. Oracle: the same with `replay=False`."""
 
 import copy
 import logging
@@ -40,7 +40,7 @@ def kept(model: TransformersModel) -> RowSet:
 
 
 def changes_are_seen(hf_model: Any, changes: list[Change]) -> None:
-    """After each change, one after the other, texts are those of the model as it is then."""
+    """After each of several changes, texts are those of the model as it is then."""
     model, before = taken(hf_model), None
     for change in [lambda _: None, *changes]:
         change(hf_model)
@@ -126,7 +126,7 @@ def test_adapters_of_peft_are_seen() -> None:
         lambda one: one.set_adapter("other") or one.delete_adapter("default"),
     ]
     changes_are_seen(hf_model, changes)
-    # merging gives the same texts by other calls, but for what float32 rounds
+    # merging gives the same texts by other calls, except for rounding in float32
     model = taken(hf_model)
     for change in (hf_model.merge_adapter, hf_model.unmerge_adapter, hf_model.merge_and_unload):
         text(model)
@@ -164,7 +164,7 @@ def test_an_optimiser_step_drops_no_recording() -> None:
     assert checked is not None
     columns = model.version(checked)
     with torch.no_grad():
-        hf_model.lm_head.weight.data.add_(1)  # which torch does not count
+        hf_model.lm_head.weight.data.add_(1)  # torch does not count this
     assert model.version(checked) == columns
 
 

@@ -1,4 +1,4 @@
-"""When steps are recorded: as often as they come, in one call or several, and run twice where they are new."""
+"""When steps are recorded: after enough steps, in one call or several; a new kind of step is run twice."""
 
 import logging
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def model() -> TransformersModel:
 
 @pytest.fixture
 def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each recording so far whether the step was run again, to see whether it does the same."""
+    """For each recording so far: whether the step was run again to compare."""
     seen: list[bool] = []
 
     def logged(*arguments: Any) -> Iterator[Replay[Any] | None]:
@@ -47,7 +47,7 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def shapes(model: TransformersModel) -> set[tuple[int, int]]:
-    """What the model's idle rows have recorded: rows and columns."""
+    """The rows and columns of the steps that the model's idle rows have recorded."""
     rows: Any = model.idle.take()
     assert isinstance(rows, RowSet)
     model.idle.put(rows)
@@ -66,21 +66,21 @@ def shapes_after(model: TransformersModel, new_tokens: int) -> set[tuple[int, in
 
 
 def plain(model: TransformersModel, sampler: Sampler, new_tokens: int) -> None:
-    """Four texts of plain steps, of which all are looked at."""
+    """Four texts of plain steps; all of these are looked at."""
     gen.generate(model, FOUR, sampler=sampler, max_new_tokens=new_tokens, eos_token_id=[], speculate=False)
 
 
 def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) -> None:
-    # with as many key heads as heads: older versions of transformers repeat fewer ones with the view as a number
+    # as many key heads as heads: older versions of transformers repeat fewer ones, with the view as a number
     model: Any = gen.from_transformers(tiny_model(num_key_value_heads=4), byte_tokenizer())
     assert shapes_after(model, 60) == {(1, 32), (1, 64)}
     assert twice == [True, False]
     plain(model, gen.samplers.multinomial(), 28)
-    assert twice == [True, False, True]  # a step of another kind
+    assert twice == [True, False, True]  # the last is another kind of step
 
 
 class Counting:
-    """Says that it may be replayed, and counts its runs on the host where it is shown more than 32 columns."""
+    """Claims that it may be replayed, but counts its runs on the host when it sees more than 32 columns."""
 
     replayable = True
 
@@ -104,7 +104,7 @@ def test_a_refused_kind_of_step_is_not_recorded_anew_before_what_it_rests_on_cha
     caplog.set_level(logging.INFO, "gen")
     layer: Any = model.hf_model.model.layers[0].mlp
     layer.act_fn = Reading()
-    for prompts in (1, 1, 3, 2, 40, 1):  # some in rows that the model has kept, some in new ones
+    for prompts in (1, 1, 3, 2, 40, 1):  # some in rows that the model keeps, some in new ones
         gen.generate(model, [FOUR] * prompts, sampler=gen.samplers.greedy(), max_new_tokens=25, eos_token_id=[])
         assert shapes(model) == set()
     [line] = [record.getMessage() for record in caplog.records]
@@ -148,7 +148,7 @@ def test_a_model_whose_parameters_have_changed_is_recorded_anew(model: Transform
 
 @pytest.mark.parametrize("shape", ["llama", "gemma3", "lfm2", "qwen3_next"])
 def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
-    """After a rehearsal, what `moving` says is put back, and no more; the next steps are those without a rehearsal."""
+    """After a rehearsal only the tensors of `moving` are put back; the next steps equal those without a rehearsal."""
     model = gen.from_transformers(tiny_model(shape), byte_tokenizer())
     sampler = gen.samplers.beam_search(4, repetition_penalty=1.2)
     kind = kind_of_search(sampler)
@@ -179,7 +179,7 @@ def test_beams_are_rehearsed_without_a_copy_of_the_cache(shape: str) -> None:
 
 
 class Noted:
-    """Greedy after a bias that changes, as a processor or a sampler; writes down how many tokens there were."""
+    """Greedy after a changing bias, as a processor or as a sampler; logs how many tokens there were."""
 
     samples, penalties = 1, None
 
@@ -202,7 +202,7 @@ class Noted:
 
 
 class NotedScores(Noted):
-    """As transformers' processors."""
+    """The same in the form of transformers' processors."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
         self.lengths.append(input_ids.shape[1])

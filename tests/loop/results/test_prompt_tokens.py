@@ -1,4 +1,4 @@
-"""`prompt_logprobs`: what a prompt's tokens are worth, against the plain forward in float64."""
+"""`prompt_logprobs`: the log-probabilities of a prompt's tokens, compared with the plain forward in float64."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.loop.test_prefix_tree import SAMPLED, some
 
-KNOWN = 259  # of the tokenizer
+KNOWN = 259  # ids of the tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_an_engine_tells_it_of_prompts_that_it_reads_in_parts(model: Any, monkey
         again = engine.submit(prompt, prompt_logprobs=1, **SAMPLED).completion()
         after = engine.submit(prompt, **SAMPLED).completion()
         running.cancel()
-    assert (made.cached_tokens, again.cached_tokens, after.cached_tokens) == (0, 0, 149)  # it gives, and takes not
+    assert (made.cached_tokens, again.cached_tokens, after.cached_tokens) == (0, 0, 149)  # `again` takes nothing
     assert made.token_ids == again.token_ids == after.token_ids
     check(model, prompt, made.prompt_logprobs or [], 0)
     check(model, prompt, again.prompt_logprobs or [], 1)

@@ -1,4 +1,4 @@
-"""The way of a step's results to the host: on virtual GPUs one step late, in slots that are not written too early."""
+"""How a step's results reach the host: on virtual GPUs one step late, in slots that are not overwritten too early."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tests.helpers import byte_tokenizer, tiny_model
 
 
 def results(device: str) -> Packed:
-    flags = torch.zeros(3, dtype=torch.bool, device=device)  # whose length is no whole number of words
+    flags = torch.zeros(3, dtype=torch.bool, device=device)  # its length is no whole number of words
     return packed((torch.zeros(3, 1, dtype=torch.int64, device=device), flags, torch.zeros(3, device=device)))
 
 
@@ -80,7 +80,7 @@ def test_a_slot_is_not_written_again_while_less_than_all_are_unread() -> None:
 
 @pytest.mark.parametrize("sampler", [gen.samplers.greedy(), gen.samplers.multinomial(2), gen.samplers.beam_search(2)])
 def test_the_loop_has_two_results_under_way_at_most(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each kind: of plain steps, of wide ones, which come in turns, and of what drafts were worth."""
+    """This holds for each kind: plain steps, wide steps (both kinds come in turns), and the agreement of drafts."""
     widths = cycle((1, 8))
     monkeypatch.setattr(Widths, "choose", lambda self, count, texts: next(widths))
     sent: list[Ticket] = []

@@ -1,4 +1,4 @@
-"""Stop strings: found wherever the text is cut, by a brute-force oracle over random cuts."""
+"""Stop strings are found wherever the text is cut into pieces; the oracle is brute force over random cuts."""
 
 import random
 import re
@@ -20,7 +20,7 @@ PATTERNS = [
 
 
 def stopped(text: str, stops: list[Stop]) -> tuple[str, str | None]:
-    """The text before the first stop to end and what it is, None for none, by trying every end."""
+    """By trying every end: the text before the stop that ends first, and that stop; None if there is none."""
     for end in range(1, len(text) + 1):
         found = [(end - len(stop), end) for stop in stops if isinstance(stop, str) and text[:end].endswith(stop)]
         matches = [stop.search(text[:end]) for stop in stops if isinstance(stop, re.Pattern)]

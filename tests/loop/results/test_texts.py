@@ -1,4 +1,4 @@
-"""What becomes of a text on the host, token by token."""
+"""How the host handles a text, token by token."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def text_with(stops: tuple[str, ...]) -> Text:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_texts_that_go_on_from_one_text_are_each_as_if_alone(first: int) -> None:
-    """After "a<s" held back, one goes on to the stop string and the other one does not: whoever goes first."""
+    """After "a<s" is held back, one text goes on to the stop string and the other does not, in either order."""
     stops = ("a<s>b",)
     parts = [[*b"x", ord("a"), BOS, ord("b")], [*b"x", ord("a"), BOS, *b"cd"]]
     alone = []
@@ -50,7 +50,7 @@ def test_texts_that_go_on_from_one_text_are_each_as_if_alone(first: int) -> None
 
 
 def test_what_is_read_piece_by_piece_and_at_once_is_the_same() -> None:
-    token_ids = [*"wä🙂 z".encode(), 0xFF]  # the last one begins no character
+    token_ids = [*"wä🙂 z".encode(), 0xFF]  # the last byte begins no character
     pieces, text = [], text_with(())
     for number, token_id in enumerate(token_ids):
         text.push(token_id, 0.0)

@@ -1,4 +1,4 @@
-"""Thoughts and special tokens: which part of what was generated is the text, whole and in pieces."""
+"""Thoughts and special tokens: which part of the output is the text, whole and in pieces."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_how_a_template_marks_thoughts(template: str, marks: Marks | None) -> No
 
 
 def scripted(written: str, template: str = TEMPLATE) -> Any:
-    """A model that says a text, with special tokens where it names them."""
+    """A model that writes a text; names of special tokens in it become these tokens."""
     tokenizer = byte_tokenizer(specials=NAMES)
     tokenizer.chat_template = template
     token_ids = tokenizer(written)["input_ids"]

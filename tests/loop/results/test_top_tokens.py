@@ -1,4 +1,4 @@
-"""Log-probabilities under the model's own distribution, against transformers' forward over whole texts in float64."""
+"""Log-probabilities under the model's own distribution. Oracle: transformers' forward over whole texts in float64."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ from gen.testing import no_host_sync, virtual_gpus
 from tests.helpers import ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
 
-KNOWN = 259  # tokens that the tokenizer has; the model has 300
+KNOWN = 259  # the tokenizer's tokens; the model has 300
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be"]
 LIMITS = [9, 12, 4, 7, 10]
 
@@ -52,7 +52,7 @@ def check(llama: Any) -> Callable[[str, gen.Completion, int], None]:
 
 
 class Resampler:
-    """Two texts a prompt, which change places at every step; both take a token that is not the likeliest."""
+    """Two texts a prompt, which change places at every step; neither takes the likeliest token."""
 
     samples, penalties = 2, None
 
@@ -64,7 +64,7 @@ class Resampler:
 
 
 class Spoiler:
-    """Changes the logits in place, the chosen token's among them."""
+    """Changes the logits in place, also the chosen token's."""
 
     samples, penalties = 1, None
 
@@ -75,7 +75,7 @@ class Spoiler:
 
 
 def spoils(token_ids: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Changes the logits where they are."""
+    """Changes the logits in place."""
     logits[:, 97:123] += 3.0
     return logits
 
@@ -159,7 +159,7 @@ def test_streams_and_agenerate_tell_them(llama: Any, check: Any) -> None:
 
 
 class Second:
-    """One text, of second best tokens."""
+    """One text, always with the second best token."""
 
     samples, penalties = 1, None
 
@@ -246,9 +246,9 @@ def test_a_step_without_them_takes_no_call_more_than_before(llama: Any, monkeypa
 
     never = calls()
     asked = calls(top_logprobs=2, details=True)
-    assert calls() == never  # in the same rows
+    assert calls() == never  # in the same rows as before
     assert all(one > other for one, other in zip(asked, never, strict=True))
-    assert set(never) == {11}  # a greedy choice, views of the tables: as before there was anything to tell
+    assert set(never) == {11}  # a greedy choice and views of the tables: as many as without log-probabilities
 
 
 @pytest.mark.parametrize(

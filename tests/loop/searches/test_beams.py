@@ -1,4 +1,4 @@
-"""Beam search: tokens and scores equal transformers' over random cases, where rows are filled anew too."""
+"""Beam search: tokens and scores equal transformers' over random cases, also in rows that are filled again."""
 
 import random
 from typing import Any
@@ -12,14 +12,14 @@ from gen.samplers import BeamSearchSampler, beam_search
 from tests.helpers import SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import run_in_rows
 
-LIKELY = 20  # the model's texts are of these ids; any of them may be an eos, so that texts end at different steps
+LIKELY = 20  # the model writes only these ids; any of them may be an eos, so texts end at different steps
 
 
 @pytest.fixture(scope="module")
 def hf_model() -> PreTrainedModel:
     model = tiny_model(vocab_size=259, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
     with torch.no_grad():
-        model.get_output_embeddings().weight[LIKELY:] *= 0.05  # not 0: which of equal tokens come first is left open
+        model.get_output_embeddings().weight[LIKELY:] *= 0.05  # not 0, since the order of equal tokens is open
         model.get_output_embeddings().weight[:LIKELY] *= 2
     return model
 

@@ -1,4 +1,4 @@
-"""Kernels that are compiled at their first use are compiled for a request before its prompt is read."""
+"""Kernels that are compiled at their first use are compiled before a request's prompt is read."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Shape = tuple[torch.dtype, tuple[int, ...], int, tuple[bool, ...]]
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """In order: "forward" of the model, and what is drawn from: dtype, columns, stride, which parameters there are."""
+    """In order: "forward" for the model, and for each draw its dtype, columns, stride and given parameters."""
     seen: list[Any] = []
 
     def watched(function: Any) -> Any:
@@ -69,7 +69,7 @@ def test_a_request_that_joins_later_is_compiled_for_before_its_prompt_and_none_t
         for _ in range(2):
             samplers = [gen.samplers.multinomial(top_k=9), gen.samplers.multinomial(top_p=0.5)]
             gen.generate(model, ["a", "b"], sampler=samplers, max_new_tokens=[9, 2], max_batch_tokens=32)
-            # each reading of a prompt, and each step, draws once; beside that each kind is compiled once
+            # each reading of a prompt and each step draws once; besides, each kind is compiled once
         hf_model.register_forward_pre_hook(lambda *_: events.append("forward"))
         events.clear()
         gen.generate(model, ["a", "b"], sampler=samplers, max_new_tokens=[9, 2], max_batch_tokens=32)

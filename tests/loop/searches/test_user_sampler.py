@@ -1,4 +1,4 @@
-"""Samplers that are not gen's own, in the loop."""
+"""Users' own samplers in the loop."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.helpers import byte_tokenizer, tiny_model
 
 
 class InPlace:
-    """Greedy, and adds to the weights that it is given."""
+    """Greedy, and adds to its weights in place."""
 
     samples, penalties = 1, None
 

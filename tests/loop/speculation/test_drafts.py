@@ -1,4 +1,4 @@
-"""What is drafted: against a search by hand, and against what an automaton allows."""
+"""Drafts, compared with a plain search, and with what an automaton allows."""
 
 import random
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from tests.constraints.vocabularies import spelled, walk_all
 
 
 def found_by_hand(tokens: list[int]) -> tuple[list[int], int]:
-    """What followed the newest place where most of the last tokens stood before, and how many these are."""
+    """What followed the newest earlier place with the most of the last tokens, and the number of these tokens."""
     for count in range(NGRAM, 0, -1):
         for end in range(len(tokens) - 1, count - 1, -1):  # the tokens before it
             if tokens[end - count : end] == tokens[-count:]:
@@ -91,12 +91,12 @@ def test_one_source_of_drafts_goes_on_where_another_one_ends() -> None:
         return model.tokenizer.decode(tokens), kinds
 
     told, kinds = drafts("xyz", "{")
-    assert told == '"name": "' and {*kinds} == {FORCED}  # and no empty name after it
+    assert told == '"name": "' and {*kinds} == {FORCED}  # no empty name follows
     told, kinds = drafts("This is Tom Brown, and 7", '{"name": "Tom Brown')
     assert told.startswith('", "age') and kinds[0] == ENDING and {*kinds[1:]} == {FORCED}
     told, kinds = drafts("This is old Mr. Tom Brown and Mr. Tom Jones", '{"name": "old Mr. Tom')
     assert told.startswith(" Jones") and kinds[0] <= NGRAM
-    assert drafts("xyz", '{"name": "Ada') == ("", [])  # nothing says that the name ends
+    assert drafts("xyz", '{"name": "Ada') == ("", [])  # nothing shows that the name ends
 
 
 def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +122,4 @@ def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch
     monkeypatch.setattr("gen.loop.speculation.widths.Widths.choose", lambda *_: 8)
     found = gen.generate(model, "Once upon a time", speculate=gen.Speculation(), **settings)
     assert found.token_ids == plain.token_ids
-    assert found.drafted == found.accepted > 8  # one in each step, and not the others that are right too
+    assert found.drafted == found.accepted > 8  # one in each step, although the others are right too

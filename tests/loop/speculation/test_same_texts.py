@@ -1,6 +1,6 @@
 """Steps that read drafts change no text: the oracle is the same call with `speculate=False`.
 
-Widths are drawn at random here, whatever they cost, so that each is met everywhere.
+Widths are drawn at random here, whatever they cost, so that each occurs everywhere.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def model() -> TransformersModel:
 
 @pytest.fixture(autouse=True)
 def widths(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
-    """The widths of steps, drawn at random; those that came."""
+    """Draw the widths of steps at random; the set has those that occurred."""
     draw, came = random.Random(0), set[int]()
 
     def choose(self: Widths, count: int, texts: object) -> int:
@@ -110,7 +110,7 @@ def test_values_are_those_of_plain_steps_and_so_is_what_a_limit_has_shaped(
 @pytest.mark.parametrize("shape", ["gemma3", "mixtral", "gpt2", "opt", "deepseek_v3"])
 def test_texts_of_windows_experts_and_learned_positions_are_those_of_plain_steps(shape: str) -> None:
     own = gen.from_transformers(tiny_model(shape), byte_tokenizer())
-    context = own.context_length  # the end of which all but the shortest text meets
+    context = own.context_length  # all texts but the shortest reach its end
     assert isinstance(own, TransformersModel) and own.goes_wide
     prompts = ["abcabcabcabc" * 6, "aaaa", "xyxyxyxy" * 9]
     check(*both(own, prompts, sampler=multinomial(temperature=0.2), max_new_tokens=context), accepts=False)
@@ -147,7 +147,7 @@ def test_requests_that_join_and_leave_an_engine_get_the_same_texts(model: Transf
 
 
 def test_what_is_kept_for_later_prompts_is_what_counted(model: TransformersModel) -> None:
-    """A second request goes on from the columns of the first one's text, which wide steps have written."""
+    """A second request goes on from the columns of the first text, which wide steps have written."""
     beginning = "The quick brown fox. " * 8
     settings: dict[str, Any] = {"sampler": multinomial(temperature=0.6), "seed": 4, "eos_token_id": []}
     first = gen.generate(model, beginning, speculate=False, details=True, max_new_tokens=60, **settings)
@@ -185,7 +185,7 @@ def test_on_a_gpu_the_host_waits_for_no_draft(output_type: Any, cuda_graph: bool
     with virtual_gpus(2):
         on_gpu = gen.load("demo", device="cuda:1")
         syncs = list[int]()
-        for limit in (32, 36, 40):  # the first call places the type
+        for limit in (32, 36, 40):  # the first call places the type's tables
             with no_host_sync(count=True) as report:
                 found = gen.generate(
                     on_gpu,

@@ -1,4 +1,4 @@
-"""Which width a step has, and when none is wide."""
+"""Which width a step has, and when no step is wide."""
 
 import logging
 from time import thread_time
@@ -26,7 +26,7 @@ from tests.helpers import byte_tokenizer, tiny_model
 
 
 class Own(GreedySampler):
-    """A sampler of a user's."""
+    """A user's sampler."""
 
 
 def text(*kinds: int) -> Agreement:
@@ -37,7 +37,7 @@ def text(*kinds: int) -> Agreement:
 
 
 def widths(most: int = 7, *, fixed: bool = False, **seconds: float) -> Widths:
-    """As after steps of one row that have taken so long, w1 to w8."""
+    """Widths after steps of one row with these times: w1 to w8 seconds."""
     costs = Costs()
     for name, one in seconds.items():
         costs.learn(Shape(1, int(name[1:]), replayed=False), one)
@@ -79,7 +79,7 @@ def test_drafts_that_are_wrong_are_not_read_for_long() -> None:
     for _ in range(5):
         one.learn(measured.choose(1, [one]), 0)
     assert measured.choose(1, [one]) == 1
-    for _ in range(12):  # beside plain steps the first draft is looked at all the same
+    for _ in range(12):  # plain steps compare the first draft, too
         one.learn(1, 1)
     assert measured.choose(1, [one]) == 8
 
@@ -113,11 +113,11 @@ def test_what_is_not_recorded_yet_counts_as_half_recorded() -> None:
     assert takes[1] == 2.0 and takes[8] == pytest.approx((6.0 + 3.0) / 2) and 2.0 < takes[4] < 3.0
     costs.learn(Shape(1, 8, replayed=True), 2.5)
     assert costs.of(1, (1, 4, 8))[8] == 2.5
-    assert costs.of(2, (1, 4, 8))[1] == 1.0  # of two rows nothing is known
+    assert costs.of(2, (1, 4, 8))[1] == 1.0  # no step of two rows was measured
 
 
 def test_steps_are_measured_as_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batch, "_mark", lambda batch: thread_time())  # as without `no_clock`
+    monkeypatch.setattr(Batch, "_mark", lambda batch: thread_time())  # as it is without `no_clock`
     model: Any = gen.load("demo")
     gen.generate(model, "ha ha ha ha", sampler=greedy(), max_new_tokens=20, eos_token_id=[])
     takes = model.idle.take().costs.of(1, (1, 4, 8))
@@ -233,7 +233,7 @@ def test_a_float32_model_that_rounds_in_between_is_taken_as_one_of_half_precisio
 
 
 def rounding(hf_model: Any) -> Any:
-    """Lets activations be rounded by the largest one of all that is read at once, as quantised layers do."""
+    """Rounds activations by the largest one that is read at once, as quantised layers do."""
 
     def rounded(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
         size = out.abs().max() / 1000

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: gen.embed gives what sentence-transformers itself gives for the same folder."""
+"""Folders of sentence-transformers: gen.embed gives the vectors of sentence-transformers itself."""
 
 import json
 import random
@@ -46,7 +46,7 @@ def change(file: Path, **settings: Any) -> None:
 
 
 def same(path: Path, texts: Sequence[str] = TEXTS, prompt_name: str | None = None, **options: Any) -> torch.Tensor:
-    """What gen gives, after it was compared with the reference."""
+    """gen's vectors, after a comparison with the reference."""
     reference = st.SentenceTransformer(str(path), device="cpu")
     expected = reference.encode(list(texts), convert_to_tensor=True, prompt_name=prompt_name)
     model = gen.load_encoder(path, device="cpu")
@@ -62,7 +62,7 @@ def test_every_pooling(tmp_path: Path, pooling: Any, shape: str) -> None:
     path = build(tmp_path, pooling=pooling, encoder=tiny_encoder(shape))
     change(path / "tokenizer_config.json", model_max_length=20)
     vectors = same(path)
-    assert vectors.norm(dim=-1).max() > 1.1  # no Normalize, so vectors are as long as they come
+    assert vectors.norm(dim=-1).max() > 1.1  # no Normalize, so vectors keep their lengths
 
 
 def test_an_old_folder_says_it_in_other_words(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random EXL2 weights, made from the numbers that they stand for: what a dequantiser is to give is known beforehand."""
+"""Random EXL2 weights, made from the values that they stand for, so that a dequantiser's right result is known."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from tests.models.exllama.checkpoints import change
 
-BITS = (8, 6, 5, 4, 3, 2)  # of groups of 32 rows, in this order, as exllamav2 wants it
+BITS = (8, 6, 5, 4, 3, 2)  # of groups of 32 rows, in the order that exllamav2 requires
 
 
 def random_exl2(
     inputs: int, outputs: int, generator: torch.Generator, *, bits: Sequence[int] = BITS, deviation: float = 0.2
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """A matrix as EXL2 has it, and its values (outputs, inputs) in float16, as torch has them.
+    """A matrix in EXL2's form, and its values (outputs, inputs) in float16, in torch's layout.
 
     Args:
-        bits: of the groups; the last ones have as many groups of 32 rows as are left.
-        deviation: the standard deviation of the values, about.
+        bits: of the groups of 32 rows, which take them in turn; then the groups are sorted, the most bits first.
+        deviation: roughly the standard deviation of the values.
     """
     groups = sorted((bits[number % len(bits)] for number in range(inputs // 32)), reverse=True)
     packed, rows, first, table = [], [], 0, []
@@ -30,7 +30,7 @@ def random_exl2(
     for size, scale, most in zip(groups, scales, largest, strict=True):
         codes = torch.randint(0, 2**size, (32, outputs), generator=generator)
         packed.append(_pack(codes, size))
-        unit = (torch.tensor(most).half() / 256).double()  # as float16, which is what the kernels multiply by
+        unit = (torch.tensor(most).half() / 256).double()  # in float16, since the kernels multiply by it
         rows.append((codes - 2 ** (size - 1)).double() * scale.double() ** 2 * unit)
         table += [size, first]
         first += size
@@ -49,7 +49,7 @@ def random_exl2(
 
 
 def _pack(codes: Tensor, size: int) -> Tensor:
-    """(32, outputs) numbers of so many bits as (size, outputs) int32: down each column a row of bits, lowest first."""
+    """Pack (32, outputs) numbers of `size` bits as (size, outputs) int32: bits run down each column, lowest first."""
     bits = (codes.T.numpy().astype(np.uint8)[..., None] >> np.arange(size, dtype=np.uint8)) & 1
     packed = np.packbits(bits.reshape(codes.shape[1], 32 * size), axis=1, bitorder="little")
     return _numbers(packed.view(np.uint32).T)

@@ -1,4 +1,4 @@
-"""Stands for the part of exllamav2's extension that EXL2 weights need: matrices of few bits, attention and MLP of them.
+"""Stands for the part of exllamav2's extension that EXL2 weights need: matrices of few bits, and attention and MLPs.
 
 A matrix (inputs, outputs) has rows in groups. A group has a number of bits, a scale of 4 bits for each column, and one
 in float16 for all; its numbers are packed down the columns, the lowest bits first, without gaps in 32 rows.
@@ -21,7 +21,7 @@ Loras = Mapping[int, Tensor]
 class _Matrix:
     weight: Tensor
     bias: Tensor | None
-    packed: Tensor  # whose device the matrix is on
+    packed: Tensor  # the matrix is on its device
 
     def __call__(self, x: Tensor) -> Tensor:
         y = torch.matmul(x, self.weight)
@@ -40,7 +40,7 @@ class _Layer:
     loras: Sequence[tuple[Loras, Loras]] = field(default_factory=list)
 
     def check_devices(self, x: Tensor, loras: Sequence[int]) -> None:
-        """Refuse what is on another device than the layer, and LoRAs that are."""
+        """Refuse inputs and LoRAs that are on another device than the layer."""
         on_it = [half[lora] for pair in self.loras for half in pair for lora in loras if lora in half]
         check_devices(x, self.norm, *(matrix.packed for matrix in self.matrices), *on_it)
 
@@ -48,7 +48,7 @@ class _Layer:
         return normed(x, self.norm, self.epsilon).to(x.dtype)
 
     def apply(self, number: int, x: Tensor, loras: Sequence[int]) -> Tensor:
-        """x by one of the matrices, with LoRAs."""
+        """x times one of the matrices, with LoRAs."""
         y = self.matrices[number](x)
         for lora in loras:
             a, b = (half.get(lora) for half in self.loras[number])
@@ -63,12 +63,12 @@ _layers: dict[int, _Layer] = {}
 
 
 def _given(tensor: Tensor) -> Tensor | None:
-    """exllamav2 gives a tensor on the meta device for none."""
+    """A tensor, or None: exllamav2 gives a tensor on the meta device for none."""
     return None if tensor.is_meta else tensor
 
 
 def make_group_map(groups: Tensor, packed_rows: int) -> Tensor:
-    """For each row its group, and how many rows of it are left; int16."""
+    """For each row its group, and how many rows of the group are left; int16."""
     pairs, made = groups.view(-1, 2).tolist(), []
     ends = [first for _, first in pairs[1:]] + [packed_rows]
     for number, ((bits, first), end) in enumerate(zip(pairs, ends, strict=True)):
@@ -132,13 +132,13 @@ def gemm_half_q_half(x: Tensor, handle: int, output: Tensor, force_cuda: bool) -
 
 @kernel
 def tensor_remap(tensor: Tensor, index: Tensor) -> None:
-    """Columns in another order, on the CPU."""
+    """Put columns into another order, on the CPU."""
     tensor.copy_(tensor[:, index.long()])
 
 
 @kernel
 def tensor_remap_4bit(tensor: Tensor, index: Tensor) -> None:
-    """The same of columns of 4 bits, 8 in each number."""
+    """The same for columns of 4 bits, 8 in each number."""
     shifts = 4 * torch.arange(8, device="cpu")
     columns = ((tensor.unsqueeze(-1) >> shifts) & 15).flatten(1)[:, index.long()]
     packed = (columns.view(len(tensor), -1, 8).to(torch.int64) << shifts).sum(-1)
@@ -285,6 +285,6 @@ def q_mlp_set_loras(
 
 
 def _set_loras(handle: int, *loras: tuple[Loras, Loras]) -> int:
-    """Put LoRAs on a layer's matrices; the largest rank."""
+    """Put LoRAs on a layer's matrices; returns the largest rank."""
     _layers[handle].loras = loras
     return max((a.shape[-1] for half, _ in loras for a in half.values()), default=0)

@@ -1,6 +1,6 @@
-"""Stands for exllamav2's compiled extension in plain torch: what gen's models need of it, number for number.
+"""Stands for exllamav2's compiled extension in plain torch: the functions that gen's models need, number for number.
 
-Each function refuses tensors of two devices, as its kernels would by reading wrong memory. What EXL2 weights need is
+Each function refuses tensors of two devices, where the kernels would read wrong memory. Functions for EXL2 weights are
 in `exl2_ext`. `test_on_a_gpu.py` compares each function with the compiled one.
 """
 
@@ -16,7 +16,7 @@ from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 BLOCK = 512  # values of a cache that are quantised together
-SIZES = {4: (4, 4), 6: (8, 4), 8: (8, 8)}  # bits of keys and of values, by the number that the caches have
+SIZES = {4: (4, 4), 6: (8, 4), 8: (8, 8)}  # bits of keys and of values, by the cache's number of bits
 
 
 def check_devices(*tensors: Tensor | None) -> None:
@@ -26,7 +26,7 @@ def check_devices(*tensors: Tensor | None) -> None:
 
 
 def kernel(function: Function) -> Function:
-    """A function as one launch: as with what is compiled, a virtual GPU sees what goes in and what comes out alone."""
+    """A function as one launch: a virtual GPU sees only its inputs and outputs, as with compiled functions."""
 
     @wraps(function)
     def launch(*given: Any) -> Any:
@@ -52,7 +52,7 @@ def head_norm(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, epsilon
 
 
 def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """In float32."""
+    """RMS norm, in float32."""
     values = x.float()
     return values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + epsilon) * weight.float()
 
@@ -66,13 +66,13 @@ def rope_(
 
 
 def turned(x: Tensor, sin: Tensor, cos: Tensor, past_len: int, offsets: Tensor) -> Tensor:
-    """Rotated by the angles of its positions, in float32."""
+    """x rotated by the angles of its positions, in float32."""
     rows, width, _, size = x.shape
     positions = (torch.arange(width, device=x.device)[None] + past_len).expand(rows, width)
     if not offsets.is_meta:
         assert offsets.dtype == torch.int32 and offsets.numel() == rows
         positions = positions + offsets.view(rows, 1)
-    flat = positions.clamp_min(0).long().reshape(-1)  # beyond the tables' end it fails, where the kernel reads on
+    flat = positions.clamp_min(0).long().reshape(-1)  # fails beyond the tables' end; the kernel reads on
     sines = sin[0, 0].index_select(0, flat).view(rows, width, 1, -1).float()
     cosines = cos[0, 0].index_select(0, flat).view(rows, width, 1, -1).float()
     values = x.float()
@@ -154,7 +154,7 @@ def q_to_fp16_kv(
 
 
 def _blocks(values: Tensor, codes: Tensor, offset: int, width: int) -> tuple[int, int]:
-    """The columns of whole blocks around some columns, as the kernels count them."""
+    """The columns of the whole blocks around some columns, as the kernels count them."""
     size = values.shape[2] * values.shape[3]
     while offset * size % BLOCK:
         offset -= 1
@@ -171,7 +171,7 @@ def _groups(values: Tensor, size: int) -> Tensor:
 
 
 def _rotated(values: Tensor) -> Tensor:
-    """Hadamard's rotation of the even and of the odd ones of 64 values (..., 64), in float16 as the kernels do it."""
+    """Hadamard's rotation of the even and of the odd values among 64 (..., 64), in float16 as in the kernels."""
     turned = values.reshape(*values.shape[:-1], 32, 2)
     for step in (1, 2, 4, 8, 16):
         left, right = turned.reshape(*values.shape[:-1], -1, 2, step, 2).unbind(-3)

@@ -1,8 +1,8 @@
-"""Stands for exllamav3's compiled extension in plain torch: what weights in float16, or in EXL3 of 16 bits, need of it.
+"""Stands for exllamav3's compiled extension in plain torch: the functions for weights in float16 and EXL3 of 16 bits.
 
-A trellis of 16 bits a weight, which the real ones do not have, holds rotated weights in float16 (`trellis_of`): so the
-quantised paths of the package's Python code run against the float16 model. All else is number for number what is
-compiled, but for rounding; `test_on_a_gpu.py` compares each function.
+Real trellises never have 16 bits a weight. Here one does, and holds rotated weights in float16 (`trellis_of`), so that
+the quantised paths of the package's Python code can be compared with the float16 model. All other functions give the
+compiled ones' numbers, except for rounding; `test_on_a_gpu.py` compares each function.
 """
 
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, silu
 
 from tests.models.exllama.exllamav2_ext import check_devices, kernel
 
-# exllamav3 takes a module for a compiled extension by where it is
+# exllamav3 recognises a compiled extension by the module's location
 __spec__ = ModuleSpec(
     "exllamav3_ext", loader=SourceFileLoader("exllamav3_ext", __file__), origin=f"exllamav3_ext{EXTENSION_SUFFIXES[0]}"
 )
@@ -112,7 +112,7 @@ def gelu_mul(gate: Tensor, up: Tensor, out: Tensor, limit: float = 0.0) -> None:
 
 
 def rotated(x: Tensor) -> Tensor:
-    """Hadamard's rotation of each 128 numbers of the last dimension, in float32; twice gives what it was."""
+    """Hadamard's rotation of each 128 numbers of the last dimension, in float32; it is its own inverse."""
     turned = x.float().unflatten(-1, (-1, 128))  # type: ignore[no-untyped-call]
     for step in (1, 2, 4, 8, 16, 32, 64):
         left, right = turned.unflatten(-1, (-1, 2, step)).unbind(-2)
@@ -191,7 +191,7 @@ def reconstruct_had_slice(
 
 
 def _turned_back(weight: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
-    """A rotated matrix as it was before, float16."""
+    """A rotated matrix, rotated back, float16."""
     return (rotated(rotated(weight).T).T * suh.unsqueeze(1) * svh).half()
 
 
@@ -227,7 +227,7 @@ def quant_cache_paged(
     compand: float,
     contiguous: bool,
 ) -> None:
-    """Write each row's next tokens into its pages; they come by themselves, or are in pages too."""
+    """Write each row's next tokens into its pages; the tokens come as plain tensors, or are in pages too."""
     assert compand == 0
     own = lengths.long().view(-1, 1) + torch.arange(tokens, device=lengths.device)
     places = (table.long().gather(1, own // page) * page + own % page).view(-1)
@@ -253,7 +253,7 @@ def dequant_cache_paged(
     window: int,
     compand: float,
 ) -> None:
-    """Fill the pages of the table up to each row's length; the rest of them stays as it is."""
+    """Fill the pages of the table up to each row's length; the rest of the pages stays as it is."""
     assert compand == 0
     tokens = torch.arange(table.shape[1] * page, device=table.device)
     places = table.long()[:, tokens // page] * page + tokens % page
@@ -264,10 +264,10 @@ def dequant_cache_paged(
 
 
 def quantised(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(n, size) float16 as codes (n, size / 32 * bits) int32, and scales (n, size / 32) float16.
+    """Turn (n, size) float16 into codes (n, size / 32 * bits) int32 and scales (n, size / 32) float16.
 
     32 numbers are rotated and divided by their largest; a code is the middle of one of 2**bits steps. Codes are kept in
-    planes of 8, 4, 2 and 1 bits, as many of them as make up the bits, the highest bits first.
+    those planes of 8, 4, 2 and 1 bits that add up to `bits`, the highest bits first.
     """
     turned = _rotated_32(values.float().unflatten(-1, (-1, 32)))  # type: ignore[no-untyped-call]
     scales = turned.abs().amax(-1, keepdim=True) + 1e-10
@@ -284,7 +284,7 @@ def quantised(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def dequantised(codes: Tensor, scales: Tensor) -> Tensor:
-    """What `quantised` made, as (n, size) float16."""
+    """The values of `quantised`'s result, (n, size) float16."""
     bits = codes.shape[-1] // scales.shape[-1]
     words = codes.to(torch.int64).unflatten(-1, (-1, bits)) & 0xFFFFFFFF  # type: ignore[no-untyped-call]
     made, first = torch.zeros((), dtype=torch.int64, device=codes.device), 0
@@ -314,7 +314,7 @@ def stloader_close_file(handle: str) -> None: ...
 
 
 def __getattr__(name: str) -> Any:
-    """What is missing fails where it is called, not where it is looked for."""
+    """A missing function fails when it is called, not when it is looked up."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name.startswith("HAS_"):
@@ -327,7 +327,7 @@ def __getattr__(name: str) -> Any:
 
 
 def paged_attention(args: Any) -> Tensor:
-    """Attention over pages, for exllamav3's dispatcher, whose own is in Triton."""
+    """Attention over pages, for exllamav3's dispatcher, which itself uses Triton."""
     paged = (*(args.q_cache or ())[:4], args.k_cache, args.v_cache)
     check_devices(args.q, args.k, args.v, *paged, args.block_table, args.cache_seqlens)
     return _attended(args.q, args)

@@ -1,4 +1,4 @@
-"""What transformers makes of a checkpoint in float16: each text alone, by one plain forward, without gen."""
+"""Transformers' logits for a checkpoint in float16: each text alone, by one plain forward, without gen."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 import gen
 from tests.helpers import byte_tokenizer
 
-NEAR = 0.1  # logits of one model in float16, computed in another order, differ by less
+NEAR = 0.1  # logits of one model in float16 differ by less if computed in another order
 
 
 class Plain:
@@ -22,12 +22,12 @@ class Plain:
 
     @torch.inference_mode()
     def logits(self, prompt: Sequence[int], new: Sequence[int]) -> Tensor:
-        """(new + 1, vocabulary), float32: after the prompt, and after each of the tokens that follow it."""
+        """(new + 1, vocabulary), float32: after the prompt, and after each new token."""
         logits: Tensor = self.model(input_ids=torch.tensor([[*prompt, *new]]), use_cache=False).logits[0]
         return logits[len(prompt) - 1 :].float()
 
     def check_greedy(self, prompt: str, token_ids: Sequence[int], known: int = 259) -> None:
-        """Each token is the likeliest, or another one that is as likely but for what float16 may differ by."""
+        """Check that each token is the likeliest, or as likely as that within float16's rounding."""
         logits = self.logits(byte_tokenizer()(prompt)["input_ids"], token_ids[:-1])[:, :known]
         chosen = logits.gather(1, torch.tensor([token_ids]).T).squeeze(1)
         assert (logits.amax(1) - chosen <= 2 * NEAR).all()
@@ -35,7 +35,7 @@ class Plain:
 
 @torch.inference_mode()
 def logits_of(model: Any, prompts: Sequence[Sequence[int]], new: Sequence[Sequence[int]], rows: Any = None) -> Tensor:
-    """The same of a model of gen: (prompts, new + 1, vocabulary), all prompts in one batch; on the CPU."""
+    """The same for a model of gen: (prompts, new + 1, vocabulary), all prompts in one batch; on the CPU."""
     room = max(map(len, prompts)) + len(new[0]) + 2
     rows = rows or model.new_rows(len(prompts), room)
     found = [rows.fill(slice(0, len(prompts)), prompts)]
@@ -49,7 +49,7 @@ def ids(*texts: str) -> list[list[int]]:
 
 
 def tokens_of(made: Any) -> Any:
-    """The token ids of completions, in the lists that they come in."""
+    """The token ids of completions, in the same lists of lists."""
     return [tokens_of(one) for one in made] if isinstance(made, list) else made.token_ids
 
 

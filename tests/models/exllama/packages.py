@@ -18,7 +18,7 @@ from tests.models.exllama import exl2_ext, exllamav2_ext, exllamav3_ext
 
 @cache
 def exllamav2_stub() -> ModuleType:
-    """What stands for exllamav2's extension, in one module."""
+    """The stub of exllamav2's extension, in one module."""
     stub = ModuleType("exllamav2_ext")
     for part in (exllamav2_ext, exl2_ext):
         vars(stub).update({name: value for name, value in vars(part).items() if not name.startswith("__")})
@@ -32,7 +32,7 @@ def exllamav2() -> Any:
 
 def exllamav3() -> Any:
     _put("exllamav3_ext", exllamav3_ext)
-    with patch.dict(os.environ, EXL3_BC_ATTN="0", EXL3_QKV_SLICE="0"):  # kernels that take addresses
+    with patch.dict(os.environ, EXL3_BC_ATTN="0", EXL3_QKV_SLICE="0"):  # turns off kernels that take addresses
         return import_exllama("exllamav3")
 
 
@@ -43,7 +43,7 @@ def _put(name: str, stub: ModuleType) -> None:
 
 @contextmanager
 def two_gpus() -> Iterator[None]:
-    """Two virtual GPUs for both packages with stubs; afterwards they keep no stream of theirs."""
+    """Two virtual GPUs for both packages with stubs; afterwards the packages keep none of these GPUs' streams."""
     exl3 = exllamav3()
     config, dispatch = sys.modules["exllamav3.model.config"], sys.modules["exllamav3.modules.attention_fn.dispatch"]
     collection: Any = config.SafetensorsCollection
@@ -54,11 +54,11 @@ def two_gpus() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(config, "SafetensorsCollection", read))
         stack.enter_context(patch.object(config.InferParams, "use_mgemm", lambda *settings: False))  # takes addresses
-        for functions in ("attn_fns", "_fns_qc"):  # the latter for quantised caches
+        for functions in ("attn_fns", "_fns_qc"):  # the second is for quantised caches
             stack.enter_context(patch.object(dispatch, functions, [exllamav3_ext.paged_attention]))
         stack.enter_context(patch.object(turns, "EXLLAMAV3", Turns(own_streams())))
         stack.enter_context(two_gpus_of_exllamav2())
-        for module in ("model.model", "model.model_ls"):  # which collect garbage, of all tests, at each load
+        for module in ("model.model", "model.model_ls"):  # these collect the garbage of all tests at each load
             stack.enter_context(patch.object(sys.modules[f"exllamav3.{module}"], "free_mem", lambda: None))
         stack.enter_context(patch.object(sys.modules["exllamav3.model.model"], "gc", Mock()))
         exl3.util.tensor.g_tensor_cache.drop_all()

@@ -1,7 +1,7 @@
-"""A case for each function of the stubs: numbers that it makes, for a stub and for what is compiled to be compared.
+"""A case for each function of the stubs: it makes numbers, by which the stub is compared with the compiled extension.
 
-Where the numbers are of a format that one of them alone has, such as EXL3 of 16 bits, the case makes differences that
-are to be nothing: between what fused functions give, and the same step by step.
+If only one of the two has a format, such as EXL3 of 16 bits, the case makes differences that must be zero: between the
+results of fused functions and the same computed step by step.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from gen.models.exllama.importing import import_exllama
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.exl2 import random_exl2
 
-NONE = torch.empty((1, 1), device="meta")  # what exllamav2 gives for no tensor
+NONE = torch.empty((1, 1), device="meta")  # exllamav2 gives this for no tensor
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Case:
     """Numbers that some functions make.
 
     Attributes:
-        names: of the functions, as the extension has them.
+        names: the functions' names in the extension.
         make: takes the extension and a device.
-        near: how far apart the numbers of a stub and of what is compiled may be.
+        near: how far apart the numbers of the stub and of the compiled extension may be.
     """
 
     names: tuple[str, ...]
@@ -89,7 +89,7 @@ def _v2_read(ext: Any, device: torch.device) -> list[Tensor]:
 
 
 def _v2_caches(ext: Any, device: torch.device) -> list[Tensor]:
-    """2 rows of 24 columns, of which those in blocks of 8 are written: 512 numbers."""
+    """2 rows of 24 columns; columns are written in blocks of 8, which have 512 numbers."""
     numbers, made = Numbers(device), []
     for bits, sizes in ((4, (4, 4)), (6, (8, 4)), (8, (8, 8))):
         values = [numbers(2, 24, 2, 32) for _ in range(2)]
@@ -98,7 +98,7 @@ def _v2_caches(ext: Any, device: torch.device) -> list[Tensor]:
         written = [part for three in zip(values, codes, scales, strict=True) for part in three]
         ext.fp16_to_q_kv(*written, 2, 8, 16, 0, NONE, NONE, bits)
         for code, size in zip(codes, sizes, strict=True):
-            made.append((code if size == 8 else torch.cat((code & 15, code >> 4), -1)).float())  # may be one off
+            made.append((code if size == 8 else torch.cat((code & 15, code >> 4), -1)).float())  # may differ by one
         made += [10 * scale for scale in scales]
         codes = [numbers.whole(0, 256, *code.shape, dtype=torch.uint8) for code in codes]
         read = [torch.zeros_like(value) for value in values]
@@ -128,7 +128,7 @@ def _exl2_matrices(ext: Any, device: torch.device) -> list[Tensor]:
     found = torch.empty(192, 64, dtype=torch.float16, device=device)
     ext.reconstruct(handle, found)
     made.append(1000 * (found - values))
-    for rows in (1, 5, 100):  # kernels for few rows, and a product of what is dequantised
+    for rows in (1, 5, 100):  # kernels for few rows, and a product with dequantised weights
         x, y = numbers(rows, 192), torch.empty(rows, 64, dtype=torch.float16, device=device)
         ext.gemm_half_q_half(x, handle, y, False)
         made.append((y - x.float() @ values.float()) / 10)
@@ -137,7 +137,7 @@ def _exl2_matrices(ext: Any, device: torch.device) -> list[Tensor]:
 
 
 def _exl2_columns(ext: Any, device: torch.device) -> list[Tensor]:
-    """On the CPU alone."""
+    """These functions run only on the CPU."""
     numbers = Numbers(torch.device("cpu"))
     order = torch.randperm(64, generator=torch.Generator().manual_seed(0)).to(torch.int32)
     words, nibbles = numbers.whole(0, 2**31, 3, 64), numbers.whole(0, 2**31, 3, 8)
@@ -157,7 +157,7 @@ def _exl2_attention(ext: Any, device: torch.device) -> list[Tensor]:
     angles = numbers(1, 1, 64, 16).float().repeat(1, 1, 1, 2)
     sin, cos = angles.sin().half(), angles.cos().half()
     lora = {"q": (numbers(128, 4, scale=0.1), numbers(4, 128, scale=0.1)), "o": (numbers(128, 4), numbers(4, 128))}
-    for step, loras in ((3, []), (4, []), (5, []), (6, [7])):  # the third one is captured as a graph
+    for step, loras in ((3, []), (4, []), (5, []), (6, [7])):  # the third run is captured as a graph
         pairs = [{7: half} for half in (*lora["q"],)] + [{}] * 4 + [{7: half} for half in lora["o"]]
         rank = ext.q_attn_set_loras(layer, *(pairs if loras else [{}] * 8))
         x = numbers(2, 1, 128)
@@ -262,7 +262,7 @@ def _v3_products(ext: Any, device: torch.device) -> list[Tensor]:
 
 
 class _Trellis:
-    """A random matrix as EXL3 has it, of 4 bits, or of 16 for the stub."""
+    """A random matrix in EXL3's form, of 4 bits, or of 16 for the stub."""
 
     def __init__(self, ext: Any, numbers: Numbers, device: torch.device, inputs: int, outputs: int) -> None:
         self.suh, self.svh = numbers.signs(inputs), numbers.signs(outputs)
@@ -278,7 +278,7 @@ class _Trellis:
         self.kept, self.linear = room, ext.BC_LinearEXL3(*given)
 
     def by_steps(self, ext: Any, x: Tensor) -> Tensor:
-        """x by it: rotated, by what is reconstructed, and rotated back; float32."""
+        """x times the matrix: x is rotated, multiplied by the reconstructed weights and rotated back; float32."""
         weight = torch.empty(len(self.suh), len(self.svh), dtype=torch.float16, device=x.device)
         ext.reconstruct(weight, self.trellis, self.bits, False, True)
         turned = torch.empty_like(x)
@@ -313,7 +313,7 @@ def _v3_mlp(ext: Any, device: torch.device) -> list[Tensor]:
     rooms = [torch.empty(shape, dtype=torch.float16, device=device) for shape in shapes]
     given = (*rooms, None, None, None, 0, False, False, True, False, False, gate.linear, up.linear, down.linear, 0.0)
     mlp = ext.BC_GatedMLP(*given)
-    for rows in (1, 1, 1, 3):  # captured as a graph from the second one on
+    for rows in (1, 1, 1, 3):  # captured as a graph from the second run on
         x, out = numbers(1, rows, 128, scale=0.1), torch.empty(1, rows, 128, dtype=torch.float32, device=device)
         mlp.run_bszN(x, out)
         held = (silu(gate.by_steps(ext, x[0])) * up.by_steps(ext, x[0])).half()
@@ -329,7 +329,7 @@ def _v3_files(ext: Any, device: torch.device) -> list[Tensor]:
 
 
 def _v3_caches(ext: Any, device: torch.device) -> list[Tensor]:
-    """Rows of 3 and of 258 tokens, to which 4 come; in pages of 256."""
+    """Rows of 3 and of 258 tokens that get 4 more, in pages of 256."""
     numbers, made = Numbers(device), []
     table = torch.tensor([[2, 0], [3, 1]], dtype=torch.int32, device=device)
     lengths = torch.tensor([3, 258], dtype=torch.int32, device=device)
@@ -340,7 +340,7 @@ def _v3_caches(ext: Any, device: torch.device) -> list[Tensor]:
         for contiguous, values in kinds:
             parts = [part for three in zip(values, codes, scales, strict=True) for part in three]
             ext.quant_cache_paged(*parts, lengths, table, 256, 4, 0.0, contiguous)
-            steps = [scale.float().amax() * 2 / 2**bits for scale in scales]  # rounding may be one off
+            steps = [scale.float().amax() * 2 / 2**bits for scale in scales]  # rounding may differ by one
             read = [exllamav3_ext.dequantised(*part) for part in zip(codes, scales, strict=True)]
             made += [one / step / 8 for one, step in zip(read, steps, strict=True)]
         made += [10 * scale for scale in scales]
@@ -354,7 +354,7 @@ def _v3_caches(ext: Any, device: torch.device) -> list[Tensor]:
 
 
 def _v3_attention(ext: Any, device: torch.device) -> list[Tensor]:
-    """What the stub has in the place of kernels in Triton: over pages, with a window, a cap, and few bits."""
+    """The stub's attention instead of Triton's kernels: over pages, with a window, a cap, and few bits."""
     import_exllama("exllamav3")
     dispatch: Any = import_exllama("exllamav3.modules.attention_fn.dispatch")
     cache: Any = import_exllama("exllamav3.cache")

@@ -1,4 +1,4 @@
-"""EXL2 weights on virtual GPUs: exllamav2's own Python code for them, against the same values in transformers."""
+"""EXL2 weights on virtual GPUs: exllamav2's own Python code, compared with the same values in transformers."""
 
 import json
 from collections.abc import Iterator
@@ -101,7 +101,7 @@ def test_a_lora_goes_where_the_weights_are(part: str, exl2: Path, tmp_path: Path
     model = gen.from_exllamav2(exl2 / "exl2", device=1, lora=tmp_path / "lora")
     assert (logits_of(model, prompts, new)[0] - expected).abs().max() < 2 * NEAR
     assert (Plain(exl2 / "plain").logits(prompts[0], new[0]) - expected).abs().max() > 5 * NEAR
-    model.load_lora(tmp_path / "lora")  # again: nothing is put in order twice, or counts twice
+    model.load_lora(tmp_path / "lora")  # again: columns are not reordered twice, and the LoRA does not count twice
     assert (logits_of(model, prompts, new)[0] - expected).abs().max() < 2 * NEAR
     model.load_lora(None)
     plain = Plain(exl2 / "plain").logits(prompts[0], new[0])

@@ -1,4 +1,4 @@
-"""exllamav2 on virtual GPUs: its own Python code with a stub of its kernels, against transformers in float16."""
+"""exllamav2 on virtual GPUs: its own Python code with a stub of its kernels, compared with transformers in float16."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def test_a_padded_row_is_the_row_alone_bit_for_bit(shape: str, folders: Callable
 def test_a_padded_row_is_the_row_alone_where_a_token_is_quantised_by_itself(
     cache: str, folders: Callable[[str], Path]
 ) -> None:
-    """Its keys are whole blocks of 512 numbers; what is left is how float16 rounds sums of other lengths."""
+    """A token's keys are whole blocks of 512 numbers; only float16's rounding of sums of other lengths differs."""
     model = load(folders("wide"), cache=cache)
     prompts, new = ids("The quick brown fox", "one", "hello"), ids("ab", "cd", "ef")
     together = logits_of(model, prompts, new)
@@ -146,7 +146,7 @@ def test_copies_of_a_row_go_on_as_it_does(cache: str, llama: Path) -> None:
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_rows_grow_as_tokens_come_and_keep_what_they_have(cache: str, llama: Path) -> None:
-    """27 tokens: a quantised cache that were as long would be written beyond its end, in whole blocks."""
+    """27 tokens: a quantised cache is written in whole blocks, so one of just this length would overflow."""
     model, prompts, new = load(llama, cache=cache), ids("The quick brown fox", "a"), ids("x" * 14, "y" * 14)
     grown = logits_of(model, prompts, new, model.new_rows(2, 27))
     assert torch.equal(grown, logits_of(model, prompts, new, model.new_rows(2, 128)))
@@ -178,7 +178,7 @@ def test_rows_go_on_when_others_are_past_the_end_of_the_context(llama: Path) -> 
     rows = model.new_rows(2, 64)
     with torch.inference_mode():
         rows.fill(slice(0, 2), ids("a" * 60, "b" * 60))
-        for _ in range(8):  # nobody needs these, and they do not fail
+        for _ in range(8):  # nobody needs these steps, and they do not fail
             rows.step(torch.tensor([[70], [71]], device=GPU1), 64)
 
 
@@ -194,7 +194,7 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("sampler", "options", "prompts"), CASES)
 def test_the_host_waits_for_no_token(sampler: str, options: dict[str, Any], prompts: list[str], llama: Path) -> None:
     model = load(llama, **options)
-    generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
+    generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tested once
     short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (3, 6))
     assert long == short
     assert long <= (5 if "gpu_split" in options else 2)

@@ -119,7 +119,7 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
         plain = Plain(exl3 / "plain")
         for prompt, one in zip(PROMPTS, made, strict=True):
             plain.check_greedy(prompt, one.token_ids)
-    if kind != "through transformers":  # whose batches are float16 too, and padded
+    if kind != "through transformers":  # there batches are padded, in float16 too
         assert [tokens_of(generated(model, prompt, SAMPLERS[sampler])) for prompt in PROMPTS] == tokens_of(made)
     if sampler == "multinomial":
         options: dict[str, Any] = {"sampler": SAMPLERS[sampler], "seed": 3, "max_new_tokens": 6, "eos_token_id": []}
@@ -157,7 +157,7 @@ def test_copies_of_a_row_go_on_as_it_does_and_a_row_is_filled_anew_beside_others
     assert torch.equal(rows.step(tokens[[0, 0, 0, 1]], 32), expected[[0, 0, 0, 1]])
     rows.fill(slice(1, 2), [other[:4]])
     refilled = rows.fill(slice(1, 2), [other[4:]], start=4)
-    assert torch.allclose(refilled, alone.fill(slice(2, 3), [other]), atol=NEAR)  # the pieces are other products
+    assert torch.allclose(refilled, alone.fill(slice(2, 3), [other]), atol=NEAR)  # pieces compute other products
     assert torch.equal(rows.step(tokens[[0, 1, 0, 1]], 32)[[0, 3]], alone.step(tokens[[0, 1, 1]], 32)[:2])
 
 
@@ -213,7 +213,7 @@ def test_pages_come_back_when_a_call_ends_is_given_up_or_fails(folders: Folders)
 
     with pytest.raises(Exception, match="no logits") as caught:
         generated(model, "Ada", SAMPLERS["greedy"], logits_processors=[fail])
-    assert model.free_pages == 32, caught  # while the error still has its frames
+    assert model.free_pages == 32, caught  # although the error still holds its frames
     rows = model.new_rows(2, 300)
     assert model.free_pages == 28
     rows.give_back()
@@ -242,7 +242,7 @@ def test_the_host_waits_for_no_token(
     sampler: str, kind: str, prompts: list[str], exl3: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = split(exl3 / "plain", monkeypatch) if kind == "split" else kinds(exl3)[kind]()
-    generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tried out once
+    generated(model, prompts, SAMPLERS[sampler], 2)  # copies between GPUs are tested once
     short, long = (syncs(model, SAMPLERS[sampler], new_tokens, prompts) for new_tokens in (3, 6))
     assert long == short
     assert long <= 2
@@ -353,7 +353,7 @@ def test_steps_are_not_recorded_since_a_recording_takes_no_turn(kind: str, exl3:
     forwards = count()
     turn = model.turn
     model.turn = lambda: next(forwards) is not None and turn()
-    generated(model, "Ada", SAMPLERS["greedy"], 16)  # more steps than it takes to be worth it
+    generated(model, "Ada", SAMPLERS["greedy"], 16)  # enough steps for a capture to be worth it
     assert next(forwards) == 16
 
 

@@ -1,4 +1,4 @@
-"""exllamav3's pages that rows have in common, and what is kept of them: its Python code with a stub of its kernels."""
+"""exllamav3's pages that rows share, and copies that are kept: its Python code with a stub of its kernels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_rows_that_share_pages_go_on_as_rows_that_have_copies(options: dict[str,
     for rows in (shared, copied):
         rows.read(slice(1, 4), pieces, [600] * 3, [0])
     assert torch.equal(next_of(shared, 7), next_of(copied, 7))
-    for rows in (shared, copied):  # the first row gets another text, and the last one the beginning of a third one
+    for rows in (shared, copied):  # the first row gets another text, the last one the beginning of a third text
         rows.fill(slice(0, 1), [LONG[300:]])
         rows.fill(slice(3, 4), [LONG[50:90]], 300)
     assert torch.equal(next_of(shared, 9), next_of(copied, 9))
@@ -101,7 +101,7 @@ def test_calls_engines_and_prefixes_read_once_what_is_alike(folder: Path) -> Non
     assert tokens_of(beams) == [tokens_of(generated(model, prompt, BEAMS, 4)) for prompt in prompts]
     pages = model.free_pages
     with gen.prefix(model, LONG[:500]) as kept:
-        assert kept.bytes > 0 and model.free_pages == pages  # it has memory of its own
+        assert kept.bytes > 0 and model.free_pages == pages  # a prefix has memory of its own
         check(generated(model, prompts, GREEDY), [500] * 3)
         with no_host_sync(count=True) as few:
             generated(model, prompts, GREEDY, 4)

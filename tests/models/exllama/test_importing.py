@@ -1,4 +1,4 @@
-"""The import of exllamav2 and exllamav3: what it may not change, and what is said where it fails."""
+"""The import of exllamav2 and exllamav3: what it must not change, and the error if it fails."""
 
 import os
 import subprocess

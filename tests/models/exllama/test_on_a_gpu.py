@@ -1,6 +1,6 @@
-"""exllamav2 and exllamav3 as they are compiled, on a GPU, and the stubs against them; `pytest -m gpu` runs these alone.
+"""The compiled exllamav2 and exllamav3 on a GPU, and the stubs compared with them; only `pytest -m gpu` runs these.
 
-Each test runs on virtual GPUs too, with the stubs in the place of what is compiled: so that it is known to run.
+Each test also runs on virtual GPUs with the stubs instead of the compiled extensions, which shows that it works.
 """
 
 import inspect
@@ -40,7 +40,7 @@ def stub(name: str) -> Any:
 
 
 def compiled(name: str) -> Any:
-    """The package's own extension; skips with what is missing. It is not compiled here: that takes minutes."""
+    """The package's own extension, or a skip that says what is missing. It is not compiled here: that takes minutes."""
     if find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     built = Path(cpp_extension._get_build_directory(f"{name}_ext", False), f"{name}_ext.so")
@@ -72,23 +72,23 @@ def exl2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose sizes are multiples of 128, as EXL3 wants them."""
+    """A model whose sizes are multiples of 128, as EXL3 requires."""
     folder = tmp_path_factory.mktemp("wide")
     save(folder, vocab_size=384, num_key_value_heads=4)
     return folder
 
 
 def declared(name: str) -> dict[str, int]:
-    """The functions of an extension, by its sources, and how many arguments they take; 0 for classes."""
+    """The functions that an extension's sources declare, and how many arguments they take; 0 for classes."""
     folder = Path(str(find_spec(name).origin)).parent / SOURCES[name][0]  # type: ignore[union-attr]
     headers = sorted([*folder.rglob("*.h"), *folder.rglob("*.cuh")], key=lambda file: len(file.parts))
     text = "\n".join(file.read_text(errors="replace") for file in headers)
     bound = (folder / SOURCES[name][1]).read_text() + text
     text = re.sub(r"//.*", "", text)
-    given = dict(reversed(re.findall(r"\b(\w+)\s*\(([^();]*)\)\s*;", text)))  # the outermost headers' count
+    given = dict(reversed(re.findall(r"\b(\w+)\s*\(([^();]*)\)\s*;", text)))  # the outermost headers count
     found = dict.fromkeys(re.findall(r"class_<(\w+)", bound), 0)
     for function in re.findall(r'm\.def\("(\w+)"', bound):
-        arguments = re.sub(r"<[^>]*>", "", given.get(function, ""))  # of types with commas of their own
+        arguments = re.sub(r"<[^>]*>", "", given.get(function, ""))  # drops types with commas of their own
         found[function] = 1 + arguments.count(",") if arguments else 0
     return found
 
@@ -157,7 +157,7 @@ def test_logits_of_exl2_weights_are_those_of_their_values_in_float16(
 
 @pytest.fixture(scope="session")
 def converted(wide: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """The wide model as exllamav3's own converter quantises it, which takes a GPU."""
+    """The wide model, quantised by exllamav3's own converter, which needs a GPU."""
     work = tmp_path_factory.mktemp("converted")
 
     def convert() -> Path:
@@ -199,7 +199,7 @@ def test_logits_of_converted_weights_are_those_of_what_the_package_dequantises(
     for module in quantised:
         weight = module.inner.get_weight_tensor().T.cpu()
         own = plain.model.get_submodule(module.key).weight.data
-        assert (weight.float() - own.float()).square().mean().sqrt() < 0.1 * own.float().std()  # of 6 bits and more
+        assert (weight.float() - own.float()).square().mean().sqrt() < 0.1 * own.float().std()  # for 6 bits and more
         own.copy_(weight)
     compare(model if native else gen.load(exl3(), device=0), plain, near=2 * NEAR)
 
@@ -247,7 +247,7 @@ def test_a_step_never_waits(load: Callable[[int], Any]) -> None:
     model = load(0)
     rows = model.new_rows(2, 64)
     token_ids = rows.fill(slice(0, 2), ids(*PROMPTS)).argmax(-1, keepdim=True)
-    for _ in range(3):  # kernels are loaded, and steps captured, in the first ones
+    for _ in range(3):  # the first calls load kernels and capture steps
         token_ids = rows.step(token_ids, 64).argmax(-1, keepdim=True)
     with no_host_sync():
         for _ in range(8):
@@ -271,7 +271,7 @@ def test_texts_do_not_depend_on_what_is_queued_on_the_callers_stream(
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu(devices=2))])
 def two_extensions(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
-    """As `extension`, where there are two GPUs."""
+    """Like `extension`, on two GPUs."""
     with ExitStack() as stack:
         if request.param == "virtual":
             stack.enter_context(two_gpus())
@@ -304,7 +304,7 @@ def compare(model: Any, plain: Plain, near: float = NEAR) -> None:
 
 
 def distance(model: Any, exact: Any) -> float:
-    """How far the logits of steps are from those of another model, in standard deviations."""
+    """The distance of the steps' logits from another model's, in standard deviations."""
     prompts, new = ids("The quick brown fox", "one"), ids("abcd", "efgh")
     found, expected = (logits_of(one, prompts, new)[:, 1:] for one in (model, exact))
     return float((found - expected).square().mean().sqrt() / expected.std())

@@ -6,7 +6,7 @@ from gen.models.exllama.page_table import PageTable
 
 
 def test_rows_that_have_pages_in_common_read_what_each_has_written() -> None:
-    """Against rows that each have memory of their own; pages are numbers, and what is in them who wrote it last."""
+    """The oracle is rows with memory of their own. Pages are numbers, and a page's content is the last write to it."""
     source = random.Random(0)
     for _ in range(40):
         count, places = source.randint(2, 5), source.randint(1, 4)
@@ -15,7 +15,7 @@ def test_rows_that_have_pages_in_common_read_what_each_has_written() -> None:
         memory = dict.fromkeys(range(1000), 0)
         for number in range(1, 60):
             row, place = source.randrange(count), source.randrange(places)
-            if source.random() < 0.4:  # a prompt that begins as another row's does
+            if source.random() < 0.4:  # a prompt that begins like another row's
                 other = source.randrange(count)
                 if other != row:
                     table.share(other, row, place)

@@ -80,7 +80,7 @@ def test_a_thread_waits_until_the_turn_of_another_one_has_ended() -> None:
             order.append("other")
 
     thread = Thread(target=other)
-    with turns(GPU0, [GPU0]), turns(GPU0, [GPU0]):  # a turn may have turns of its own thread in it
+    with turns(GPU0, [GPU0]), turns(GPU0, [GPU0]):  # a turn may contain turns of its own thread
         thread.start()
         entered.wait()
         order.append("first")

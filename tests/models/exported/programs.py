@@ -16,7 +16,7 @@ PROMPTS = ["a", "to be or not to be", "x = [1, 2, 3]", "über, ja"]
 
 
 class Logits(nn.Module):
-    """A transformers model as an export wants it: tensors in, logits out."""
+    """A transformers model in a form for export: tensors in, logits out."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Logits(nn.Module):
 
 
 class Everything(nn.Module):
-    """A causal language model that holds a tensor in every way that there is; its head is tied to its embedding."""
+    """A causal language model that holds tensors in every possible way; its head is tied to its embedding."""
 
     def __init__(self, vocab_size: int = 300, hidden: int = 16) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def program_of(model: nn.Module, *arguments: Tensor, **options: Any) -> Exported
 
 
 def written_on(program: ExportedProgram, device: str) -> ExportedProgram:
-    """A copy as an export on that device has it: with its name wherever one stands in the graph."""
+    """A copy like an export on that device: every device in the graph has its name."""
 
     def leaf(value: Any) -> Any:
         return torch.device(device) if isinstance(value, torch.device) else value
@@ -102,7 +102,7 @@ def written_on(program: ExportedProgram, device: str) -> ExportedProgram:
 
 
 def devices_in_code(module: torch.fx.GraphModule) -> set[str]:
-    """Every device that stands in a graph and its subgraphs."""
+    """Every device that is written in a graph and its subgraphs."""
     found: list[str] = []
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):

@@ -1,4 +1,4 @@
-"""Exported programs: the transformers adapter's texts, every shape of input, and what is refused."""
+"""Exported programs: texts equal the transformers adapter's, every shape of input works, and what is refused."""
 
 import copy
 import json

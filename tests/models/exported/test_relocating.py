@@ -1,4 +1,4 @@
-"""Programs on their way to a device: what a graph can hold, tied weights, and what cannot be moved."""
+"""Moving programs to a device: everything that a graph can hold, tied weights, and what cannot be moved."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -74,7 +74,7 @@ def test_the_device_of_an_autocast_and_of_its_body_are_moved_and_the_program_kee
 
 @pytest.fixture(scope="module")
 def operators() -> Iterator[Any]:
-    """Operators of one's own: one takes a device by position, one as text, one runs on CPUs only."""
+    """Custom operators: one takes a device by position, one as text, one runs only on CPUs."""
     library = torch.library.Library("gen_tests", "DEF")  # type: ignore[no-untyped-call]
     rules: dict[str, tuple[str, str, Callable[..., Tensor]]] = {
         "ramp": ("(Tensor x, Device device) -> Tensor", "CompositeExplicitAutograd", _ramp),

@@ -1,6 +1,6 @@
 """GGUF files of tiny random models, written with gguf's own writer as llama.cpp's converter writes them.
 
-Each architecture's model has settings that differ from its config's defaults, so that one that is not read shows.
+Each architecture's model has settings that differ from its config's defaults, so that a setting that is not read shows.
 Source of the layouts: https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py
 """
 
@@ -41,7 +41,7 @@ _COMMON: dict[str, Any] = {
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
 _GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8, "tie_word_embeddings": True}
 
-# architecture: the transformers class, what of its config differs from _COMMON, its name for the epsilon
+# architecture: the transformers class, its config's differences from _COMMON, its name for the epsilon
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bloom": ("BloomForCausalLM", {"tie_word_embeddings": True}, "layer_norm_epsilon"),
     "falcon": ("FalconForCausalLM", {"num_kv_heads": 1, "tie_word_embeddings": True}, "layer_norm_epsilon"),
@@ -89,9 +89,9 @@ def write_gguf(
     """Write a tiny model and its tokenizer as GGUF.
 
     Args:
-        metadata: further keys, or other values for keys; None leaves one out.
-        tensors: further tensors, or others; one of no size leaves it out.
-        quantisation: of matrices.
+        metadata: more keys, or other values for keys; None leaves a key out.
+        tensors: more tensors, or replacements; an empty one leaves the tensor out.
+        quantisation: the type of matrices.
     Returns: the transformers model that was written.
     """
     model = model or tiny(architecture)

@@ -1,4 +1,4 @@
-"""What a GGUF header says, and how files that are no whole model are refused; the files come from gguf's writer."""
+"""GGUF headers, and how files that are no whole model are refused; gguf's own writer makes the files."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bare(path: Path, architecture: str, *, kind: Q | None = None, **metadata: object) -> Path:
-    """A file with one tensor of zeros and hardly a key."""
+    """A file with one tensor of zeros and very few keys."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
         writer.add_key_value(key.replace("__", "."), value, gguf.GGUFValueType.get_type(value))

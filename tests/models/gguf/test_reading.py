@@ -165,7 +165,7 @@ def test_names_are_worked_out_once_for_a_file_and_strings_read_by_no_slow_reader
 def test_threads_can_load_at_once(written: tuple[Path, PreTrainedModel]) -> None:
     path, original = written
     tie_weights, ids = PreTrainedModel.tie_weights, torch.tensor([TOKEN_IDS[0]])
-    # the demo model has tied weights, which transformers leaves untied for good if threads load at once
+    # the demo model has tied weights; transformers leaves them untied for good if threads load at once
     sources = [path, "demo", path, "demo"]
     with ThreadPoolExecutor(len(sources)) as threads:
         for _ in range(4):

@@ -19,7 +19,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
 
 
 def its_own(hf_model: PreTrainedModel) -> list[torch.Tensor]:
-    """What a caller's model makes itself: logits over a mask, and a text."""
+    """What a caller's model computes by itself: logits over a mask, and a text."""
     token_ids = torch.tensor([PROMPT, PROMPT[::-1]])
     mask = torch.ones_like(token_ids)
     mask[1, :4] = 0
@@ -75,7 +75,7 @@ def test_a_logged_line_says_which_attention_runs(shape: str, told: str, caplog: 
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """How many numbers the largest tensor had that an operation made anew."""
+    """Notes the size of the largest tensor that an operation newly made."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""exact=True: the same bits alone and in any batch, and what cannot promise it is refused with its reason."""
+"""exact=True: the same bits alone and in any batch; models that cannot promise it are refused with the reason."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_texts_and_logprobs_have_the_same_bits_alone_in_batches_refilled_and_thr
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_prompts_have_the_same_bits_alone_in_batches_and_in_parts(dtype: torch.dtype, threads: int) -> None:
-    """The rules rest on what kernels do on this machine: that is looked at here first."""
+    """The rules depend on this machine's kernels, so the test first looks at these."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -101,7 +101,7 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
 @pytest.mark.gpu
 @torch.inference_mode()
 def test_on_cuda_a_row_has_the_same_bits_in_steps_and_prompts_of_one_shape_whatever_is_beside_it() -> None:
-    """What a promise on CUDA would rest on; exact=True is refused there until this has been shown."""
+    """A promise on CUDA would depend on this; exact=True is refused there until it has been shown."""
     model: Any = gen.load("demo", device="cuda:0", dtype="bfloat16")
     found = []
     for other in (3, 90):

@@ -40,7 +40,7 @@ def packed(saved: Path) -> Any:
 def test_a_packed_layer_has_the_weights_and_gives_the_products_of_the_layer(inputs: int, bias: bool) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(inputs, 40, bias=bias).half().requires_grad_(False)
-    layer.weight[0, :4] = torch.tensor([65504.0, 6e-8, -6e-8, 0.0])  # the largest number, the least ones
+    layer.weight[0, :4] = torch.tensor([65504.0, 6e-8, -6e-8, 0.0])  # the largest number and the smallest ones
     packed = PackedLinear(layer, torch.empty(layer.weight.numel()))
     assert torch.equal(packed.weight, layer.weight.float())
     assert [*packed.state_dict()] == [*layer.state_dict()]

@@ -1,4 +1,4 @@
-"""An embedding that stays in its file: what it takes of memory, and what becomes of it when the file changes."""
+"""An embedding that stays in its file: how much memory it takes, and what happens to it when the file changes."""
 
 import gc
 import re
@@ -19,7 +19,7 @@ ROWS, COLUMNS = 20_000, 300  # 12 MB in float16
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A float16 checkpoint whose embedding is most of it."""
+    """A float16 checkpoint that consists mostly of its embedding."""
     sizes: dict[str, Any] = {"hidden_size": 304, "num_attention_heads": 4, "vocab_size": ROWS}
     tiny_model(**sizes, tie_word_embeddings=True).half().save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
@@ -27,7 +27,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def in_memory(path: Path, what: str = "Rss") -> int:
-    """The bytes of a file that this process has in memory, or ("Anonymous") that are no more the file's."""
+    """How many bytes of a file this process has in memory, or ("Anonymous") how many no longer belong to the file."""
     found, here = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -60,7 +60,7 @@ def test_only_rows_that_are_read_take_memory(tmp_path: Path) -> None:
     gc.collect()
     assert in_memory(path) == 0
     assert torch.equal(own[[5, 19_000]], expected[[5, 19_000]])
-    assert 0 < in_memory(path) < own.nbytes / 2  # Linux maps up to 2 MB at once of what is cached
+    assert 0 < in_memory(path) < own.nbytes / 2  # Linux maps up to 2 MB of cached pages at once
     assert torch.equal(own[1:], expected[1:])
     assert in_memory(path) >= own.nbytes and in_memory(path, "Anonymous") == 0
     del own
@@ -96,7 +96,7 @@ def test_without_a_file_there_is_nothing_to_map(tmp_path: Path) -> None:
     weight = embedding(path)
     assert left_in_file(weight.clone()) is None
     shutil.copy(path, tmp_path / "copy")
-    (tmp_path / "copy").replace(path)  # equal, and another file all the same
+    (tmp_path / "copy").replace(path)  # an equal file, but another one
     save_file({"b": torch.zeros(9, 9)}, path)
     assert left_in_file(weight) is None
     path.unlink()
@@ -115,7 +115,7 @@ def test_a_loaded_model_leaves_its_embedding_in_the_checkpoint(saved: Path) -> N
     texts = gen.generate(model, ["Once", "upon"], seed=2)
     assert in_memory(saved / "model.safetensors", "Anonymous") == 0
     assert gen.generate(gen.load(saved, device="cpu", dtype="float32"), ["Once", "upon"], seed=2) == texts
-    model.hf_model.save_pretrained(saved)  # into the folder that it is mapped from
+    model.hf_model.save_pretrained(saved)  # into the folder from which it is mapped
     byte_tokenizer().save_pretrained(saved)
     assert gen.generate(model, ["Once", "upon"], seed=2) == texts
     assert gen.generate(gen.load(saved, device="cpu"), ["Once", "upon"], seed=2) == texts

@@ -221,7 +221,7 @@ def test_a_tokenizer_with_more_ids_than_the_embedding_is_refused() -> None:
 def test_logits_wider_than_the_tokenizer_are_masked() -> None:
     model = tiny_model(vocab_size=331)
     with torch.no_grad():
-        model.get_output_embeddings().weight[300:] *= 100  # ids that no text has, and the likeliest by far
+        model.get_output_embeddings().weight[300:] *= 100  # ids that no text can have become the likeliest by far
     completion = gen.generate(
         gen.from_transformers(model, byte_tokenizer()), "hello", max_new_tokens=20, seed=1, details=True
     )

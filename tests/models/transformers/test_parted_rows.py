@@ -1,4 +1,4 @@
-"""Rows with memory of their own, against the same rows that all have room for as much as the longest."""
+"""Rows with memory of their own, compared with rows that all have as much room as the longest."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ LONG = [1 + number % 97 for number in range(150)]
 
 
 def both(shape: str, **changes: Any) -> tuple[TransformersRows, TransformersRows]:
-    """Rows that all have room for 256 tokens, and rows for 32, of which one gets more."""
+    """Rows that all have room for 256 tokens, and rows with room for 32 tokens, one of which gets more."""
     model: Any = gen.from_transformers(tiny_model(shape, max_position_embeddings=512, **changes), byte_tokenizer())
     assert model.parts_rows
     return model.new_rows(4, 256), model.new_rows(4, 32)
@@ -68,7 +68,7 @@ def test_the_others_have_no_more_memory_and_go_on_past_their_end() -> None:
     rows.fill(slice(1, 2), [LONG])
     own = 8 * before / 4  # a row of 256 columns, where each has 32
     assert sum(tensor.nbytes for _, tensor, _ in rows.parts()) <= before + own
-    for _ in range(40):  # as far as rows that are over go before they are freed, and farther
+    for _ in range(40):  # farther than rows of finished texts go before they are freed
         assert rows.step(torch.zeros((4, 1), dtype=torch.int64), 224).isfinite().all()
     rows.lay_out(32, {})
     assert sum(tensor.nbytes for _, tensor, _ in rows.parts()) == before

@@ -1,4 +1,4 @@
-"""The probe of a model that is taken: what it refuses and says, what it lets pass, and that it leaves no trace."""
+"""The probe that runs when a model is taken: what it refuses, what it lets pass, and that it leaves no trace."""
 
 import logging
 import random
@@ -16,7 +16,7 @@ from gen.models.transformers.rows import TransformersRows
 from tests.helpers import HYBRIDS, SHAPES, byte_tokenizer, tiny_model
 from tests.models.transformers.vision_helpers import FAMILIES, tiny_processor, tiny_vision_model
 
-_HALF: dict[str, Any] = {  # the decoder of an encoder with a decoder
+_HALF: dict[str, Any] = {  # the decoder of a model with an encoder and a decoder
     "d_model": 32,
     "decoder_layers": 2,
     "decoder_attention_heads": 4,
@@ -139,7 +139,7 @@ def test_vision_models_pass_and_keep_nothing(family: str) -> None:
 
 
 def _nothing(*_: Any) -> None:
-    """What a method does that has been forgotten."""
+    """Stands in for a method that was forgotten."""
 
 
 def _states_alone(rows: Any, view: int) -> Any:
@@ -156,7 +156,7 @@ def _no_recurrent_states(rows: Any, view: int) -> Any:
 
 
 def _all_columns(masks: Any, kind: str, queries: Tensor, columns: Tensor) -> Tensor:
-    """Padding and what earlier texts left are seen."""
+    """A faulty mask: it shows padding and what earlier texts left."""
     return (columns >= 0).expand(*queries.shape, -1)
 
 
@@ -193,7 +193,7 @@ def test_a_mistake_of_a_row_that_is_filled_anew_is_found(monkeypatch: pytest.Mon
 
 
 def test_a_mistake_is_found_in_every_type_and_layer_type() -> None:
-    """GPT-2 without its positions: the smallest mistake that the tolerance of bfloat16 must see."""
+    """GPT-2 without its positions: the smallest mistake that the probe must still find in bfloat16."""
     for dtype in TOLERANCE:
         model = tiny_model("gpt2").to(dtype)
         forward = model.forward
@@ -207,7 +207,7 @@ def test_a_mistake_is_found_in_every_type_and_layer_type() -> None:
 
 
 def attributes(model: nn.Module) -> list[dict[str, int]]:
-    """What each module has, by identity."""
+    """The attributes of each module, by identity."""
     return [{name: id(value) for name, value in vars(module).items()} for module in model.modules()]
 
 
@@ -245,7 +245,7 @@ def test_it_takes_ten_forwards_of_at_most_sixteen_tokens_a_row() -> None:
     )
     gen.from_transformers(model, byte_tokenizer())
     plain = [(2, 16), (3, 1), (3, 1), (1, 16), (1, 9), (1, 5)]
-    assert shapes == [*plain, (2, 16), (2, 4), (2, 4), (2, 1)]  # and steps that read several tokens
+    assert shapes == [*plain, (2, 16), (2, 4), (2, 4), (2, 1)]  # the last are steps that read several tokens
 
 
 def test_special_tokens_stay_out_of_it() -> None:

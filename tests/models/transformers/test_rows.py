@@ -1,4 +1,4 @@
-"""Rows of transformers models that come and go, against what transformers makes of each prompt alone.
+"""Rows of transformers models that come and go, compared with transformers itself on each prompt alone.
 
 Greedy texts are compared with a plain forward of each, without cache, padding or mask, and beams with generate.
 
@@ -37,7 +37,7 @@ from tests.helpers import HYBRIDS, OTHERS, SHAPES, byte_tokenizer, plain_choices
 from tests.models.transformers.vision_helpers import FAMILIES, PICTURES, prompts, tiny_processor, tiny_vision_model
 
 EAGER_ALONE = ("bloom", "gpt_neo", "gemma2_window", "gpt_oss_window", "mpt_alibi")  # in transformers
-ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by a column a step
+ALIGNED = ("gpt_neo",)  # its rows are filled all at once, and its cache grows by one column a step
 INEXACT_STEPS = ("nemotron_h",)  # its steps differ from its forward of all tokens by a hundredth, in transformers
 ARCHITECTURES = [*SHAPES, *HYBRIDS, *OTHERS]
 KINDS = [
@@ -56,7 +56,7 @@ ATTENTIONS = [*LIKELY, *((shape, "eager") for shape in KINDS if shape not in EAG
 
 @pytest.fixture(autouse=True)
 def rows_look_each_at_their_own_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As rows of large models do; those of tiny ones are worth no calls of their own."""
+    """Rows look at their own columns, as in large models; in tiny ones separate calls would not pay."""
     monkeypatch.setattr("gen.attention.plan._CALL", 0)
 
 
@@ -71,7 +71,7 @@ def model_of(shape: str, attention: str) -> PreTrainedModel:
 
 
 def check_greedy(hf_model: PreTrainedModel, found: Sequence[Sequence[int]], limits: Sequence[int]) -> None:
-    """Compare the texts of all prompts, which are so long, with those of each alone."""
+    """Compare the texts of all prompts, of lengths `limits`, with the text of each prompt alone."""
     assert [*map(len, found)] == limits
     for prompt, tokens in zip(PROMPTS, found, strict=True):
         if hf_model.config.model_type in INEXACT_STEPS:
@@ -81,7 +81,7 @@ def check_greedy(hf_model: PreTrainedModel, found: Sequence[Sequence[int]], limi
 
 
 def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int, **options: Any) -> list[int]:
-    """By transformers' generate."""
+    """The new tokens by transformers' generate."""
     token_ids = torch.tensor([prompt])
     found = hf_model.generate(
         token_ids,
@@ -95,7 +95,7 @@ def generated(hf_model: PreTrainedModel, prompt: Sequence[int], new_tokens: int,
 
 
 class Calls:
-    """What was asked of rows, in order: ("fill", start, tokens), ("step", rows, view) or ("grow", length, 0)."""
+    """The calls of rows' methods, in order: ("fill", start, tokens), ("step", rows, view) or ("grow", length, 0)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, int, int]] = []
@@ -127,7 +127,7 @@ class Calls:
         return [(first, second) for called, first, second in self.made if called == name]
 
     def comes_amid_steps(self, name: str, most: int = 2) -> bool:
-        """Whether there is a call of this name after a step of at most so many rows, and a step after it."""
+        """Whether a call of this name comes after a step of at most `most` rows, and a step comes after it."""
         names = [called for called, _, _ in self.made]
         first, last = names.index("step"), len(names) - names[::-1].index("step")
         return name in names[first:last] and max(rows for rows, _ in self.of("step")) <= most
@@ -184,9 +184,9 @@ def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_a
     check_greedy(hf_model, found, IN_PARTS)
     parts = [tokens for start, tokens in calls.of("fill") if start]
     if shape in HYBRIDS or shape in ALIGNED:
-        assert not parts  # what a recurrent layer keeps is made of a whole prompt
+        assert not parts  # a recurrent layer's state is made from a whole prompt
         return
-    assert len(parts) >= 5 + 3 + 2  # of the prompts of 30, 16 and 11 tokens, less their first ones
+    assert len(parts) >= 5 + 3 + 2  # parts of the prompts of 30, 16 and 11 tokens, without their first ones
     assert max(parts) <= 5
     amid = zip(calls.made, calls.made[1:], calls.made[2:], strict=False)
     assert any(call[0] == "fill" and call[1] and {before[0], after[0]} == {"step"} for before, call, after in amid)
@@ -197,7 +197,7 @@ def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_a
 def test_what_a_row_was_before_is_cleared_once_where_its_prompt_is_read_in_parts(
     steps: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN stands for what it was; steps of other rows write tokens behind the part that has been read."""
+    """NaN stands for the row's old contents; steps of other rows write tokens behind the part that has been read."""
     model, prompt = gen.from_transformers(model_of("llama", "sdpa"), byte_tokenizer()), [*range(1, 49)]
     used: list[int | None] = []
     write = LayerState.write_prompt
@@ -216,7 +216,7 @@ def test_what_a_row_was_before_is_cleared_once_where_its_prompt_is_read_in_parts
         tensors = [tensor for state in rows._states for tensor in state.columns.values()]
         for tensor in tensors:
             tensor[1].fill_(math.nan)
-        if kept:  # the first part has been kept of another text
+        if kept:  # the first part was kept from another text
             rows.load(1, 0, alone.save(1, 0, 16))
         else:
             rows.fill(slice(1, 2), [prompt[:16]])
@@ -259,7 +259,7 @@ def test_beams_that_refill_rows_are_those_of_transformers(shape: str, attention:
 def test_beams_of_layers_that_lie_side_by_side_are_those_of_layers_by_themselves(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on CUDA, while rows grow and are filled anew; the oracle is the CPU, where nothing is moved."""
+    """As on CUDA, while rows grow and are filled again; the oracle is the CPU, where nothing is moved."""
     laid: list[Side] = []
 
     def seen(states: Sequence[LayerState]) -> list[Side]:
@@ -333,11 +333,11 @@ def test_no_memory_moves_in_steps_of_one_length(shape: str, sampler: str) -> Non
             step()
         assert addresses(rows)[0] == before
     assert len(before) > 8
-    assert len(kept) == len(before)  # and none was freed, whose address another could have
+    assert len(kept) == len(before)  # none was freed, so no other tensor can have its address
 
 
 def addresses(rows: RowSet) -> tuple[list[int], list[Tensor]]:
-    """Of all that a step may change, and the tensors, which stay as long as they are held."""
+    """The addresses of all tensors that a step may change, and the tensors, so that they stay alive."""
     tensors = [*rows.moving(), *(tensor for _, tensor, _ in rows.rows.parts())]
     return [tensor.data_ptr() for tensor in tensors], tensors
 

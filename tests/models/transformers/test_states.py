@@ -1,4 +1,4 @@
-"""Recurrent states that are copied out of a row: another row goes on from them as the first one does."""
+"""Recurrent states that are copied out of a row: another row goes on from them just as the first one does."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_another_row_goes_on_from_what_one_has_read(shape: str) -> None:
     one.fill(slice(1, 2), [TOKENS[:25]])
     other.load(2, 0, one.save(1, 0, 25))
     other.load_states(2, one.save_states(1))
-    one.fill(slice(1, 2), [TOKENS[:2]])  # what was copied out is not changed
+    one.fill(slice(1, 2), [TOKENS[:2]])  # this does not change the copy
     logits = other.fill(slice(2, 3), [TOKENS[25:]], 25)
     torch.testing.assert_close(logits, whole, atol=2e-4, rtol=1e-4)
     for token in (7, 3, 9):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch has no o
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """All linear layers are large enough, on any CPU; how many rows each product had."""
+    """Make all linear layers count as large enough, on any CPU; the list has the number of rows of each product."""
     monkeypatch.setattr(step_products, "_LARGE", 1)
     monkeypatch.setattr(step_products, "_BEYOND_CACHES", 1)
     monkeypatch.setattr(step_products, "_on_amd", lambda: True)
@@ -60,7 +60,7 @@ def test_only_large_plain_float32_parameters_on_a_cpu_are_multiplied_so(
         return len(everywhere)
 
     assert calls(weight) == 1
-    assert calls(weight.detach()) == 0  # made by a layer of some other kind
+    assert calls(weight.detach()) == 0  # made by another kind of layer
     assert calls(nn.Parameter(torch.randn(4, 6)).t()) == 0
     assert calls(nn.Parameter(torch.randn(6, 4).bfloat16()), given.bfloat16()) == 0
     assert calls(weight, given[:0]) == 0

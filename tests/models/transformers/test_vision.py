@@ -1,4 +1,4 @@
-"""Vision-language models: greedy texts equal transformers' own for two families; what is refused, before any work."""
+"""Vision-language models: greedy texts equal transformers' own for two families; refusals come before any work."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_beams_equal_transformers_beams(family: str) -> None:
         max_new_tokens=12,
         details=True,
     )
-    # transformers 5.17 deals the images of a prompt out among the beams, so that it is no oracle for two of them
+    # transformers 5.17 divides the images of a prompt among the beams, so it is no oracle for two images
     mixed_up = family == "llava" and Version(transformers.__version__) < Version("5.18")
     for prompt, images, completion in zip(prompts(family), PICTURES, together, strict=True):
         if len(images) < 2 or not mixed_up:
@@ -112,7 +112,7 @@ def test_the_chat_template_puts_images_before_the_text(family: str) -> None:
     content = [{"type": "image"}, {"type": "text", "text": "what?"}]
     assert complete([{"role": "user", "content": content}], images=[picture(1)]) == expected
     assert complete("what?", chat=True) == complete("[user] what?\n[assistant] ")
-    # a template that reads parts alone finds nothing in a text
+    # a template that reads only parts finds nothing in a text
     assert complete([{"role": "user", "content": "what?"}]) == complete("[user] what?\n[assistant] ")
 
 
@@ -200,7 +200,7 @@ def test_what_transformers_has_left_on_the_model_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("family", "vision", "last_layer", "head"),
     [
-        *((family, 1, 2, 3) for family in FAMILIES),  # with every sampler; where the parts are elsewhere, greedily
+        *((family, 1, 2, 3) for family in FAMILIES),  # with every sampler; other placements only greedily
         *((FAMILIES[0], *split) for split in ((0, 1, 1), (1, 1, 1), (2, 1, 0))),
     ],
 )
@@ -211,7 +211,7 @@ def test_split_over_gpus_the_texts_are_the_cpus(family: str, vision: int, last_l
     expected = [texts(on_the_cpu, family, sampler, 6) for sampler in samplers]
     with virtual_gpus(4), ThreadPoolExecutor(1) as pool:
         spread = split_vision_model(whole, family, vision=vision, last_layer=last_layer, head=head)
-        spread._hf_hook.io_same_device = False  # as gen.load has it: the logits stay where the head is
+        spread._hf_hook.io_same_device = False  # as gen.load sets it: the logits stay where the head is
         model = gen.from_transformers(spread, tiny_processor(family), probe=head == 3)
         placement = model.placement
         assert (placement.input_device, placement.vision_device) == (GPU0, torch.device("cuda", vision))

@@ -1,4 +1,4 @@
-"""Steps that read several tokens of each row: against steps of one token each, in rows of their own."""
+"""Steps that read several tokens of each row, compared with steps of one token each, in separate rows."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_what_is_forgotten_is_gone_though_it_was_no_number() -> None:
     rows.step_wide(torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), 64)
     for state in rows._states:
         for columns in state.columns.values():
-            columns[0, :, 8:11], columns[1, :, 5:7] = math.nan, math.nan  # what is rejected
+            columns[0, :, 8:11], columns[1, :, 5:7] = math.nan, math.nan  # the rejected tokens' columns
     rows.advance(torch.tensor([1, 2]))
     assert rows.step(torch.tensor([[1], [1]]), 64).isfinite().all()
     assert rows.counter.squeeze(1).tolist() == [2, 3]

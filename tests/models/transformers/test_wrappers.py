@@ -108,7 +108,7 @@ class Passing(nn.Module):
 
 
 class Losing(Passing):
-    """Hands on what it knows alone."""
+    """Passes on only the arguments that it knows."""
 
     def forward(self, *args: Any, position_ids: Any = None, **kwargs: Any) -> Any:
         return self.model(*args, **kwargs)

@@ -101,9 +101,9 @@ def _tokenizer(*specials: str) -> PreTrainedTokenizerFast:
 
 
 def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
-    """A small model with random weights, on which images tell: other pixels give other texts."""
+    """A small model with random weights whose texts depend on images: other pixels give other texts."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # configs of reduced size warn of what full ones have
+        warnings.simplefilter("ignore")  # reduced configs warn about missing parts
         torch.manual_seed(seed)
         model: PreTrainedModel = {"llava": _llava, "qwen2_5_vl": _qwen, "gemma3": _gemma}[family]()
     generator = torch.Generator().manual_seed(seed)
@@ -171,7 +171,7 @@ def _gemma() -> Any:
     return Gemma3ForConditionalGeneration(config)
 
 
-PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # of three prompts
+PICTURES = [[picture(1)], [picture(2, 30, 30), picture(3, 16, 40)], []]  # for three prompts
 
 
 def prompts(family: str) -> list[str]:
@@ -194,7 +194,7 @@ def split_vision_model(
 def transformers_tokens(
     family: str, prompt: str, images: list[Image.Image], new_tokens: int, **options: Any
 ) -> list[int]:
-    """What transformers' own generate says on the CPU, greedy unless the options are other."""
+    """The tokens of transformers' own generate on the CPU, greedy unless the options differ."""
     model, processor = tiny_vision_model(family), tiny_processor(family)
     encoded = processor(text=[prompt], images=[images] if images else None, return_tensors="pt")
     token_ids = model.generate(**encoded, max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, **options)

@@ -1,4 +1,4 @@
-"""Every backend against the float64 reference and against the other ones, on logits and parameters that are hard."""
+"""Every backend, compared with the float64 reference and the others, on difficult logits and parameters."""
 
 import math
 from itertools import combinations
@@ -41,7 +41,7 @@ TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def check(backend: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
-    """Kept set, token and log-probability are the reference's."""
+    """Check that kept set, token and log-probability are the reference's."""
     rows = parameters.for_rows(logits)
     kept = torch_backend.keeps(logits, *rows)
     wrong = (kept != expected.kept) & ~expected.either
@@ -59,7 +59,7 @@ def check(backend: ModuleType, logits: Tensor, parameters: Parameters, expected:
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_backends_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype) -> None:
-    """With all parameters; on large vocabularies, which take long, each type has a fifth or a twelfth of them."""
+    """With all parameters; large vocabularies take long, so there each dtype has a fifth or a twelfth of them."""
     logits = hard_logits(vocab, dtype)
     ranked = Ranked(logits)
     every = {32_000: 5, 151_936: 12}.get(vocab, 1)
@@ -132,7 +132,7 @@ def test_the_likeliest_tokens_are_the_references(backend: Any, vocab: int) -> No
     probabilities = Ranked(logits).cut().probabilities
     wanted = probabilities.topk(n).values.log()
     shown = probabilities.gather(-1, token_ids).log().where(logprobs.isfinite(), -math.inf)
-    for values in (logprobs.double(), shown):  # what float64 cannot tell from impossible may be anything below -700
+    for values in (logprobs.double(), shown):  # what float64 cannot tell from 0 may be anything below -700
         torch.testing.assert_close(values.clamp(min=-700), wanted.clamp(min=-700), atol=3e-5, rtol=1e-5)
     assert all(len(set(row)) == n for row in token_ids[:6].tolist())
 
@@ -158,7 +158,7 @@ def test_among_equals_top_p_draws_the_lower_indices(backend: Any) -> None:
 
 @pytest.mark.parametrize("per_row", [False, True])
 def test_the_torch_backend_reads_nothing_on_the_host(per_row: bool) -> None:
-    """Meta tensors have no data: whatever reads a value, or has a shape that depends on one, raises."""
+    """Meta tensors have no data: any call that reads a value, or whose shape depends on one, raises."""
     logits, keys = torch.empty(3, 1000, device="meta"), torch.empty(3, dtype=torch.int64, device="meta")
     torch_backend.most_likely(logits)
     for parameters in COMBINATIONS[1::3]:

@@ -1,4 +1,4 @@
-"""Greedy rows one by one on one thread, which long rows are worked on: as float64 says, wherever the best logit is."""
+"""Greedy choices row by row on one thread, as for long rows: float64's choice, wherever the best logit is."""
 
 import math
 from collections.abc import Iterator

@@ -21,9 +21,9 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 def run_cases(cases: Path, environment: dict[str, str]) -> None:
-    """In a process of its own: triton decides at its import whether it interprets."""
+    """Run in a process of its own, since triton decides at its import whether it interprets."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
-    # the interpreter computes with numpy, which warns of overflows that are meant
+    # the interpreter computes with numpy, which warns of intended overflows
     done = subprocess.run(
         [*command, "-W", "ignore::RuntimeWarning"], env={**os.environ, **environment}, capture_output=True, text=True
     )
@@ -47,7 +47,7 @@ def test_the_kernels_under_the_interpreter() -> None:
 def test_the_kernels_compile_to_machine_code(
     capability: int, dtype: str, block: int, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a cubin, which needs no GPU; by the compiler that a launch would call, which takes a 1 for a constant."""
+    """They compile to a cubin, which needs no GPU, with the compiler of a launch, which treats a 1 as a constant."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     import triton
     from triton.backends.compiler import GPUTarget

@@ -1,4 +1,4 @@
-"""The Triton backend against the torch backend and the reference; not collected by itself, see `test_triton_backend`.
+"""The Triton backend, compared with the torch backend and the reference; `test_triton_backend` runs these tests.
 
 With TRITON_INTERPRET=1 the kernels run on the CPU, else on cuda:0.
 """
@@ -154,12 +154,12 @@ def test_keys_and_parameters_need_not_be_contiguous() -> None:
 
 
 def test_the_likeliest_tokens_launch_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that top_logprobs and beams, which the warm-up does not know, compile nothing at their first token."""
+    """The warm-up does not know of top_logprobs and beams; so they must compile nothing at their first token."""
     logits = hard_logits(300, torch.float32)[KINDS].to(DEVICE)
     expected = torch_backend.likeliest(logits, 4)
     for module in (triton_kernels, triton_cuts):
         for name in ("survey", "most_likely", "draw", "list_blocks", "find_cut"):
-            monkeypatch.setattr(module, name, None, raising=False)  # which cannot be launched
+            monkeypatch.setattr(module, name, None, raising=False)  # so that it cannot be launched
     for one, other in zip(triton_backend.likeliest(logits, 4), expected, strict=True):
         assert torch.equal(one, other)
 
@@ -173,12 +173,12 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        number = func._schema.name == "aten::_local_scalar_dense"  # which is on the CPU
+        number = func._schema.name == "aten::_local_scalar_dense"  # this number is on the CPU
         self.count += not self.paused and not number and launches(func)
         return func(*args, **(kwargs or {}))
 
     def kernel(self, kernel: Any) -> Any:
-        """The same kernel, which is counted; what its interpreter does with torch is not."""
+        """The same kernel, but counted; the torch calls of its interpreter are not counted."""
         counter = self
 
         class Counted:

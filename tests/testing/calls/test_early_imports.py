@@ -1,4 +1,4 @@
-"""What was imported from torch before the block, and what takes a device without being a factory of its own."""
+"""Functions that were imported from torch before the block, and functions that take a device but are no factories."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mixes of devices that functions of torch take or refuse before an operator sees them. The oracle: ATen's source."""
+"""Mixes of devices that torch's functions accept or refuse before an operator sees them. Oracle: ATen's source."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,7 +80,7 @@ def test_padded_sequences_are_where_the_first_one_is(first: str, second: str) ->
     with no_host_sync(count=True) as report:
         made: Tensor = pad_sequence([numbers(first, 2), numbers(second, 3)], True, 5.0)
     assert made.device == torch.device(first)
-    assert report.count == ((first == "cpu") != (second == "cpu"))  # a copy between GPUs waits for nobody
+    assert report.count == ((first == "cpu") != (second == "cpu"))  # a copy between GPUs does not wait
     assert made.tolist() == [[1, 1, 5], [1, 1, 1]]
 
 

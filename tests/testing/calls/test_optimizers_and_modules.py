@@ -1,4 +1,4 @@
-"""Training loops and modules over virtual GPUs: what groups tensors by device, and what reads its arguments in C++."""
+"""Training loops and modules on virtual GPUs: calls that group tensors by device, or read their arguments in C++."""
 
 from typing import Any
 from unittest import mock
@@ -147,7 +147,7 @@ def test_a_module_that_has_gradients_is_moved_with_them(first: str, second: str)
 
 
 def test_optimizers_update_tensors_of_gpus_in_groups_by_default() -> None:
-    """As on CUDA: their documentation of `foreach`."""
+    """As on CUDA; see the optimizers' documentation of `foreach`."""
     with virtual_gpus(1):
         weights = nn.Linear(2, 2, device="cuda").weight
         weights.grad = torch.ones_like(weights)
@@ -157,7 +157,7 @@ def test_optimizers_update_tensors_of_gpus_in_groups_by_default() -> None:
 
 
 def test_what_works_in_place_on_a_list_gives_that_list() -> None:
-    """As torch does on every device."""
+    """Torch does so on every device."""
     on_cpu = [torch.ones(2), torch.ones(3)]
     assert torch._foreach_add_(on_cpu, 1) is on_cpu
     with virtual_gpus(2):
@@ -176,7 +176,7 @@ def test_foreach_refuses_numbers_where_cuda_does_not_read_them() -> None:
             with pytest.raises(DeviceMismatchError, match="Expected scalars to be on CPU, got cuda:1 instead"):
                 call(ones, ones, ones, numbers)
         with pytest.raises(DeviceMismatchError, match="scalar tensor expected to be on cuda:1 but is on cpu"):
-            torch._foreach_add(ones, torch.tensor(1.0), alpha=1.0)  # without alpha it is read as a number
+            torch._foreach_add(ones, torch.tensor(1.0), alpha=1.0)  # without alpha the tensor is read as a number
         assert torch._foreach_add(ones, torch.tensor(1.0, device="cuda:1"))[0].tolist() == [2, 2]
         assert torch._foreach_add([ones[0].int()], torch.tensor(1.0), alpha=1)[0].tolist() == [2, 2]
         with pytest.raises(

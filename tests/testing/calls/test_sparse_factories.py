@@ -1,4 +1,4 @@
-"""Sparse tensors on virtual GPUs: the CPU's own are the oracle of values, torch's documentation that of devices."""
+"""Sparse tensors on virtual GPUs. Oracle: for values the CPU's own tensors, for devices torch's documentation."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def two_gpus() -> Iterator[None]:
 
 
 def _coo(*args: Any, **kwargs: Any) -> Tensor:
-    factory: Any = torch.sparse_coo_tensor  # its types say that indices are a tensor
+    factory: Any = torch.sparse_coo_tensor  # its annotations say that indices are a tensor
     made: Tensor = factory(*args, **kwargs)
     return made
 

@@ -1,4 +1,4 @@
-"""Operators with a rule of their own: lengths on the host, numbers that are moved, kernels that users wrote."""
+"""Operators with special rules: lengths on the host, numbers that are moved, kernels that users wrote."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_ctc_takes_lengths_from_the_host_and_targets_from_its_device() -> None:
             loss = functional.ctc_loss(moved, targets.to("cuda:1"), *lengths, reduction="sum")
             assert report.count == 1  # the copy of the targets
             functional.ctc_loss(moved, targets.to("cuda:1"), lengths[0].to("cuda:1"), lengths[1])
-        assert report.count == 5  # two copies to the device, one back, one of the lengths
+        assert report.count == 5  # two copies to the device, one back, and one of the lengths
         loss = functional.ctc_loss(moved, targets.to("cuda:1"), *lengths)
         assert loss.device == GPU1
         torch.testing.assert_close(loss.detach().cpu(), expected)

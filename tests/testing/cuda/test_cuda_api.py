@@ -1,4 +1,4 @@
-"""The surface of torch.cuda: memory, copies between devices, typed tensors, streams, events, debug mode."""
+"""The API of torch.cuda: memory, copies between devices, typed tensors, streams, events, debug mode."""
 
 import gc
 import importlib
@@ -160,7 +160,7 @@ def test_streams_are_told_apart() -> None:
 
 @pytest.mark.parametrize("priority", [0, -1])
 def test_the_33rd_stream_of_a_device_is_the_first_one_again(priority: int, gpu: torch.device) -> None:
-    """As torch hands them out, of each priority."""
+    """Torch gives out streams in turn, for each priority."""
     made = [torch.cuda.Stream(gpu, priority=priority) for _ in range(33)]  # type: ignore[no-untyped-call]
     assert len({stream.cuda_stream for stream in made}) == 32 and made[32] == made[0]
 
@@ -240,7 +240,7 @@ def test_errors_of_the_runtime_have_their_messages() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_the_compiler_takes_torch_as_built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "torch._inductor.cudagraph_trees"  # what torch._dynamo.reset() imports
+    name = "torch._inductor.cudagraph_trees"  # torch._dynamo.reset() imports it
     monkeypatch.delitem(sys.modules, name, raising=False)
     with virtual_gpus(1):
         assert torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]

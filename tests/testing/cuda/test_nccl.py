@@ -1,4 +1,4 @@
-"""Process groups of NCCL on virtual GPUs: what a group of real GPUs gives, takes and refuses."""
+"""Process groups of NCCL on virtual GPUs give, take and refuse the same as a group of real GPUs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def test_a_group_talks_between_gpus_and_refuses_the_cpu(tmp_path: Path) -> None:
         assert dist.is_nccl_available() and dist.get_backend() == "nccl"
         numbers = torch.arange(12.0, device=GPU1).view(3, 4)
         dist.all_reduce(numbers)
-        gathered = torch.empty(12, device=GPU1)  # another shape, as NCCL takes it and gloo does not
+        gathered = torch.empty(12, device=GPU1)  # another shape: NCCL takes it, gloo does not
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
         gather(gathered, numbers)
         assert gathered.tolist() == list(range(12)) and gathered.device == numbers.device == GPU1

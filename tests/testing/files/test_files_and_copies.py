@@ -25,7 +25,7 @@ def _bytes(value: Any) -> io.BytesIO:
 
 @pytest.fixture
 def from_hardware(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """A checkpoint as a machine with real GPUs writes it: every storage is tagged "cuda:0"."""
+    """A checkpoint like one from a machine with real GPUs: every storage is tagged "cuda:0"."""
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
     file = _bytes({"weight": torch.arange(3.0)})
     monkeypatch.undo()

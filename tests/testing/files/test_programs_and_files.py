@@ -13,7 +13,7 @@ from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 
 
 class _Program(nn.Module):
-    """Has a parameter, a buffer, a constant, a literal and factories: all that an export can bake a device into."""
+    """Has a parameter, a buffer, a constant, a literal and factories: an export can fix a device in each of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Backward passes on virtual GPUs: what CUDA refuses, where the host waits, and on which device gradients lie."""
+"""Backward passes on virtual GPUs: what CUDA refuses, where the host waits, and on which device gradients are."""
 
 from collections.abc import Callable
 from typing import Any

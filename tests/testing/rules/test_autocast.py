@@ -13,7 +13,7 @@ from gen.testing import no_host_sync, virtual_gpus
 from gen.testing.rules import autocast
 
 FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
-# What the header of autocast says of each: the dtype that comes of float32 or of half precision operands.
+# What autocast's header says about each function: its dtype for float32 and for half precision operands.
 RULES: dict[str, tuple[Any, torch.dtype, torch.dtype]] = {
     "matmul": (lambda x: x @ x, BFLOAT, BFLOAT),
     "linear": (lambda x: functional.linear(x, x), BFLOAT, BFLOAT),

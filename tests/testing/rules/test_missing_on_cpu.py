@@ -1,4 +1,4 @@
-"""What CUDA has a kernel for and the CPU has none runs on virtual GPUs."""
+"""Operations for which CUDA has a kernel and the CPU has none run on virtual GPUs."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def test_truth_values_have_an_absolute_value_and_a_trace() -> None:
 
 
 def test_least_squares_have_cudas_only_driver() -> None:
-    """get_default_lstsq_driver in BatchLinearAlgebra.cpp; `gels` leaves the rank empty."""
+    """See get_default_lstsq_driver in BatchLinearAlgebra.cpp; `gels` leaves the rank empty."""
     matrix, sides = torch.tensor([[1.0, 2.0], [3.0, 5.0], [0.0, 1.0]]), torch.ones(3, 1)
     found = torch.linalg.lstsq(matrix.cuda(), sides.cuda())
     torch.testing.assert_close(found.solution.cpu(), torch.linalg.lstsq(matrix, sides).solution)

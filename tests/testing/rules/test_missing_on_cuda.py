@@ -1,4 +1,4 @@
-"""What CUDA has no kernel for is refused as there, and what it has runs."""
+"""Operations for which CUDA has no kernel are refused as on CUDA, and those for which it has one run."""
 
 import importlib
 from typing import Any

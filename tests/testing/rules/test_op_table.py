@@ -16,7 +16,7 @@ from tests.testing.rules.op_table.waiting import WAITING
 
 
 def _expect_on_cpu(case: Case) -> Any:
-    """What the operation gives if everything is on the CPU: the oracle of values."""
+    """The operation's result with everything on the CPU: the oracle of values."""
     if any(word in case.name for word in ("cuda", "pinned", "to:", "histc")):
         return None
     return case.run(*(operand.make("cpu") for operand in case.operands))
@@ -33,7 +33,7 @@ def _check(case: Case, got: Any, expected_value: Any) -> None:
 
 
 def test_virtual_gpus_do_as_the_table_says() -> None:
-    """All lines in one test, and in one block: each takes longer to begin than a line to run."""
+    """All lines run in one test and in one block, since either takes longer to begin than a line takes to run."""
     wrong = []
     with virtual_gpus(2):
         for case in CASES:
@@ -68,7 +68,7 @@ def test_real_gpus_do_as_the_table_says(case: Case) -> None:
         with pytest.raises(RuntimeError):
             case.run(*operands)
         return
-    case.run(*operands)  # the first run may load kernels, which waits too
+    case.run(*operands)  # the first run may load kernels, and that waits too
     operands = [operand.make() for operand in case.operands]
     with no_host_sync(count=True) as report:
         got = case.run(*operands)

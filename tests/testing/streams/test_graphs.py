@@ -1,4 +1,4 @@
-"""CUDA graphs on virtual GPUs do what those of CUDA do; on a machine with a GPU the same tests run on it."""
+"""CUDA graphs on virtual GPUs behave like real ones; on a machine with a GPU the same tests run on it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def test_a_capture_does_nothing_and_each_replay_does_it_all(gpu: torch.device) -
     made: list[Tensor] = []
 
     def step() -> None:
-        fresh = torch.zeros(2, device=gpu)  # anew in every step
+        fresh = torch.zeros(2, device=gpu)  # a new tensor in every step
         fresh += count + 1
         made.append(fresh @ weights)
         table[count] = made[-1].sum()
@@ -39,7 +39,7 @@ def test_a_capture_does_nothing_and_each_replay_does_it_all(gpu: torch.device) -
             graph.replay()
     assert count.tolist() == [3]
     assert table.tolist() == [5.0, 10.0, 15.0, 0.0]
-    assert made[-1].tolist() == [6.0, 9.0]  # what the capture gave is written by every replay
+    assert made[-1].tolist() == [6.0, 9.0]  # every replay writes the capture's result
     count.zero_()
     graph.replay()
     assert table.tolist() == [5.0, 10.0, 15.0, 0.0] and made[-1].tolist() == [2.0, 3.0]
@@ -66,7 +66,7 @@ def test_a_graph_reads_the_memory_that_it_has_seen(gpu: torch.device) -> None:
     weight = torch.nn.Parameter(torch.ones(2, device=gpu))
     old, out = weight.data, torch.zeros(2, device=gpu)
     graph = captured(lambda: out.copy_(weight * 3))
-    weight.data = torch.full((2,), 5.0, device=gpu)  # which a graph does not see
+    weight.data = torch.full((2,), 5.0, device=gpu)  # a graph does not see this
     graph.replay()
     assert out.tolist() == [3.0, 3.0]
     old.fill_(2)
@@ -102,7 +102,7 @@ def test_what_makes_the_host_wait_is_refused_in_a_virtual_capture(what: str) -> 
         with pytest.raises(RuntimeError, match="failed due to a previous error during capture") as raised:
             captured(waits[what])
         assert "not permitted when stream is capturing" in str(raised.value.__context__)
-        assert numbers.sum().item() == 2  # the device goes on
+        assert numbers.sum().item() == 2  # the device still works
 
 
 def test_a_failed_capture_leaves_the_generator_and_its_pool_unusable_until_another_one_ends_well() -> None:

@@ -1,4 +1,4 @@
-"""`check_streams=True`: races between streams, with the host, and of memory that is given back too early."""
+"""`check_streams=True`: races between streams, with the host, and over memory that is given back too early."""
 
 import gc
 import re

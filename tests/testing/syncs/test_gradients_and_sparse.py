@@ -1,4 +1,4 @@
-"""Waits in formulas of gradients and in sparse operators: which wait is in torch's CUDA sources."""
+"""Waits in gradient formulas and sparse operators; torch's CUDA sources say which ones wait."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,7 +32,7 @@ def gpu() -> Iterator[None]:
     ids=["prod", "prod of a dimension", "cumprod", "prod of a number", "no gradient"],
 )
 def test_gradients_of_products_look_for_zeros(function: Callable[[Tensor], Tensor], waits: int) -> None:
-    """FunctionsManual.cpp: prod_backward and cumprod_backward."""
+    """See prod_backward and cumprod_backward in FunctionsManual.cpp."""
     values = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
     inputs = [values.clone().requires_grad_(), values.cuda().requires_grad_()]
     with no_host_sync():

@@ -1,4 +1,4 @@
-"""The check that the host never waits: what it counts, what it says, and what it leaves alone."""
+"""The check that the host never waits: what it counts, what it says, and what it does not touch."""
 
 import threading
 import warnings
@@ -159,7 +159,7 @@ def test_a_copy_into_pageable_memory_waits_even_if_it_should_not_block() -> None
 
 @pytest.fixture
 def debug_mode(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
-    """Stands for a CUDA device and its debug mode: the modes that were set."""
+    """Stands in for a CUDA device and its debug mode; the list has the modes that were set."""
     modes: list[int | str] = [0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
@@ -169,7 +169,7 @@ def debug_mode(monkeypatch: pytest.MonkeyPatch) -> list[int | str]:
 
 
 def _synchronize() -> None:
-    """As an operation that waits, with CUDA's debug mode on."""
+    """Behaves like an operation that waits, with CUDA's debug mode on."""
     if str(torch.cuda.get_sync_debug_mode()) == "warn":
         warnings.warn("called a synchronizing CUDA operation (Triggered internally at here)", stacklevel=1)
 

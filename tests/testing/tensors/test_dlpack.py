@@ -1,4 +1,4 @@
-"""Virtual GPUs through DLPack: what torch's `Tensor.__dlpack__` and NumPy refuse on CUDA, and what shares memory."""
+"""Virtual GPUs through DLPack: what torch's `Tensor.__dlpack__` and NumPy refuse on CUDA, and which share memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

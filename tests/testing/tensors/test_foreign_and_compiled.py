@@ -1,4 +1,4 @@
-"""Tensors of classes of their own beside virtual ones, and what torch would compile or trace."""
+"""Tensors of custom classes beside virtual ones, and functions that torch would compile or trace."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from gen.testing import no_host_sync, virtual_gpus
 
 
 class Doubled(Tensor):
-    """A class that handles its operators itself: each result is twice what it would be."""
+    """A class that handles its operators itself: each result is doubled."""
 
     @staticmethod
     def __new__(cls, values: Tensor) -> Any:
@@ -62,7 +62,7 @@ def test_a_class_that_handles_its_operators_does_so_beside_virtual_tensors() -> 
 
 
 def _scores(query: Tensor, bias: Tensor) -> Tensor:
-    """What flex_attention computes with a bias, written out."""
+    """flex_attention with a bias, written out."""
     scores = query @ query.transpose(-2, -1) / query.shape[-1] ** 0.5 + bias
     return scores.softmax(-1) @ query  # type: ignore[no-any-return]
 

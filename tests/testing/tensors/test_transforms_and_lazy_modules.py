@@ -1,4 +1,4 @@
-"""torch.func's transforms and lazy modules over virtual GPUs."""
+"""torch.func's transforms and lazy modules on virtual GPUs."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_pinned_memory_keeps_gradients() -> None:
 
 
 def test_forward_derivatives_ask_for_shapes_on_meta() -> None:
-    """As torch's formulas do for tangents that are zero; finite differences are the oracle."""
+    """Torch's formulas do so for tangents that are zero; finite differences are the oracle."""
     with virtual_gpus(1):
         point = torch.tensor([1 + 2j], dtype=torch.complex128, device="cuda", requires_grad=True)
         assert torch.autograd.gradcheck(torch.cosh, point, check_forward_ad=True, fast_mode=True)

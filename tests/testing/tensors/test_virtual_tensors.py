@@ -1,4 +1,4 @@
-"""Virtual GPUs: torch works with them as with real ones, and is as before when they are gone."""
+"""Virtual GPUs: torch works with them as with real ones, and is as before after they are gone."""
 
 import copy
 import subprocess
@@ -19,7 +19,7 @@ from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
 
 
 def _snapshot() -> dict[tuple[str, str], int]:
-    """What torch's modules and classes hold, by identity."""
+    """The members of torch's modules and classes, by identity."""
     owners = {
         "torch": torch,
         "Tensor": torch.Tensor,

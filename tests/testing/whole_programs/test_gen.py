@@ -46,18 +46,18 @@ def texts(model: TransformersModel, sampler: Sampler, new_tokens: int = 6) -> li
 
 
 def adapter(shape: str = "llama", device: str = "cpu") -> TransformersModel:
-    """A Llama has one layer, since every operator of a virtual GPU takes its time."""
+    """A tiny model; a Llama has one layer, since each operator takes long on a virtual GPU."""
     model = tiny_model() if shape == "llama" else tiny_model(shape)
     return gen.from_transformers(model.to(device), byte_tokenizer(), probe=False)
 
 
 def whole(shape: str = "llama") -> TransformersModel:
-    """What `halves` has in two pieces."""
+    """The model that `halves` splits in two."""
     return gen.from_transformers(tiny_model(shape), byte_tokenizer(), probe=False)
 
 
 def halves(model: PreTrainedModel, shape: str) -> TransformersModel:
-    """One half on cuda:0, the other on cuda:1."""
+    """The model with one half on cuda:0, the other on cuda:1."""
     return gen.from_transformers(split(model, shape), byte_tokenizer(), probe=False)
 
 
@@ -134,7 +134,7 @@ def test_the_host_never_waits_for_a_token_and_at_most_twice_a_call(shape: str, s
     [*(("unequal", name) for name in IN_THE_LOOP if name != "multinomial"), ("equal", "greedy"), ("equal", "beams")],
 )
 def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: str, sampler: str) -> None:
-    """Rows for two texts or searches at a time; with equal limits both end at once, and no other row goes on."""
+    """Two texts or searches have rows at a time; with equal limits both end at once, and no other row goes on."""
 
     def ran(model: TransformersModel, new_tokens: int) -> list[list[int]]:
         requests = read_requests(
@@ -166,7 +166,7 @@ def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: 
 
 @pytest.mark.parametrize("sampler", ["greedy", "several", "beams"])
 def test_stop_strings_and_eos_never_wait_for_a_token(sampler: str) -> None:
-    """Texts end where only the host sees it; those of beams also where only the device does."""
+    """Texts end where only the host sees it; beams also end where only the device sees it."""
     on_the_cpu = whole()
     greedy: Any = gen.generate(on_the_cpu, PROMPTS, sampler=SAMPLERS["greedy"], max_new_tokens=20, details=True)
     first, second, _ = greedy
@@ -195,7 +195,7 @@ def test_stop_strings_and_eos_never_wait_for_a_token(sampler: str) -> None:
 
 
 def token_ids(completions: Any) -> Any:
-    """Of a completion, or of each in a list of them."""
+    """The token ids of a completion, or of each one in a list."""
     return [token_ids(one) for one in completions] if isinstance(completions, list) else completions.token_ids
 
 
@@ -238,7 +238,7 @@ def test_a_sampler_called_with_logits_and_weights_on_two_gpus_gives_the_cpus_tok
 
 
 class _Peeking(MultinomialSampler):
-    """A sampler whose step has one line too many."""
+    """A sampler whose step has one line too many: it reads on the host."""
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         token_ids, ancestors, logprobs = super().step(logits, weights, keys)

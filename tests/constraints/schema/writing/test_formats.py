@@ -1,4 +1,4 @@
-"""Formats. Oracle: Python's own readers, and the rules of names and addresses written out."""
+"""Formats. Oracle: Python's own readers, and written-out rules of names and addresses."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""Texts of numbers. Oracle: fractions, and what floats make of the texts."""
+"""Texts of numbers. Oracle: fractions, and the floats that Python reads from the texts."""
 
 import random
 import re
@@ -88,7 +88,7 @@ def walk(texts: Dfa, chance: random.Random) -> str:
 
 @pytest.mark.parametrize(("low", "high"), [("0.1", "1"), ("-1", "0"), ("-0.5", "99.99"), ("0", "0.001"), ("7", "8")])
 def test_long_numbers_keep_excluded_bounds_as_floats_too(low: str, high: str) -> None:
-    """0.9999999999999999999 is below 1, but 1.0 to who reads it as a float."""
+    """0.9999999999999999999 is below 1, but a reader of floats gets 1.0."""
     texts = number_texts((Fraction(low), True), (Fraction(high), True), (), False)
     assert texts is not None
     chance = random.Random(0)

@@ -1,6 +1,6 @@
-"""Operations on mixes of devices and on one GPU, and what CUDA makes of each: the table, in parts by rule.
+"""The table of operations on mixes of devices and on one GPU, with CUDA's behaviour for each, in parts by rule.
 
-Each line says where torch says so. `test_op_table.py` holds virtual GPUs to the table, and real ones where there are
+Each line names its source in torch. `test_op_table.py` checks the table on virtual GPUs, and on real ones if there are
 two.
 """
 

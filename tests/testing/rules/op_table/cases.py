@@ -1,4 +1,4 @@
-"""What a line of the table is: an operation, where its tensors are, and what CUDA makes of it."""
+"""A line of the table: an operation, where its tensors are, and what CUDA does with it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ REFUSED = "refused"
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor to make: its kind, where, and its shape."""
+    """A tensor to make: its kind, its place and its shape."""
 
     kind: str
     place: str
     shape: tuple[int, ...]
 
     def make(self, place: str | None = None) -> Tensor:
-        """The tensor, in another place than its own if one is given."""
+        """The tensor, in `place` if that is given, else in its own place."""
         count = int(torch.Size(self.shape).numel())
         numbers = torch.arange(count).reshape(self.shape)
         values = {"float": numbers / 8 + 0.5, "index": numbers % 2, "mask": numbers % 2 == 0, "count": numbers + 1}
@@ -48,12 +48,12 @@ class Case:
     """One operation on one mix of devices.
 
     Attributes:
-        name: of the test.
+        name: the test's name.
         run: the operation, on tensors.
-        operands: what it is given.
+        operands: its arguments.
         expected: the device of its result, or REFUSED.
-        waits: how often the host waits for a device in it.
-        rule: where torch says so.
+        waits: how often the host waits for a device during it.
+        rule: the source in torch.
     """
 
     name: str

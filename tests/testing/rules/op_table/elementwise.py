@@ -1,7 +1,7 @@
-"""Operators over a TensorIterator, and those that compute in the same way but are checked as all others are.
+"""Operators over a TensorIterator, and operators that compute in the same way but are checked like all others.
 
-Sources: native_functions.yaml, where `device_check: NoCheck` marks the first; TensorIterator.cpp (compute_types), which
-lets one 0-dim CPU tensor pass beside a GPU's; cuda/PointwiseOpsKernel.cu, which takes it as `tensor2` alone.
+Sources: native_functions.yaml, where `device_check: NoCheck` marks the former; TensorIterator.cpp (compute_types),
+which allows one 0-dim CPU tensor beside a GPU's; cuda/PointwiseOpsKernel.cu, which takes it only as `tensor2`.
 """
 
 from collections.abc import Callable

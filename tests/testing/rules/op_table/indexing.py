@@ -1,7 +1,7 @@
-"""Operators with a rule of their own: indices, masks, chosen values.
+"""Operators with special rules: indices, masks, chosen values.
 
-Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp, TensorCompare.cpp, TensorShape.cpp, and for the others the
-check that torchgen writes for every operator without `device_check: NoCheck`.
+Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp, TensorCompare.cpp, TensorShape.cpp, and for the other
+operators the check that torchgen writes if they have no `device_check: NoCheck`.
 """
 
 from typing import Any

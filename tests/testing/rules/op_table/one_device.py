@@ -1,6 +1,6 @@
-"""Operators all of whose tensors must be on one device.
+"""Operators whose tensors must all be on one device.
 
-Source: native_functions.yaml has no `device_check: NoCheck` for them, so that torchgen writes a check of all tensors.
+Source: native_functions.yaml has no `device_check: NoCheck` for them, so torchgen writes a check of all tensors.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Copies between devices and factories: where the result is, and which of them the host waits for.
+"""Factories and copies between devices: where the result is, and which of them the host waits for.
 
 Source: aten/src/ATen/native/cuda/Copy.cu; a copy from or to pageable memory waits, one between GPUs does not.
 """

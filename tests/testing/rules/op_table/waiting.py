@@ -1,8 +1,8 @@
 """Operators on one GPU, and which of them the host waits for.
 
-Sources: the CUDA kernels in aten/src/ATen/native/cuda, and the list in github.com/pytorch/pytorch/issues/108968. What
-has a result whose size depends on values waits (nonzero, unique, indexing with a mask), as does what gives the host a
-value; what CUDA computes in one kernel does not, nor does a view.
+Sources: the CUDA kernels in aten/src/ATen/native/cuda, and the list in github.com/pytorch/pytorch/issues/108968. The
+host waits for operators whose result's size depends on values (nonzero, unique, indexing with a mask), and for those
+that give it a value. It does not wait for a single kernel or for a view.
 """
 
 import warnings
