@@ -70,7 +70,7 @@ class Drafts:
 
 
 def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """What followed the newest place where the last tokens of a row stood before; the most tokens count first.
+    """What followed the newest place where the last tokens of a row stood before; a longer match comes first.
 
     What would follow the last token is taken to be what followed before: a text that repeats itself goes on so.
 
