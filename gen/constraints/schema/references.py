@@ -20,7 +20,7 @@ _ONE = frozenset(f"{word}{about}" for word in ("additional", "unevaluated") for 
 _LISTS = frozenset(["allOf", "anyOf", "oneOf", "items", "prefixItems"])
 _MAPS = frozenset(["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"])
 
-_LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # keywords that came after draft 7
+_LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # newer than draft 7
 _REMARKS = frozenset(["contentEncoding", "contentMediaType"])  # keywords that check nothing after draft 7
 
 

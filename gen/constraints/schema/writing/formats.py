@@ -64,7 +64,7 @@ FORMATS = {
     "base64 encoding": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
 
-LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # characters of the whole text: as many as one label or name may have
+LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # of the whole text: the limit of one part
 
 
 def format_texts(name: str) -> Dfa | None:
