@@ -222,7 +222,7 @@ def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) 
         return 1
     if not isinstance(model, SameBits):
         raise ModelError(
-            f"exact=True is not to be had of {type(model).__name__}: it is for models of transformers, in which gen's "
+            f"exact=True is not possible with {type(model).__name__}: it is for models of transformers, in which gen's "
             "own attention can run."
         )
     for request in requests:

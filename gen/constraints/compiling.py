@@ -23,7 +23,7 @@ from gen.models.checking import check_loaded
 from gen.tokenizers import Tokenizer
 from gen.tools.values import ToolCallsType
 
-_MOST_KEPT = 64  # constraints of a tokenizer; the one that was not asked for longest goes first
+_MOST_KEPT = 64  # constraints of a tokenizer; the least recently used one goes first
 _MOST_BYTES = 2**28  # of their automata together, unless the last one alone has more
 _kept: WeakKeyDictionary[Tokenizer, OrderedDict[Hashable, Constraint]] = WeakKeyDictionary()
 _changing = new_lock()
@@ -32,14 +32,14 @@ _changing = new_lock()
 def compile(model: Model, output_type: Any) -> Constraint:
     """Compile an output type, to use it again and again: in calls, batches, streams and engines, from any thread.
 
-    What has been compiled for a vocabulary is kept, so that calls which are given the type itself compile it once too.
+    gen keeps what it has compiled for a vocabulary, so calls that you give the type itself compile it only once, too.
 
     Args:
         model: whose vocabulary it is for; models with the same tokenizer can share it.
         output_type: as for `gen.generate`; a constraint is checked against the model and returned.
     Raises:
-        ConstraintError: it is no output type, no text at all meets it, neither engine can hold to it, or the
-            tokenizer's tokens are not known as bytes. The message names what is in the way, and where.
+        ConstraintError: it is no output type, no text at all meets it, neither engine can enforce it, or the
+            tokenizer's tokens are not known as bytes. The message names the problem and its place.
     """
     check_loaded(model)
     if isinstance(output_type, Constraint):
@@ -48,7 +48,7 @@ def compile(model: Model, output_type: Any) -> Constraint:
 
 
 def compiled_before(model: Model, output_type: Any) -> Constraint | None:
-    """The constraint of an output type that has been compiled, so that it takes no time; None if it has not.
+    """The kept constraint of an output type, at once; None if the type has not been compiled yet.
 
     Raises:
         ConstraintError: as of `compile`.
@@ -62,10 +62,10 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
 
 
 def read_type(model: Model, output_type: Any) -> Tree | Told:
-    """The tree of an output type that is made of others, or its plan.
+    """The tree of an output type that is made of others, or the plan of any other one.
 
     Raises:
-        ConstraintError: it is none.
+        ConstraintError: it is no output type.
     """
     if isinstance(output_type, ToolCallsType):
         from gen.tools.forms import tree_of
@@ -75,7 +75,7 @@ def read_type(model: Model, output_type: Any) -> Tree | Told:
 
 
 def _checked(model: Model, constraint: Constraint) -> Constraint:
-    """A constraint that is for a model's vocabulary.
+    """The constraint, if it is for the model's vocabulary.
 
     Raises:
         ConstraintError: it is for another one.
@@ -91,10 +91,10 @@ def _checked(model: Model, constraint: Constraint) -> Constraint:
 
 @isolated
 def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -> Constraint:
-    """What `compile` makes of a plan, kept from before or made now.
+    """The constraint of a plan: the one that is kept, or a new one.
 
     Args:
-        worked: what `work_out` gives for it, in whichever process.
+        worked: what `work_out` gave for it, in this process or another one.
     """
     vocabulary = vocabulary_of(model)
     with _changing:
@@ -114,18 +114,18 @@ def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -
 
 
 def _bytes(constraints: Iterable[Constraint]) -> int:
-    """How many bytes some constraints hold by now: rows are made when they are first needed."""
+    """How many bytes the constraints hold now; the number grows, as rows are made when they are first needed."""
     return sum(one.automaton.nbytes() for one in constraints if one.automaton is not None)
 
 
 @dataclass(frozen=True)
 class Worked:
-    """What compiling a plan costs time and memory for, as arrays and texts that go from process to process.
+    """The costly part of compiling a plan, as arrays and texts that one process can send to another.
 
     Attributes:
-        automaton: None where it has none.
-        tables: of the parts of a plan that is made of others.
-        reason: why there is no automaton; "" where there is one.
+        automaton: None if the plan has none.
+        tables: those of its parts, if the plan is made of others.
+        reason: why there is no automaton; "" if there is one.
     """
 
     automaton: Found | None
@@ -134,7 +134,7 @@ class Worked:
 
 
 def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
-    """What `carry_out` would do for a plan.
+    """Do the costly part of `carry_out` for a plan.
 
     Raises:
         ConstraintError: as of `compile`.
@@ -146,18 +146,18 @@ def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
 
 
 def portable(plan: Tree | Told) -> Tree | Told:
-    """A plan as it goes to another process, which holds texts to it, and reads no values."""
+    """A plan to send to another process, which works it out but reads no values."""
     return Told(bare(plan.written), bare(plan.read)) if isinstance(plan, Told) else bare(plan)
 
 
 def _made(plan: Tree | Told, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
-    """The constraint of a plan, from what was worked out before, or from the beginning."""
+    """The constraint of a plan, made from what was worked out before, or from scratch."""
     tables: Tables = {} if worked is None else worked.tables
     return _held(plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables), vocabulary, worked)
 
 
 def _held(made: Plan | Composition, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
-    """The automaton, or the grammar."""
+    """The constraint, with an automaton if there is one, otherwise with a grammar."""
     composed = made if isinstance(made, Composition) else None
     splitter, special_ids = (None, frozenset[int]()) if composed is None else (composed.splitter, composed.special_ids)
     reason = "a grammar is not regular" if worked is None else worked.reason

@@ -1,4 +1,4 @@
-"""A compiled output type: what a text may be, on which engine it is held to that, and which value it stands for."""
+"""A compiled output type: which texts it allows, which engine enforces it, and which value a text stands for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +27,13 @@ class Walker(Protocol):
     def complete(self) -> bool: ...
 
     def push(self, token_id: int) -> bool:
-        """Take a token; whether it was allowed."""
+        """Take a token; returns whether it was allowed."""
 
     def short(self, left: int, ahead: int) -> bool:
-        """Whether some token that may come next may leave too little room for an end.
+        """Whether a token that may come next may leave too few tokens to end the text.
 
         Args:
-            left: how many tokens may come.
+            left: how many tokens may still come.
             ahead: how many unknown tokens come before those.
         """
 
@@ -41,7 +41,7 @@ class Walker(Protocol):
         """Why nothing can follow, where the engine itself has failed; else ""."""
 
     def copy(self) -> "Walker":
-        """Another one, which goes on by itself from here."""
+        """An independent walker at the same place."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class Constraint:
     """An output type compiled for a vocabulary, as `gen.compile` makes it; for any number of calls and threads.
 
     Attributes:
-        engine: "device": an automaton on the model's device; "host": llguidance, with an exchange a token.
+        engine: "device": an automaton on the model's device; "host": llguidance, with an exchange per token.
         states: of the automaton; None on the host engine.
         least_tokens: the fewest new tokens that suffice for a whole text; None on the host engine, which cannot know.
         reason: why it is on the host engine; "" where it is not.
@@ -58,8 +58,8 @@ class Constraint:
         grammar: llguidance's; None on the device engine. Equal constraints share it.
         splitter: splits a text into the pieces of its parts; None for a type that is not made of others.
         special_ids: the special tokens that the strings of its parts name.
-        told: of a type whose texts may have a thought in them.
-        value: what a text stands for, or its pieces; see `read`.
+        told: its trees, if its texts may have a thought in them.
+        value: gives the value of a text, or of its pieces; see `read`.
     """
 
     engine: EngineName
@@ -90,7 +90,7 @@ class Constraint:
         return self.value(text)
 
     def written(self, text: str, token_ids: Sequence[int], *, cut: bool) -> str | bytes:
-        """A text as its tokens wrote it, where that says more: special tokens, and a thought.
+        """A text, or its tokens as bytes if these say more: they show special tokens, and a thought.
 
         Args:
             cut: whether a stop string has ended the text, so that its tokens have more in them.
@@ -130,8 +130,8 @@ class Constraint:
 
     @property
     def most_tokens(self) -> int:
-        """With how many tokens left the limit may change the next one: as many as suffice wherever a text may be, and
-        1 at least, since with the last one it ends.
+        """The limit may change the next token when at most this many are left: as many as suffice to end a text from
+        any state, and at least 1, since the last one ends it.
         """
         return 1 if self.automaton is None else max(1, self.automaton.most_tokens)
 

@@ -1,6 +1,6 @@
-"""Grammars for llguidance, which takes what the automaton is too large for: the same texts, in its variant of Lark.
+"""Grammars in llguidance's variant of Lark, for types whose automaton would be too large: they allow the same texts.
 
-What is one terminal is a grammar of the name "regex", which begins with `ONE_TERMINAL`.
+A grammar of one terminal has the name "regex" and begins with `ONE_TERMINAL`.
 """
 
 import json
@@ -18,7 +18,7 @@ ONE_TERMINAL = "start: T\nT: "
 
 
 def _refusing(write: Callable[P, str]) -> Callable[P, str]:
-    """A function that writes a grammar, with a ConstraintError for what it cannot write."""
+    """Make a function that writes a grammar raise a ConstraintError for what it cannot write."""
 
     @wraps(write)
     def written(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -31,7 +31,7 @@ def _refusing(write: Callable[P, str]) -> Callable[P, str]:
 
 
 def of_lark(lark: str) -> str:
-    """The grammar of a Lark grammar."""
+    """A Lark grammar in the form that llguidance takes."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_lark(lark)
@@ -49,7 +49,7 @@ def of_regex(pattern: str) -> str:
 
 
 def of_any_text(without: Sequence[str], most: int | None) -> str:
-    """All texts without some strings, of at most this many characters."""
+    """All texts without these strings, of at most this many characters."""
     anything = lengths(0, None, json=False)
     named = "|".join(map(literal, without))
     less = f" & ~{terminal_of(f'{anything}(?:{named}){anything}')}" if without else ""

@@ -1,6 +1,6 @@
 """The host engine: llguidance follows each text on the host and says which tokens may come next.
 
-It never raises: after every call its matchers are asked whether they have failed.
+llguidance never raises: after every call, ask its matchers whether they have failed.
 """
 
 import threading
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 T = TypeVar("T")
-_STACK = 2**28  # bytes that a thread may use; only what it does use is memory
+_STACK = 2**28  # bytes that a thread may use; only those that it uses take memory
 
 
 class Grammar:
@@ -52,8 +52,8 @@ class Grammar:
 
 
 def _on_a_large_stack(make: Callable[[], T]) -> T:
-    """What a function makes in a thread of its own: llguidance calls itself for each rule that follows on another one,
-    and where the stack ends so does the process."""
+    """Call a function in a thread with a large stack: llguidance calls itself for each rule that follows on another
+    one, and a stack overflow would end the process."""
     made: list[T] = []
     with _making:
         before = threading.stack_size(_STACK)
@@ -79,7 +79,7 @@ class HostWalker:
 
     def push(self, token_id: int) -> bool:
         """See `gen.constraints.constraint.Walker`."""
-        # if it fails itself, `problem` says so when nothing can follow
+        # if the matcher itself fails, `problem` says so when nothing can follow
         return self._matcher.try_consume_tokens([token_id]) == 1 or self._matcher.is_error()
 
     def short(self, left: int, ahead: int) -> bool:
@@ -89,7 +89,7 @@ class HostWalker:
     def problem(self) -> str:
         """See `gen.constraints.constraint.Walker`."""
         if not self._matcher.is_error():
-            self._matcher.compute_bitmask()  # where a text ends that has no next token
+            self._matcher.compute_bitmask()  # fails now if the text has no next token
         return f"llguidance: {_first_line(self._matcher)}" if self._matcher.is_error() else ""
 
     def copy(self) -> Self:
@@ -103,14 +103,14 @@ def is_complete(matcher: "LLMatcher") -> bool:
 
 
 def _first_line(matcher: "LLMatcher") -> str:
-    return next(iter(matcher.get_error().splitlines()), "it failed without a word")[:300]
+    return next(iter(matcher.get_error().splitlines()), "it failed without a message")[:300]
 
 
 class _Bytes:
-    """A vocabulary as llguidance wants one, with a token of its own for the end: what ends a row is the row's.
+    """A vocabulary in llguidance's form, with an extra token for the end, since each row has end tokens of its own.
 
-    At every step llguidance asks how to spell what must come, which is one of a grammar's few strings or an end of one:
-    spelling it anew would take half of the time of a mask.
+    At every step llguidance asks for the tokens of the bytes that must come: one of a grammar's few strings, or the end
+    of one. The answers are kept: to find them anew would take half of the time of a mask.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -124,11 +124,11 @@ class _Bytes:
         self._known = lru_cache(maxsize=1024)(self._spell)
         self.eos_token_id, self.bos_token_id = len(tokens), None
         self.special_token_ids = [token_id for token_id, token in enumerate(tokens) if not token]
-        # no text holds the byte 255, so that these are never allowed
+        # no text holds the byte 255, so these tokens are never allowed
         self.tokens = [token or b"\xff[%d]" % token_id for token_id, token in enumerate([*tokens, b""])]
 
     def __call__(self, data: bytes | str) -> list[int]:
-        """Tokens of some bytes, the longest that fits each time; it must not raise, so that unknown bytes are left."""
+        """The tokens of some bytes, each the longest that fits. It must not raise, so it leaves out unknown bytes."""
         return self._known(data.encode() if isinstance(data, str) else data)
 
     def _spell(self, data: bytes) -> list[int]:

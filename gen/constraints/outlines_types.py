@@ -1,4 +1,4 @@
-"""Output types of Outlines 1 as gen's own, so that they mean here what they mean there; Outlines is not imported."""
+"""Turns output types of Outlines 1 into gen's own, with the same meaning; Outlines is not imported."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ _MODULE = "outlines.types.dsl"
 
 
 def as_own(output_type: Any) -> Any:
-    """An output type, or what it is in gen if it is one of Outlines'.
+    """An output type, or gen's own instead of one of Outlines'.
 
     Raises:
         ConstraintError: gen has nothing like it.

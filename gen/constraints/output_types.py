@@ -1,4 +1,4 @@
-"""What a text may be asked to be beside a Python type: a pattern, one of some options, a JSON schema, a grammar, parts.
+"""Output types beside Python types: a pattern, one of some options, a JSON schema, a grammar, parts.
 
 `gen.constraints.plans` makes plans of them. Example: `gen.choice(["yes", 1])` has the texts yes and 1.
 """
@@ -17,13 +17,13 @@ Whitespace = Literal["line", "compact", "indent"]
 
 
 MARK = "x-gen"
-"""Marks a JSON schema of pydantic's in which one of these stood in Annotated; the value names it."""
+"""Marks a JSON schema of pydantic's where one of these types stood in Annotated; the value names the type."""
 
 
 class _Annotation:
-    """Tells pydantic's JSON Schema that it stands in Annotated: what it asks of a str, or that it cannot stand there.
+    """Writes a type of Annotated into pydantic's JSON Schema: what it asks of a str, or that it cannot stand there.
 
-    Pydantic itself does not mind it.
+    Pydantic's validation ignores it.
     """
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
@@ -34,7 +34,7 @@ class _Annotation:
         return {**made, "allOf": [asked]} if made.keys() & asked.keys() else {**made, **asked}
 
     def _of_strings(self) -> dict[str, Any]:
-        """A JSON Schema of the strings that are its texts; {} where it cannot be said of a str."""
+        """A JSON Schema of the strings that are its texts; {} if the type cannot limit a str."""
         return {}
 
 
@@ -58,7 +58,7 @@ class Regex(_Annotation):
 
     def _of_strings(self) -> dict[str, Any]:
         flags = re.match(r"\(\?[a-z]+\)|", self.pattern)[0]  # type: ignore[index]  # matches always
-        rest = self.pattern.removeprefix(flags) + ("\n" if "x" in flags else "")  # after a comment
+        rest = self.pattern.removeprefix(flags) + ("\n" if "x" in flags else "")  # ends a comment
         begin, end = (r"\A", r"\Z") if "m" in flags else ("^", "$")
         return {"pattern": f"{flags}{begin}(?:{rest}){end}"}
 
@@ -131,7 +131,7 @@ class Repeat(_Annotation):
 
 @dataclass(frozen=True)
 class Made:
-    """Texts of a type, whose value is made into another one; not for users.
+    """The texts of a type, and a function that makes another value of its value; not for users.
 
     Attributes:
         make: gives the value; it may raise ValueError.
@@ -148,9 +148,9 @@ def regex(pattern: str) -> Regex:
     """Texts that a regular expression matches as a whole; the value is the text.
 
     Args:
-        pattern: in the syntax of Python's `re`, without what is not regular: references back, most look-around. \\d and
-            \\w are ASCII. Wherever an output type is wanted, a compiled pattern, and whatever else has a `pattern`
-            that is a str, counts as its pattern.
+        pattern: in the syntax of Python's `re`, without what is not regular: backreferences, most look-around. \\d and
+            \\w are ASCII. As an output type you can also give a compiled pattern, or any other object with a
+            `pattern` that is a str.
     Raises:
         ConstraintError: it is no str.
     """
@@ -214,7 +214,7 @@ def json_schema(
         raise ConstraintError(f"{show(schema)} is no JSON: {error}") from error
     if not isinstance(parsed, dict | bool) or not isinstance(schema, Mapping | bool | str):
         raise _no_schema(schema)
-    text = json.dumps(parsed, ensure_ascii=False)  # which has what the given text may have escaped
+    text = json.dumps(parsed, ensure_ascii=False)  # without escapes that the given text may have
     check_text("the schema", text)
     return JsonSchema(text, closed, whitespace)
 
@@ -237,7 +237,7 @@ def text(without: str | Iterable[str] = (), max_chars: int | None = None) -> Tex
     """Any text, which may end after any character; the value is the text.
 
     Args:
-        without: strings that do not occur in it. Special tokens are in no such text.
+        without: strings that do not occur in it. Such a text has no special tokens.
         max_chars: how many characters at most.
     Raises:
         ConstraintError: one of the strings is empty, or no str.
@@ -255,11 +255,11 @@ def text(without: str | Iterable[str] = (), max_chars: int | None = None) -> Tex
 
 
 def sequence(*parts: Any) -> Sequence:
-    """Parts one after another; the value is a tuple with the value of each, a string for a string.
+    """Parts one after another; the value is a tuple of their values, in which a string stands for itself.
 
     Args:
-        parts: output types, and strings, which stand there as they are. Where such a string names a special token of
-            the vocabulary, that token writes it.
+        parts: output types, and strings, which stand in the text as they are. If such a string names a special token
+            of the vocabulary, the text has that token.
     Raises:
         ConstraintError: there is none.
     """
@@ -281,8 +281,8 @@ def repeat(part: Any, separator: str = "", least: int = 0, most: int | None = No
     """A part again and again; the value is the list of its values.
 
     Args:
-        part: an output type or a string that has no empty text.
-        separator: what stands between each two.
+        part: an output type or a string; it must not match the empty text.
+        separator: the string between two parts.
         least: how often at least.
         most: how often at most; None is any number.
     Raises:

@@ -32,7 +32,7 @@ def read_plan(output_type: Any) -> Plan:
     """The plan of a type that is not made of others.
 
     Raises:
-        ConstraintError: it is none.
+        ConstraintError: it is no output type.
     """
     output_type = as_own(output_type)
     if output_type is None:
@@ -85,7 +85,7 @@ _HINTS: dict[Any, str] = {
 
 
 def _type_plan(output_type: Any) -> Plan:
-    """The plan of a Python type, kept for as long as the type is what it was: reading it takes milliseconds."""
+    """The plan of a Python type, kept until the type changes: to read a type takes milliseconds."""
     key = TypeKey(output_type)
     with _changing:
         _, plan = _read.get(key.ids, (key, None)) if key.known else (key, None)
@@ -106,7 +106,7 @@ _changing = new_lock()
 
 
 def _new_type_plan(output_type: Any) -> Plan:
-    """The plan of a Python type; where its JSON is always a string, without the quotes."""
+    """The plan of a Python type; if its JSON is always a string, its texts have no quotes."""
     from gen.constraints.python_types import in_python, is_text, schema_of  # only those who ask for types need pydantic
 
     schema, adapter = schema_of(output_type)
@@ -128,7 +128,7 @@ def _new_type_plan(output_type: Any) -> Plan:
 
 
 def _in_words(make: Callable[[], T], words: Callable[[str], str]) -> Callable[[], T]:
-    """A function with its refusals in other words."""
+    """A function that puts its errors into other words."""
 
     def made() -> T:
         try:
@@ -153,7 +153,7 @@ def _json_grammar(asked: JsonSchema) -> str:
 
 
 def _pattern_of(output_type: Any) -> str:
-    """A pattern with the flags that it was compiled with, if it was."""
+    """A pattern, with its flags if it is a compiled one."""
     pattern: str = output_type.pattern
     if not isinstance(output_type, re.Pattern):
         return regex(pattern).pattern

@@ -1,4 +1,4 @@
-"""Refuses types for which pydantic runs a function of its own that looks elsewhere than at the text, or checks more.
+"""Refuses types for which a function of pydantic's looks at more than the text, or checks more than a schema says.
 
 Example: `pydantic.ImportString` imports the module that a text names, and `FilePath` looks into the file system. A
 model's text must do neither.
@@ -17,7 +17,7 @@ _REFUSED = {
 
 
 def refusal(core_schema: Any) -> str | None:
-    """Why no text may be read by a core schema of pydantic's; None if it may."""
+    """Why a core schema of pydantic's must not read a text; None if it may."""
     for schema in _inside(core_schema):
         function = schema.get("function")
         if isinstance(function, dict) and callable(called := function.get("function")):

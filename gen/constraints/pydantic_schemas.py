@@ -13,10 +13,10 @@ from gen.errors import show
 
 logger = logging.getLogger("gen")
 ALONE = "x-pydantic-alone"  # marks what JSON Schema cannot say; the value names it
-UNREAD = "x-pydantic-unread"  # marks options; pydantic reads the one that the value names from no JSON
+UNREAD = "x-pydantic-unread"  # marks options; the value names one that pydantic reads from no JSON
 ELSEWHERE = "x-pydantic-elsewhere"  # marks a field that pydantic does not read by its name; the value says where
-CONVERTED = "x-pydantic-converted"  # marks what a function of the user's may make readable
-_SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration, that no sum of them is too large
+CONVERTED = "x-pydantic-converted"  # marks values that a function of the user's may make readable
+_SHORT_NUMBERS = "^[A-Z]+([0-9]{1,6}[A-Z]+)*$"  # of a duration; short, so that no sum of them is too large
 _OF_THE_WEB = frozenset({"http", "https", "ws", "wss", "ftp"})
 _HOST_AND_PATH = (
     r"([a-z0-9]{1,20}(-[a-z0-9]{1,20}){0,2}\.){1,3}[a-z]{2,12}(:[1-9][0-9]{0,3})?"
@@ -32,7 +32,7 @@ _SCALARS = ["null", "boolean", "number", "string"]
 
 
 def _of_hashable(schema: Any, made: Any) -> Any:
-    """The JSON schema of a set, marked if its members may be such as no set can hold; what is any value is a scalar."""
+    """The JSON schema of a set, marked if its members may be unhashable; members of any type become scalars."""
     members = schema.get("items_schema", {"type": "any"})
     if members["type"] == "any":
         return {**made, "items": {"type": _SCALARS}}
@@ -41,7 +41,7 @@ def _of_hashable(schema: Any, made: Any) -> Any:
 
 
 def _unhashable(schema: Any) -> str:
-    """What of a core schema's values cannot be hashed; "" if all can."""
+    """Which of a core schema's values cannot be hashed; "" if all can."""
     kind = schema["type"]
     if kind in ("any", "list", "dict", "set", "typed-dict", "deque", "counter", "ordered-dict"):
         return "values of any type" if kind == "any" else f"{kind}s, which cannot be hashed"
@@ -61,7 +61,7 @@ def _unhashable(schema: Any) -> str:
 
 
 def _counted(digits: int | None, places: int | None) -> str:
-    """The pattern of decimal numbers of at most this many digits, at most so many of them after the point."""
+    """The pattern of decimal numbers of at most `digits` digits, at most `places` of them after the point."""
     if digits is not None and places is not None:
         places = min(digits, places)
     before = min(18, 18 if digits is None else digits - (places or 0))
@@ -72,7 +72,7 @@ def _counted(digits: int | None, places: int | None) -> str:
 
 
 def _options(schema: Any, options: Iterable[Any], made: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of some options, marked if pydantic does not read what it writes of one of them."""
+    """The JSON schema of some options, marked if pydantic cannot read the JSON that it writes for one of them."""
     reader = SchemaValidator(schema)
     for option in options:
         try:
@@ -92,27 +92,27 @@ class PydanticSchemas(GenerateJsonSchema):
         return _options(schema, schema["members"], super().enum_schema(schema))
 
     def literal_schema(self, schema: Any) -> Any:
-        """As of an Enum."""
+        """As for an Enum."""
         return _options(schema, schema["expected"], super().literal_schema(schema))
 
     def field_is_present(self, field: Any) -> bool:
-        """Whether a field is read at all: a dataclass makes some by itself."""
+        """Whether a field is read at all: a dataclass sets some itself."""
         return bool(field.get("init", True)) and super().field_is_present(field)
 
     def model_field_schema(self, schema: Any) -> Any:
-        """A field of a model, which may have other names, or only places in what has other names."""
+        """A field of a model, which may have aliases, or only paths into other fields."""
         return self._named(schema, super().model_field_schema(schema))
 
     def dataclass_field_schema(self, schema: Any) -> Any:
-        """As of a model."""
+        """As for a model."""
         return self._named(schema, super().dataclass_field_schema(schema))
 
     def typed_dict_field_schema(self, schema: Any) -> Any:
-        """As of a model."""
+        """As for a model."""
         return self._named(schema, super().typed_dict_field_schema(schema))
 
     def function_before_schema(self, schema: Any) -> Any:
-        """What a function of the user's has read first."""
+        """A value that a function of the user's reads first."""
         return {**super().function_before_schema(schema), CONVERTED: True}
 
     def function_wrap_schema(self, schema: Any) -> Any:
@@ -120,7 +120,7 @@ class PydanticSchemas(GenerateJsonSchema):
         return {**super().function_wrap_schema(schema), CONVERTED: True}
 
     def str_schema(self, schema: Any) -> Any:
-        """A string; the settings of its model hold for it too, and what pydantic strips stands at neither end."""
+        """A string. Its model's settings hold for it, too; where pydantic strips whitespace, none is at either end."""
         settings = {name: getattr(self._config, f"str_{name}", None) for name in ("min_length", "max_length")}
         schema = {**{name: limit for name, limit in settings.items() if limit}, **schema}
         made = super().str_schema(schema)
@@ -144,11 +144,11 @@ class PydanticSchemas(GenerateJsonSchema):
         return _of_hashable(schema, super().set_schema(schema))
 
     def frozenset_schema(self, schema: Any) -> Any:
-        """As of a set."""
+        """As for a set."""
         return _of_hashable(schema, super().frozenset_schema(schema))
 
     def float_schema(self, schema: Any) -> Any:
-        """A number; multiples are within what a float holds exactly."""
+        """A number; multiples are limited to what a float holds exactly."""
         made = super().float_schema(schema)
         if "multipleOf" in made:
             made["minimum"] = max(made.get("minimum", -(2**53)), -(2**53))
@@ -156,12 +156,12 @@ class PydanticSchemas(GenerateJsonSchema):
         return made
 
     def date_schema(self, schema: Any) -> Any:
-        """A date, between its bounds; that it is before or after today is what pydantic alone can check."""
+        """A date between its bounds; only pydantic can check that it is before or after today."""
         made, bounds = self._moment(schema, super().date_schema(schema), "now_op")
         return {**made, "pattern": dates(bounds)} if bounds else made
 
     def datetime_schema(self, schema: Any) -> Any:
-        """As of a date; texts always name an offset from UTC, unless there must be none, and are in UTC if bounded."""
+        """As for a date; texts always name an offset from UTC, unless there must be none, and are in UTC if bounded."""
         if schema.get("tz_constraint") == "naive":
             schema = {name: said for name, said in schema.items() if name != "tz_constraint"}
             made, bounds = self._moment(schema, {"type": "string", "pattern": naive()}, "now_op")
@@ -173,11 +173,11 @@ class PydanticSchemas(GenerateJsonSchema):
             return {**made, ALONE: f"a bound of a datetime, of which {error},"}
 
     def time_schema(self, schema: Any) -> Any:
-        """As of a datetime."""
+        """As for a datetime."""
         return self._moment(schema, super().time_schema(schema), *_BOUNDS)[0]
 
     def timedelta_schema(self, schema: Any) -> Any:
-        """A duration; its bounds are pydantic's alone."""
+        """A duration; only pydantic can check its bounds."""
         return self._moment(schema, {**super().timedelta_schema(schema), "pattern": _SHORT_NUMBERS}, *_BOUNDS)[0]
 
     def url_schema(self, schema: Any) -> Any:
@@ -188,11 +188,11 @@ class PydanticSchemas(GenerateJsonSchema):
         return {ALONE: f"a URL of the schemes {', '.join(schemes)}"}
 
     def multi_host_url_schema(self, schema: Any) -> Any:
-        """No URI of JSON Schema."""
+        """Not a URI as JSON Schema has it."""
         return {**super().multi_host_url_schema(schema), ALONE: "a URL with several hosts"}
 
     def decimal_schema(self, schema: Any) -> Any:
-        """A number; where digits are counted a string, whose pattern counts them."""
+        """A number; if its digits are limited, a string whose pattern counts them."""
         number, text = super().decimal_schema(schema)["anyOf"]
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
         if digits is None and places is None:
@@ -216,19 +216,19 @@ class PydanticSchemas(GenerateJsonSchema):
         return {ALONE: "a function, which pydantic would call,"}
 
     def dict_schema(self, schema: Any) -> Any:
-        """Also says what keys are that are no strings."""
+        """A dict, with a schema of its keys if they are not just strings."""
         return self._keyed(schema, super().dict_schema(schema))
 
     def counter_schema(self, schema: Any) -> Any:
-        """As of a dict."""
+        """As for a dict."""
         return self._keyed(schema, super().counter_schema(schema))
 
     def ordered_dict_schema(self, schema: Any) -> Any:
-        """As of a dict."""
+        """As for a dict."""
         return self._keyed(schema, super().ordered_dict_schema(schema))
 
     def frozendict_schema(self, schema: Any) -> Any:
-        """As of a dict."""
+        """As for a dict."""
         return self._keyed(schema, super().frozendict_schema(schema))
 
     def _keyed(self, schema: Any, made: Any) -> Any:
@@ -247,7 +247,7 @@ class PydanticSchemas(GenerateJsonSchema):
         return {**made, ELSEWHERE: show(alias)}
 
     def _moment(self, schema: Any, made: Any, *alone: str) -> tuple[Any, dict[str, Any]]:
-        """A moment's JSON schema, marked if one of some words says what pydantic alone can check; and its bounds."""
+        """A moment's JSON schema, marked if it has a setting of `alone`, which pydantic must check; and its bounds."""
         bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
         names = [name for name in alone if schema.get(name) is not None]
         if schema.get("tz_constraint") not in (None, "aware"):

@@ -1,4 +1,4 @@
-"""Patterns for what pydantic checks and JSON Schema has no word for: bounds of dates, keys that are numbers, addresses.
+"""Patterns for what pydantic checks and no keyword of JSON Schema says: bounds of dates, number keys, addresses.
 
 Example: dates from 2020-03-01 on are texts of the form of a date that are not less than "2020-03-01", letter by letter.
 """
@@ -34,11 +34,11 @@ FORMATS: dict[str, dict[str, Any]] = {
     "path": {},
     **{f"uuid{version}": {"format": "uuid", "pattern": f"^.{{14}}{version}.{{4}}[89abAB]"} for version in range(1, 9)},
 }
-"""What pydantic's own formats are in JSON Schema, beside `type`; each text of them is one that pydantic reads."""
+"""Pydantic's own formats in JSON Schema, beside `type`; pydantic reads every text that meets them."""
 
 
 def dates(bounds: Mapping[str, Any]) -> str:
-    """The texts of dates within the bounds ge, gt, le and lt; the texts must be dates otherwise."""
+    """The pattern of dates within the bounds ge, gt, le and lt; only for texts that are dates."""
     low, high = _inclusive(bounds, timedelta(days=1), date.min, date.max)
     return _any(between(low.isoformat(), high.isoformat()))
 
@@ -79,7 +79,7 @@ def _inclusive(bounds: Mapping[str, Any], step: timedelta, least: Any, most: Any
 
 
 def _any(patterns: Iterable[str]) -> str:
-    """One of the patterns as a whole text; what matches no text if there is none."""
+    """A pattern of whole texts that match one of the patterns; without patterns, it matches no text."""
     found = "|".join(patterns)
     return f"^({found})$" if found else "^(?!)"
 
@@ -98,7 +98,7 @@ def _positive(low: int, high: int) -> Iterator[str]:
 
 
 def between(low: str, high: str) -> Iterator[str]:
-    """Patterns of the texts from a lowest to a highest of the same length; what is no digit is the same in all."""
+    """Patterns of the texts from `low` to `high`, of one length; characters that are no digits are the same in all."""
     if low > high:
         return
     same = next((place for place, (one, other) in enumerate(zip(low, high, strict=True)) if one != other), len(low))

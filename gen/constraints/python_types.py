@@ -1,7 +1,7 @@
 """Python types as JSON schemas, through pydantic, which also reads the text: no type has code of its own here.
 
-What pydantic checks but its JSON Schema does not say is said here where JSON Schema can (keys that are whole numbers),
-and refused where it cannot (a date's bounds), so that a whole text is a value of the type.
+Some of pydantic's checks are missing in its JSON Schema. They are added here if JSON Schema can say them (keys that are
+whole numbers), and refused if it cannot (a duration's bounds), so that a whole text is a value of the type.
 """
 
 import re
@@ -16,7 +16,7 @@ from gen.constraints.pydantic_schemas import ALONE, CONVERTED, ELSEWHERE, UNREAD
 from gen.errors import ConstraintError, show
 
 FORMATS = frozenset({"date", "date-time", "time", "duration", "uuid", "ipv4", "ipv6"})
-"""The formats whose every text pydantic reads, as `gen.constraints.schema.writing.formats` has them."""
+"""The formats of which pydantic reads every text that `gen.constraints.schema.writing.formats` allows."""
 _BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
 _HUGE = 10**18
 _IN_LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
@@ -39,7 +39,7 @@ _IN_PYTHON = [
 
 
 def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
-    """A type's JSON schema, and what reads a text as a value of it.
+    """A type's JSON schema, and the adapter that reads a text as its value.
 
     Raises:
         ConstraintError: it is no type that pydantic knows, or one that JSON Schema cannot describe.
@@ -47,7 +47,7 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(output_type)
         schema = adapter.json_schema(schema_generator=PydanticSchemas)
-    except Exception as error:  # pydantic has many, and calls methods of the user's
+    except Exception as error:  # pydantic raises many kinds, and calls methods of the user's
         lines = str(error).splitlines() or [type(error).__name__]
         reason = " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:200]
         raise ConstraintError(f"{show(output_type)} is no output type: {reason}") from error
@@ -65,14 +65,14 @@ def schema_of(output_type: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
             part |= pydantic_spelling.FORMATS[part.pop("format")]
         _refuse(output_type, path, part)
         _write_keys(output_type, path, part, schema)
-        # a set reads what comes twice as one; only where it must have several members would that be too few
+        # a set reads equal items as one; only a set that must have several members could get too few
         if part.get("uniqueItems") and part.get("minItems", 0) <= 1:
             del part["uniqueItems"]
     return schema, adapter
 
 
 def in_python(message: str) -> str:
-    """What an engine says of a type's JSON schema, in words of the type."""
+    """An engine's message about a type's JSON schema, in terms of the type."""
     for said, meant in _IN_PYTHON:
         message = said.sub(meant, message)
     return message
@@ -140,7 +140,7 @@ def _refuse(output_type: Any, path: str, schema: dict[str, Any]) -> None:
 
 
 def _write_keys(output_type: Any, path: str, schema: dict[str, Any], root: dict[str, Any]) -> None:
-    """Write what keys must be as properties, where that can be."""
+    """Write conditions on keys as conditions on properties, where possible."""
     names = resolved(schema.get("propertyNames", {}), root)
     values = schema.get("additionalProperties", True)
     bounds = names.keys() - {"type", "title", "description"}

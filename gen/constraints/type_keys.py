@@ -1,27 +1,27 @@
-"""Tells whether a Python type is what it was: by all that it is made of, one by one.
+"""Tells whether a Python type has changed, by comparing each part that it is made of.
 
-Example: of `list[Person]` that is `list`, `Person` and everything that stands in the class `Person`, among it what
-pydantic has made of its fields. Where the class is changed, or rebuilt by pydantic, something else stands there.
+Example: `list[Person]` is made of `list`, `Person` and all attributes of the class `Person`, among them pydantic's own
+for its fields. If you change the class, or pydantic rebuilds it, one of these is another object.
 """
 
 from collections.abc import Hashable
 from inspect import get_annotations
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-_UNCHANGED = frozenset({"abc", "builtins", "collections", "enum", "pydantic", "typing"})  # modules whose classes do not
+_UNCHANGED = frozenset({"abc", "builtins", "collections", "enum", "pydantic", "typing"})  # classes there stay
 
 
 class TypeKey:
-    """What a type is made of; equal for two types that are made of the same objects, as long as one of the keys lives.
+    """What a type is made of; `ids` are equal for types made of the same objects, as long as one of the keys lives.
 
     Attributes:
-        known: whether all of it is known. Names in annotations are not, since they may come to mean something else.
+        known: whether all parts are known. Names in annotations are not, since their meaning may change.
         ids: the identities of all parts.
     """
 
     def __init__(self, output_type: Any) -> None:
         self.known = True
-        self._parts: list[Any] = []  # kept, so that nothing else gets their identities
+        self._parts: list[Any] = []  # kept, so that no other object gets their ids
         self._classes: set[int] = set()
         self._look(output_type)
         self.ids: tuple[Hashable, ...] = tuple(map(_identity, self._parts))
@@ -46,7 +46,7 @@ class TypeKey:
                 for one in part.__mro__:
                     if one.__module__.partition(".")[0] not in _UNCHANGED:
                         self._class(one)
-        elif any(part is one for one in (None, Any, ...)):  # whose `==` may be anything
+        elif any(part is one for one in (None, Any, ...)):  # not by ==, which a type may define in any way
             self._parts.append(part)
         else:
             self.known = False
@@ -55,11 +55,11 @@ class TypeKey:
         said = vars(one)
         for name, value in said.items():
             self._parts += (name, value)
-        if said.get("__pydantic_complete__") is not True:  # pydantic has read them, and keeps what it has read
+        if said.get("__pydantic_complete__") is not True:  # else pydantic keeps what it has read of them
             for annotation in get_annotations(one).values():
                 self._look(annotation)
 
 
 def _identity(part: Any) -> Hashable:
-    """What is equal for equal parts only: a small value itself, since it may be there as several objects, or an id."""
+    """A key that only equal parts share: a small value itself, since several objects may have it; otherwise the id."""
     return (type(part), part) if isinstance(part, str | int | float | None) else id(part)

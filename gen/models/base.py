@@ -1,4 +1,4 @@
-"""What a model adapter offers to the decode loop; a new model format is one class that meets this."""
+"""What a model adapter offers to the decode loop; for a new model format, write one class that meets `Model`."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Inputs = Mapping[str, Tensor]
-"""What a prompt's images are to the model, on the CPU; empty without images."""
+"""A prompt's images as inputs of the model, on the CPU; empty without images."""
 
 
 class NoRoom(Exception):
-    """The rows would need more memory than they may have: fewer of them must do."""
+    """The rows would need more memory than they may have; try fewer rows."""
 
 
 class Rows(Protocol):
-    """The sequences of a batch: cache, positions and masks, each row with a place of its own.
+    """The sequences of a batch: cache, positions and masks of each row.
 
     State is changed in place; the host knows how long each row is, and a step reads nothing from the device.
 
     Attributes:
         count: how many rows there are.
-        length: how many tokens a row has room for, the prompt's among them.
+        length: how many tokens a row has room for, the prompt's included.
         refillable: whether a row can be filled while others go on; else all are filled once, at the start.
-        replayable: whether a step has fixed addresses, and shapes that depend on (rows, view) alone: then it may be
+        replayable: whether a step has fixed addresses, and shapes that depend only on (rows, view): then it may be
             recorded, or captured as a CUDA graph.
         whole_prompts: whether a prompt must be read in one piece.
     """
@@ -49,13 +49,13 @@ class Rows(Protocol):
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
-        """Read prompts into rows, and drop what was in these; the other rows stay as they are.
+        """Read prompts into rows, in place of what these rows had; the other rows stay as they are.
 
         Args:
             rows: one for each prompt, in order.
             prompts: token ids, at least one each.
-            start: how many tokens of each prompt have been read into these rows before; these come after them.
-            inputs: what goes with each prompt's images; nothing where no prompt has any.
+            start: how many tokens of each prompt these rows have already; `prompts` are the tokens after those.
+            inputs: the inputs of each prompt's images; empty if no prompt has images.
         Returns:
             The logits (n, vocab_size) after each prompt, floating, on the logits device. Host sync: none for texts.
         """
@@ -65,14 +65,14 @@ class Rows(Protocol):
 
         Args:
             token_ids: (n, 1), int64, on the logits device; the adapter moves them where the embedding is.
-            view: how many columns are looked at, more than any row of those that count has tokens.
+            view: how many columns the step attends to, more than any row that counts has tokens.
         Returns:
             (n, vocab_size), floating, on the logits device. Host sync: none. A row that is past the end of its text
-            may give anything, but does not fail.
+            may give any values, but must not fail.
         """
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
-        """Make row i continue what row ancestors[i] was, in place.
+        """Replace row i by what row ancestors[i] was, in place.
 
         Args:
             ancestors: (n,), int64, on the logits device: for the first n rows.
@@ -83,21 +83,21 @@ class Rows(Protocol):
         """Make rows equal to another one, whose first `view` columns count."""
 
     def parts(self) -> Iterable[tuple[str, Tensor, torch.device]]:
-        """All that it keeps: what it is, the tensor, and the device where it belongs."""
+        """Every tensor that the rows keep: its name, the tensor, and the device where it belongs."""
 
     def moving(self) -> Iterable[Tensor]:
-        """What a step changes so that running it twice would not be running it once: counts, recurrent states."""
+        """The tensors that a step changes in place, so that it cannot be repeated: counts, recurrent states."""
 
     def grow(self, length: int) -> None:
-        """Make room for `length` tokens a row: the only call that moves memory."""
+        """Make room for `length` tokens per row: the only call that moves memory."""
 
 
 @runtime_checkable
 class ReadsPlaces(Protocol):
-    """Rows that go on from columns of their own, and give logits after any of the tokens that they read.
+    """Rows that can go on from their first columns, and give logits after any of the tokens that they read.
 
     Attributes:
-        reads_places: whether they do; recurrent states stand for all tokens of a row, and cannot go on from some.
+        reads_places: whether they can; recurrent states stand for all tokens of a row, and cannot go on from fewer.
     """
 
     @property
@@ -111,21 +111,21 @@ class ReadsPlaces(Protocol):
         Args:
             rows: one for each piece, in order.
             pieces: token ids, at least one each.
-            starts: after how many tokens of its row each piece comes; a row has room for as many more as the longest
-                piece has.
-            places: after which tokens of the pieces, counted from 0, logits are wanted; at least one, ascending.
+            starts: after how many tokens of its row each piece comes; a row must have room for as many more as the
+                longest piece has.
+                places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
         Returns:
-            (n, len(places), vocab_size), floating, on the logits device; anything for places past a piece's end. Host
+            (n, len(places), vocab_size), floating, on the logits device; any values for places past a piece's end. Host
             sync: none.
         """
 
 
 @runtime_checkable
 class SharesColumns(Protocol):
-    """Rows that may look at the same memory."""
+    """Rows that can share the memory of columns."""
 
     def share(self, source: int, targets: slice, columns: int) -> None:
-        """As `Rows.copy`, of columns that the source changes no more."""
+        """Like `Rows.copy`, for columns that the source does not change any more."""
 
 
 @runtime_checkable
@@ -133,10 +133,10 @@ class SavesColumns(Protocol):
     """Rows whose columns can be copied out, and into other rows of the model, which then go on from them."""
 
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        """Copies of a row's columns from one token on to another one.
+        """Copies of a row's columns, from the token `start` to before the token `end`.
 
         Returns:
-            By name tensors (..., tokens, width) on the devices where they belong. Host sync: none.
+            Tensors (..., tokens, width) by name, on the devices where they belong. Host sync: none.
         """
 
     def load(self, row: int, start: int, columns: Mapping[Hashable, Tensor]) -> None:
@@ -145,10 +145,10 @@ class SavesColumns(Protocol):
 
 @runtime_checkable
 class SavesStates(SavesColumns, Protocol):
-    """Rows that may have recurrent states, which stand for all tokens of a row: a row goes on from them at one place.
+    """Rows that may have recurrent states, which stand for all tokens of a row: it goes on only where they were saved.
 
     Attributes:
-        recurrent: whether they have; then a row goes on only where its states were put into it with its columns.
+        recurrent: whether they have; then a row goes on only after its states were loaded with its columns.
     """
 
     @property
@@ -160,8 +160,8 @@ class SavesStates(SavesColumns, Protocol):
         """Put states that `save_states` gave into a row. Host sync: none."""
 
     def going_on_costs(self) -> int:
-        """How many tokens of a prompt are read from its beginning in the time of one that is read after states: 1, or
-        many where such tokens are read one by one. Host sync: several, once for a model.
+        """How many tokens from a prompt's beginning are read in the time of one token after loaded states: 1, or many
+        if tokens after states are read one by one. Host sync: several, once for a model.
         """
 
 
@@ -169,10 +169,10 @@ class Model(Protocol):
     """A language model that knows where its parts are.
 
     Attributes:
-        placement: recorded at init; never asked for again.
+        placement: recorded when the model is made; it does not change.
         tokenizer: its ids are below vocab_size.
-        vocab_size: the width of the logits, which may be more than the tokenizer's ids.
-        context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize where there is no limit.
+        vocab_size: the width of the logits, which may be more than the number of the tokenizer's ids.
+        context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize if there is no limit.
         eos_token_ids: the ids that end a text; may be empty.
     """
 
@@ -198,7 +198,7 @@ class ImageReader(Model, Protocol):
     def encode(
         self, text: str, images: Sequence["Image"], *, add_special_tokens: bool = True
     ) -> tuple[list[int], Inputs]:
-        """The token ids of a prompt with as many places for images as there are images, and what goes with them.
+        """The token ids of a prompt that has one place for each image, and the inputs for these images.
 
         Raises:
             ArgumentError: the text has another number of places, or the images cannot be used.
@@ -207,17 +207,17 @@ class ImageReader(Model, Protocol):
 
 @runtime_checkable
 class Checked(Protocol):
-    """A model that can change after it was taken."""
+    """A model that can change after gen has taken it over."""
 
     def check(self) -> object:
-        """What recorded steps rest on: which tensors and modules there are, and whatever else its forward reads that is
-        no number in their memory; None where that is not known. Called when requests are read, and once for all that
-        join the rows in a turn.
+        """What recorded steps depend on: the tensors and modules, and everything else that the forward pass reads
+        except the numbers in the tensors; None if this is not known. Called when requests are read, and once for all
+        that join the rows in a turn.
 
-        Compared with `==`, also after what it names may be gone: hold it, since an id is used again.
+        Compared with `==`, even when the objects may be gone: it must hold them, since Python uses ids again.
 
         Raises:
-            ModelError: it can no longer be run as it was taken.
+            ModelError: the model has changed so that gen can no longer run it.
         """
 
 
@@ -226,42 +226,42 @@ class Versioned(Protocol):
     """A model that is `Checked`, and whose keys and values may be kept from call to call."""
 
     def version(self, checked: Any) -> object:
-        """How often the numbers in the tensors that `check` has found have been changed by now, as far as torch counts
-        it. With what `check` has given, it is what columns that were read rest on. Compared with `==`.
+        """How often the numbers in the tensors of `check` have been changed so far, as torch counts it. Columns depend
+        on this and on the result of `check`. Compared with `==`.
 
         Args:
-            checked: what `check` has given, which is not None.
+            checked: the result of `check`, not None.
         """
 
 
 @runtime_checkable
 class LooksByRow(Protocol):
-    """Rows that look at each row's own columns, where the host tells how many those are."""
+    """Rows that can attend to just the columns that each row has, if the host says how many these are."""
 
     def look_at(self, lengths: Sequence[int]) -> None:
-        """How many columns each row of the next step has, its new token counted; 0 for a free row.
+        """Set how many columns each row of the next step has, with its new token; 0 for a free row.
 
-        With no lengths all rows look at all columns of a step again, as before the first call.
+        With no lengths, all rows attend to all columns of a step again, as before the first call.
         """
 
 
 @runtime_checkable
 class WideRows(Protocol):
-    """Rows that take several tokens in a step, and can go back: those that turn out wrong leave nothing behind.
+    """Rows that take several tokens in a step, and can drop those that turn out wrong.
 
     Attributes:
-        widest: how many tokens a row takes in a step at most; 1 where these rows cannot do it after all.
+        widest: how many tokens a row takes in a step at most; 1 if these rows cannot take several after all.
     """
 
     @property
     def widest(self) -> int: ...
 
     def step_wide(self, token_ids: Tensor, view: int) -> Tensor:
-        """Read some tokens into each of the first n rows and give the logits after each; no row goes on yet.
+        """Read w tokens into each of the first n rows and give the logits after each; no row goes on yet.
 
         Args:
             token_ids: (n, w), int64, on the logits device, w at most `widest`; a row has room for two more than w.
-            view: how many columns are looked at, at least those of all rows that count with their new tokens.
+            view: how many columns the step attends to, at least those of every row that counts, with its new tokens.
         Returns:
             (n, w, vocab_size), floating, on the logits device. Host sync: none.
         """
@@ -292,21 +292,21 @@ class PartsRows(MayPartRows, Protocol):
     """Rows of which some may have room for more tokens than the others, if `parts_rows`."""
 
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
-        """Give every row room for `length` tokens, some rows for more; moves memory, as `Rows.grow`.
+        """Give every row room for `length` tokens, some rows for more; moves memory, like `Rows.grow`.
 
-        What a row has is kept as far as there is room for it.
+        A row keeps as many of its tokens as it has room for.
 
         Args:
-            rooms: how many tokens those rows have room for, by row; they are computed one by one in a step.
+            rooms: for how many tokens the other rows get room, by row; a step computes these rows one by one.
         """
 
 
 @runtime_checkable
 class Counts(Protocol):
-    """Rows that count for the loop what they count on the device anyway.
+    """Rows that share their count on the device with the loop.
 
     Attributes:
-        counter: (count, 1), int64, which the loop sets; `step` adds 1 to those of its rows, up to length - 1.
+        counter: (count, 1), int64, set by the loop; `step` adds 1 for each of its rows, up to length - 1.
     """
 
     @property
@@ -315,27 +315,27 @@ class Counts(Protocol):
 
 @runtime_checkable
 class SameBits(Protocol):
-    """A model that can give a row the same bits in any batch."""
+    """A model that can give a row the same logits in any batch, bit for bit."""
 
     def find_step_rows(self) -> int:
-        """How many rows, or whole multiples of them, every step needs for that: a power of two.
+        """The number of rows that every step needs for this, or a multiple of it: a power of two.
 
         Raises:
-            ModelError: it cannot be promised. It says why.
+            ModelError: the model cannot promise this; the message says why.
         """
 
 
 @runtime_checkable
 class Lent(Protocol):
-    """Rows in memory that the model lends: it gets that back when a call ends, and keeps no rows for the next one."""
+    """Rows in memory that the model lends: the memory goes back when a call ends, so no rows are kept for the next."""
 
     def give_back(self) -> None:
-        """Give the memory back; the rows are not to be used any more."""
+        """Give the memory back; do not use the rows any more."""
 
 
 @runtime_checkable
 class ShowsWeights(Protocol):
-    """A model that is no module of torch, and tells itself what it computes with."""
+    """A model that is no torch module, and lists its weights itself."""
 
     def weights(self) -> Iterable[tuple[str, Tensor, torch.device]]:
         """Each weight: its name, the tensor, and the device where it is used."""
@@ -343,7 +343,7 @@ class ShowsWeights(Protocol):
 
 @runtime_checkable
 class RecommendsSampler(Protocol):
-    """A model whose checkpoint says how its tokens are best drawn; what the loop uses where no sampler is given."""
+    """A model whose checkpoint recommends a sampler; the loop uses it if no sampler is given."""
 
     @property
     def recommended_sampler(self) -> Sampler: ...

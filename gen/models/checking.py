@@ -1,4 +1,4 @@
-"""Whether what a user gives as a model is a loaded one."""
+"""Checks that a user gives a loaded model."""
 
 from os import PathLike
 
@@ -7,7 +7,7 @@ from gen.models.base import Checked, Model
 
 
 def check_model(model: Model) -> None:
-    """Raise unless this is a loaded model that can still be run as it was taken."""
+    """Raise unless this is a loaded model that gen can still run."""
     check_loaded(model)
     if isinstance(model, Checked):
         model.check()

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say, and what is wrong with them, before any weight is loaded."""
+"""Reads and checks a checkpoint's files before any weight is loaded."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says.
+    """The content of a JSON file.
 
     Raises:
         ModelError: it is no JSON.
@@ -37,7 +37,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What config.json says.
+    """The content of config.json.
 
     Raises:
         ModelError: there is none, or it is no JSON object.
@@ -69,7 +69,7 @@ def is_exl3(source: Source) -> bool:
 
 
 def check_folder(folder: Path, *, exl3: bool = False) -> None:
-    """Look whether a directory is a whole checkpoint in Hugging Face format.
+    """Check that a directory is a whole checkpoint in Hugging Face format.
 
     The headers of safetensors files are read, not their weights.
 
@@ -136,7 +136,7 @@ def check_safetensors(path: Path) -> list[str]:
 
 
 def _exllama_error(name: str, method: str) -> ModelError:
-    """What to load a checkpoint with that transformers cannot read as it is."""
+    """The error for a checkpoint that transformers cannot read, with the function that can."""
     unnamed = " as its config.json does not say" if method == "exl3" else ""
     return ModelError(
         f"{show_path(name)} is an {method.upper()} checkpoint{unnamed}: load it with "
@@ -146,6 +146,6 @@ def _exllama_error(name: str, method: str) -> ModelError:
 
 
 def _has(folder: Path) -> str:
-    """What a folder has, in a few words."""
+    """The first few names in a folder, for a message."""
     names = sorted(path.name for path in folder.iterdir())
     return f"it has {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}." if names else "it is empty."

@@ -1,4 +1,4 @@
-"""How a checkpoint recommends that its tokens are drawn: its generation config as a sampler."""
+"""The sampler that a checkpoint recommends in its generation config."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 _CUTS = ("temperature", "top_k", "top_p", "min_p")
-_PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0}  # and what changes nothing
+_PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0}  # value: no effect
 _LEFT_OUT_CUTS = {"typical_p": 1, "top_h": None, "epsilon_cutoff": 0, "eta_cutoff": 0}
 _LEFT_OUT = {
     "num_beams": 1,
@@ -38,16 +38,16 @@ _log = logging.getLogger(__name__)
 def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_token_ids: Sequence[int]) -> Sampler:
     """The sampler that a checkpoint's generation config describes.
 
-    Greedy where the config says `do_sample: false`; else a draw with the temperature, top-k, top-p and min-p that it
-    has, at temperature 1 where it has none. Either has the config's repetition penalty, n-grams, minimum of new tokens,
-    bad words, suppressed tokens and biases of single tokens. What transformers would assume for settings that the
-    checkpoint does not have (a top-k of 50, for one) is no recommendation, and not used. Settings that no sampler of
-    gen has, beams among them, are left out, and named in one logged warning.
+    It is greedy if the config says `do_sample: false`; otherwise it draws with the config's temperature, top-k, top-p
+    and min-p, at temperature 1 if the config has none. Either has the config's repetition penalty, n-grams, minimum of
+    new tokens, bad words, suppressed tokens and biases of single tokens. The defaults of transformers for settings that
+    the checkpoint does not have (such as a top-k of 50) are no recommendation, and are not used. Settings that no
+    sampler of gen has, such as beams, are left out, and named in one logged warning.
 
     Args:
-        config: of transformers; None where the model has none.
-        vocab_size: how many token ids can come; bans of others mean nothing.
-        eos_token_ids: never kept out as bad words of one token, as in transformers.
+        config: of transformers; None if the model has none.
+        vocab_size: how many token ids can come; bans of other ids are dropped.
+        eos_token_ids: never banned as bad words of one token, as in transformers.
     Raises:
         ModelError: a setting has a value that no sampler takes.
     """
@@ -68,7 +68,7 @@ def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_
         named = ", ".join(f"{name}={show(settings[name])}" for name in unknown)
         _log.warning("left out of the checkpoint's recommended sampler, since gen has no such setting: %s", named)
     cuts = {name: settings[name] for name in _CUTS if settings.get(name) is not None}
-    if cuts.get("top_k") == 0:  # how transformers writes that it is off
+    if cuts.get("top_k") == 0:  # off, as transformers writes it
         del cuts["top_k"]
     try:
         return GreedySampler(**penalties) if greedy else MultinomialSampler(**cuts, **penalties)

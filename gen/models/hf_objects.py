@@ -1,4 +1,4 @@
-"""What is given as a model and its tokenizer, looked at before anything is asked of it."""
+"""Checks the objects that a user gives as a model and its tokenizer, before anything else is read from them."""
 
 from os import PathLike
 
@@ -12,7 +12,7 @@ def check_model(function: str, model: object, tokenizer: object, *, load: str) -
 
     Args:
         function: the function that was called, as "from_transformers".
-        tokenizer: what came as the tokenizer; for a hint where the two are swapped.
+        tokenizer: what came as the tokenizer; for a hint if the two are swapped.
         load: what loads a model from a path, as "gen.load".
     """
     wrapped = isinstance(getattr(model, "module", None), nn.Module)
@@ -41,7 +41,7 @@ def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False
 
     Args:
         processor: whether a processor may come in its place.
-        model: whose tokenizer it is to be; for a hint where there is none.
+        model: the model that needs the tokenizer; for a hint if there is none.
     """
     of_processor = hasattr(getattr(tokenizer, "tokenizer", None), "get_vocab")
     if hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "bos_token_id") and not isinstance(tokenizer, type):
@@ -60,5 +60,5 @@ def check_tokenizer(function: str, tokenizer: object, *, processor: bool = False
 
 
 def kind_of(value: object) -> str:
-    """A value by its type, unless it is short."""
+    """A value itself if it is short, otherwise the name of its type."""
     return show(value) if isinstance(value, str | int | float | PathLike | type | None) else type(value).__name__

@@ -1,5 +1,5 @@
-"""What a model keeps from call to call: a set of rows that no call uses, with what was recorded on it; an engine; what
-was read before."""
+"""What a model keeps from call to call: a set of rows that no call uses, with what was recorded on it; an engine; the
+prefixes that were read before."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """An engine, as far as a model needs to know it."""
+    """An engine, as a model sees it."""
 
     @property
     def closed(self) -> bool: ...
@@ -24,7 +24,7 @@ class Closable(Protocol):
 
 
 class Forgetful(Protocol):
-    """What was read before, as far as a model needs to know it."""
+    """The prefixes that were read before, as a model sees them."""
 
     def forget(self) -> None: ...
 
@@ -34,26 +34,26 @@ F = TypeVar("F", bound=Forgetful)
 
 
 class Idle(Generic[T]):
-    """Holds at most one thing, and one engine, and what was read before; threads may take and put at any time.
+    """Holds at most one set of rows, one engine, and the prefixes that were read; threads may take and put at any time.
 
-    Taking and putting need no lock: finalisers do it, wherever a thread is.
+    To take and to put needs no lock, since a finaliser may do so at any point of a thread.
 
     Attributes:
-        token_bytes: what a token of a row takes on each device; None until rows have been filled.
+        token_bytes: how many bytes a row's token takes on each device; None until rows have been filled.
     """
 
     def __init__(self) -> None:
         self._kept: deque[T] = deque(maxlen=1)
         self._engine: Closable | None = None
         self._prefixes: Forgetful | None = None
-        self._changing = new_lock(RLock)  # of the engine; nothing is made while it is held
+        self._changing = new_lock(RLock)  # for engine and prefixes; no engine is made while it is held
         self.token_bytes: Mapping[torch.device, float] | None = None
         self._refused: tuple[object, dict[Hashable, str]] = None, {}
         with _adding:
             _all.add(self)
 
     def take(self) -> T | None:
-        """What is kept, which is then the caller's alone; None if there is nothing."""
+        """Take what is kept out, for the caller alone; None if there is nothing."""
         try:
             return self._kept.pop()
         except IndexError:
@@ -64,13 +64,13 @@ class Idle(Generic[T]):
         self._kept.append(thing)
 
     def refusals(self, rests_on: object) -> dict[Hashable, str]:
-        """Which kinds of steps cannot be recorded, and why: none, once what steps rest on is another than before."""
+        """Which kinds of steps cannot be recorded, and why; emptied when what steps depend on has changed."""
         if rests_on != self._refused[0]:
             self._refused = rests_on, {}
         return self._refused[1]
 
     def engine(self, make: Callable[[], E]) -> E:
-        """The model's engine, which is made at the first call, and anew when it has closed."""
+        """The model's engine; it is made at the first call, and again after it was closed."""
         made: E | None = None
         while True:
             with self._changing:
@@ -84,14 +84,14 @@ class Idle(Generic[T]):
             made = make()
 
     def prefixes(self, make: Callable[[], F]) -> F:
-        """What was read before, which is made at the first call."""
+        """The prefixes that were read before; made at the first call."""
         with self._changing:
             if self._prefixes is None:
                 self._prefixes = make()
             return self._prefixes  # type: ignore[return-value]  # there is one kind
 
     def clear(self) -> None:
-        """Keep nothing: close the engine, which gives its rows back, and drop those, and what was read before."""
+        """Keep nothing: close the engine, which gives its rows back, then drop the rows and the prefixes."""
         with self._changing:
             engine, self._engine = self._engine, None
             if self._prefixes is not None:
@@ -107,7 +107,7 @@ _adding = new_lock()
 
 
 def let_go(unwanted: Callable[[Any], bool]) -> bool:
-    """Drop what models keep from call to call, where `unwanted` says so of it; whether there was anything."""
+    """Drop what models keep from call to call if `unwanted` says so; returns whether anything was dropped."""
     with _adding:
         everything = list(_all)
     found = False

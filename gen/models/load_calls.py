@@ -17,8 +17,8 @@ _R = TypeVar("_R")
 def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let one thread load at a time.
 
-    transformers replaces functions of its own while it loads; two threads at once would leave them replaced, and every
-    later model of the process without its tied weights.
+    transformers replaces some of its own functions while it loads; two threads at once would leave them replaced, and
+    every later model of the process would lack its tied weights.
     """
 
     @wraps(load)

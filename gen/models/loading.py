@@ -45,7 +45,7 @@ def load(
     quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
     probe: bool = True,
 ) -> TransformersModel:
-    """Load a language model in Hugging Face format, or a GGUF file, onto the device that is asked for.
+    """Load a language model in Hugging Face format, or a GGUF file, onto the device that you ask for.
 
     A vision-language checkpoint is recognised by its config, and loaded with its processor. A PEFT adapter is loaded
     onto its base model, which its config names; that needs peft. An EXL3 checkpoint needs exllamav3 and a CUDA device:
@@ -55,10 +55,10 @@ def load(
     Args:
         path_or_hub_id: a directory, a GGUF file, a Hub id such as "organisation/name", or "demo", the small model of
             this package.
-        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
+        device: where the whole model goes; None is the caller's current CUDA device if there is one, else the CPU.
         dtype: of the weights, as "bfloat16" or torch.bfloat16; None is the checkpoint's; float32 for "demo" and
             for a GGUF file with quantised weights. On a CPU a float16 checkpoint computes in float32, with its weights
-            packed in float16 where torch has FBGEMM; "float32" or "float16" asks for that type alone.
+            packed in float16 if torch has FBGEMM; with "float32" or "float16", weights and computation have that type.
         device_map: how accelerate spreads the model over several devices, as "auto" or a dict; instead of `device`.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
@@ -70,7 +70,7 @@ def load(
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole or not in this format, or it cannot be used (see
             `from_transformers`). A name that is no directory costs at most one request to the Hub, without retries.
-        ArgumentError: arguments at odds with each other, or an unknown dtype.
+        ArgumentError: arguments that contradict each other, or an unknown dtype.
     """
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
@@ -148,21 +148,21 @@ def load(
 def _taken(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin", probe: bool, *, suited: bool
 ) -> TransformersModel:
-    """A model that was just loaded.
+    """The adapter for a model that was just loaded.
 
     Args:
-        suited: whether float16 weights may be kept as they suit a CPU.
+        suited: whether float16 weights may be packed for a CPU.
     """
     if suited and suit_cpu_(model):
         try:
             return from_transformers(model, tokenizer, probe=probe)
-        except ModelError:  # some layer looks into another one
+        except ModelError:  # a layer reads another layer's weights
             unpack_(model)
     return from_transformers(model, tokenizer, probe=probe)
 
 
 def _register_exl3(name: str) -> None:
-    """Let transformers read EXL3 weights, as exllamav3 does it."""
+    """Let transformers read EXL3 weights through exllamav3."""
     try:
         import_exllama("exllamav3.integration.transformers").register()
     except ModelError as error:
@@ -170,7 +170,7 @@ def _register_exl3(name: str) -> None:
 
 
 def _means_file(path_or_hub_id: object) -> bool:
-    """Whether a GGUF file is meant: a file that exists, or a name that ends as theirs do."""
+    """Whether the user means a GGUF file: a file that exists, or a name that ends in ".gguf"."""
     if not isinstance(path_or_hub_id, str | Path):
         return False
     path = find_path(path_or_hub_id)
@@ -197,7 +197,7 @@ def from_transformers(
         model: a decoder language model, or a vision-language model.
         tokenizer: the model's own; for a vision-language model its processor.
         probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
-            `gen.models.transformers.probing`); one with offloaded weights is not probed, and a line of the log says so.
+            `gen.models.transformers.probing`); a model with offloaded weights is not probed, and the log says so.
     Raises:
         ArgumentError: something else came as a model or tokenizer.
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
@@ -213,7 +213,7 @@ def from_transformers(
 
 
 def _take(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin") -> TransformersModel:
-    """The adapter for what the model reads, texts alone or images too."""
+    """The adapter for a model that reads only texts, or images too."""
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__
     if not reads_images(model):

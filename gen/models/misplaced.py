@@ -9,7 +9,7 @@ from gen.devices import Placement
 
 
 def misplaced_weights(module: nn.Module, placement: Placement) -> Iterator[str]:
-    """Parameters, buffers and attributes that are not where the module runs that they belong to."""
+    """Parameters, buffers and attributes that are not on the device where their module runs."""
     for name, part, device in _parts(module, placement.input_device):
         named: list[tuple[str, str, Tensor]] = [
             *(("parameter", key, tensor) for key, tensor in part.named_parameters(recurse=False)),
@@ -55,7 +55,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules", "hf_device_map")
 
 
 def _device(value: object) -> torch.device | None:
-    """The device that a value names or is on; None if it names none. A bare "cuda" is not baked in."""
+    """The device that a value names or is on; None if it names none. A bare "cuda" names no fixed device."""
     if isinstance(value, Tensor):
         return value.device
     if isinstance(value, torch.device):

@@ -1,7 +1,7 @@
-"""Copies between the GPUs of a model that is spread over several, tried once when it is taken.
+"""Tries copies between the GPUs of a model that is spread over several, once when gen takes the model over.
 
-On some machines copies from one GPU to another arrive changed, as zeros or as old numbers, and nothing says so: the
-texts are garbage. The reason is the machine's settings, mostly an IOMMU or PCIe's access control (ACS).
+On some machines, copies from one GPU to another arrive as zeros or as old numbers without an error, and the texts are
+garbage. The reason is the machine's settings, mostly an IOMMU or PCIe's access control (ACS).
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ import torch
 
 from gen.errors import DeviceError
 
-_NUMBERS = 2**16  # half a megabyte: small copies may go another way than hidden states
+_NUMBERS = 2**16  # half a megabyte: smaller copies may take another path than hidden states do
 
 
 def check_peer_copies(devices: Iterable[torch.device]) -> None:
     """Copy numbers from each CUDA device to each other one, and read them back.
 
     Raises:
-        DeviceError: some came out wrong; it names both devices.
+        DeviceError: a copy came out wrong; the message names both devices.
     Host sync: two for each pair; this is at load.
     """
     gpus = dict.fromkeys(device for device in devices if device.type == "cuda")

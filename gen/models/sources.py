@@ -18,8 +18,8 @@ class Source:
 
     Attributes:
         name: a directory, or a name on the Hub.
-        revision: of a name on the Hub the commit, where it is known, so that all files are of one.
-        cached: whether only what the local cache of the Hub has may be used.
+        revision: for a name on the Hub, the commit if it is known, so that all files are of one commit.
+        cached: whether only files in the Hub's local cache may be used.
     """
 
     name: str
@@ -28,16 +28,16 @@ class Source:
 
     @property
     def folder(self) -> Path | None:
-        """The directory, where it is one."""
+        """The directory, if the source is one."""
         return Path(self.name) if Path(self.name).is_dir() else None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What transformers' from_pretrained is to be given."""
+        """Arguments for transformers' from_pretrained."""
         return {"revision": self.revision} | ({"local_files_only": True} if self.cached else {})
 
     def find(self, file: str) -> Path | None:
-        """One of the files, downloaded if need be; None where there is none, or where only the cache may be used."""
+        """One of the files, downloaded if needed; None if there is none, or if it is not in the cache and must be."""
         if self.folder:
             return self.folder / file if (self.folder / file).is_file() else None
         from huggingface_hub import hf_hub_download, try_to_load_from_cache
@@ -45,7 +45,7 @@ class Source:
 
         known = try_to_load_from_cache(self.name, file, revision=self.revision) if self.revision else None
         if known is not None:
-            return Path(known) if isinstance(known, str) else None  # else the cache knows that there is none
+            return Path(known) if isinstance(known, str) else None  # otherwise the cache has noted that there is none
         try:
             return Path(hf_hub_download(self.name, file, **self.options))
         except LocalEntryNotFoundError as error:
@@ -61,7 +61,7 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
 
     Raises:
         ArgumentError: something else than a path or a name.
-        ModelError: none of them has it; the Hub is asked once, without retries.
+        ModelError: it is in none of these places; the Hub is asked once, without retries.
     """
     if not isinstance(path_or_hub_id, str | Path) or not str(path_or_hub_id):
         hint = "; to use a model that is loaded already: gen.from_transformers(model, tokenizer)"
@@ -90,13 +90,13 @@ def find_path(path: str | PathLike[str]) -> Path:
     try:
         found = Path(path).expanduser()
         found.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of a user who is unknown
+    except (OSError, RuntimeError, ValueError) as error:  # too long, or the home of an unknown user
         raise ModelError(f"cannot look at {show_path(path)}: {show(str(error))}") from error
     return found
 
 
 def _ask_hub(name: str, revision: str | None) -> Source:
-    """Find a model; the first request is made once, where transformers tries six times with 23 s of pauses."""
+    """Find a model; the first request is made once, while transformers tries six times with 23 s of pauses."""
     from huggingface_hub import (
         constants,
         errors,
@@ -128,7 +128,7 @@ def _ask_hub(name: str, revision: str | None) -> Source:
     except errors.RevisionNotFoundError as error:
         raise ModelError(f"{hub}/{name} has no revision {revision!r}.") from error
     except errors.EntryNotFoundError:
-        return Source(name=name, revision=revision)  # it has no config.json; who needs that says so
+        return Source(name=name, revision=revision)  # it has no config.json; whoever reads that raises
     except Exception as error:  # each HTTP client, proxy and socket has its own kinds
         failure = error
     if cached:

@@ -1,4 +1,4 @@
-"""What to write instead of an argument of transformers' `from_pretrained`, or of another loader, that gen's lack."""
+"""What to write instead of an argument of transformers' `from_pretrained`, or of another loader, which gen lacks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,7 +33,7 @@ _INSTEAD = {
 
 
 def loading_advice(unknown: Mapping[str, Any]) -> Iterator[str]:
-    """What to write instead of arguments that a function which loads models does not have."""
+    """What to write instead of arguments that gen's loading functions do not have."""
     for names, text in _INSTEAD.items():
         for name in [name for name in names if name in unknown]:
             values = (name, show(unknown[name], 40)) if text is _CONFIG else (show(unknown[name], 40),)

@@ -1,8 +1,8 @@
 """Anchors and word boundaries: edges that read nothing and hold only between certain characters.
 
-An automaton with such edges becomes one without: its states also say what the last character was and what the next one
-may be. Example: "a$" with the text "a": the edge of `$` holds where the next is END, so that the state after it says
-"next: END", has no edges, and accepts.
+`without_guards` makes an automaton without such edges: its states also record what the last character was and what the
+next one may be. Example: in "a$" the edge of `$` holds only where the next character is END, so the state after it
+records "next: END", has no edges, and accepts.
 """
 
 import re
@@ -12,14 +12,14 @@ from gen.constraints.automata.characters import EVERY, NEWLINE, Ranges, category
 from gen.constraints.automata.nfa import Nfa
 
 BEGIN, LINE_END, WORD, PERHAPS, OTHER, END, LAST_LINE_END = (1 << bit for bit in range(7))
-"""What stands before or after a place: nothing, a newline, characters of `\\w`, or of it in one reading, others,
-nothing, a newline that is the last character."""
+"""Kinds of what stands before or after a place: the text's beginning, a newline, a character that is in `\\w` in every
+reading, one that is in `\\w` in one reading only, any other, the text's end, a newline that is the last character."""
 
 _ANYTHING = LINE_END | WORD | PERHAPS | OTHER | END | LAST_LINE_END
 _NOT_WORD = BEGIN | LINE_END | OTHER | END | LAST_LINE_END
 
 Guard = Mapping[int, int]
-"""For each kind of the last character the kinds that the next one may have, as bits."""
+"""For each kind of the last character, the kinds that the next one may have, as bits."""
 
 
 def at_begin() -> Guard:
@@ -38,14 +38,14 @@ def caret(flags: int) -> Guard:
 
 
 def dollar(flags: int, ecma: bool, certain: bool) -> Guard:
-    """`$`, to Python also before a last newline, to ECMA 262 not."""
+    """`$`; in Python it also holds before a last newline, in ECMA 262 it does not."""
     if flags & re.MULTILINE:
         return _after_all(END | LINE_END | LAST_LINE_END)
     return at_end() if ecma and certain else _after_all(END | LAST_LINE_END)
 
 
 def boundary(inside: bool, certain: bool) -> Guard:
-    """`\\b`, or with `inside` `\\B`. What is a word in one reading alone is a boundary, or none, only perhaps."""
+    """`\\b`, or `\\B` if `inside`. Beside a character that is in `\\w` in one reading only, it may be uncertain."""
     if inside and certain:
         return {**_each(_NOT_WORD, _NOT_WORD), BEGIN: _NOT_WORD & ~END, WORD: WORD, PERHAPS: PERHAPS}
     if inside:
@@ -69,7 +69,7 @@ def without_guards(
     """The automaton without guarded edges.
 
     Args:
-        guards: for each state the states that it leads to without reading where the guard holds.
+        guards: for each state, the states that it leads to without reading, each with the guard that must hold.
     Returns:
         The automaton, its start and where it accepts.
     """
@@ -113,14 +113,14 @@ def without_guards(
 
 
 def _after(kind: int, allowed: int) -> int:
-    """What may follow a character of a kind, if it was allowed to come; 0 if it was not."""
+    """The kinds that may follow a character of `kind`; 0 if that character is not `allowed` itself."""
     if kind != LINE_END:
         return _ANYTHING if allowed & kind else 0
     return (_ANYTHING & ~END if allowed & LINE_END else 0) | (END if allowed & LAST_LINE_END else 0)
 
 
 def _kinds(guards: list[Guard]) -> list[tuple[int, Ranges]]:
-    """The kinds of characters that the guards tell apart; what they do not is OTHER."""
+    """The kinds of characters that the guards tell apart, with their ranges; all other characters are OTHER."""
 
     def told_apart(one: int, other: int) -> bool:
         return any(

@@ -1,7 +1,7 @@
-"""Edges as arrays: where those of each state begin, which overlap, several ranges of numbers as one array.
+"""Edges as arrays: where the edges of each state begin, which ones overlap, and ranges of numbers as one array.
 
-Example: the states [0, 0, 2] of three edges begin at [0, 2, 2, 3], so that state 1 has none; the ranges from [5, 0] to
-[7, 1] are the numbers 5, 6 and 0.
+Example: three edges of the states [0, 0, 2] begin at [0, 2, 2, 3], so state 1 has none; the ranges from [5, 0] to
+below [7, 1] are the numbers 5, 6 and 0.
 """
 
 import numpy as np
@@ -13,19 +13,19 @@ Bools = npt.NDArray[np.bool_]
 
 
 def by_number(edges: Ints) -> Longs:
-    """The order of (n, 4) edges, each source, low, high, target, by source and low."""
+    """The order that sorts (n, 4) edges, each source, low, high, target, by source and low."""
     return np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 1], kind="stable")
 
 
 def overlapping(edges: Ints) -> Ints:
-    """The states two of whose edges share a number, of edges in order."""
+    """The states that have two edges which share a number; the edges must be sorted."""
     before, after = edges[:-1], edges[1:]
     found: Ints = before[(before[:, 0] == after[:, 0]) & (after[:, 1] <= before[:, 2]), 0]
     return found
 
 
 def begins(states: Ints | Longs, count: int) -> Longs:
-    """Where each of `count` states begins among states in order, (count + 1,)."""
+    """Where each of `count` states begins in a sorted array of states, (count + 1,)."""
     out = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(states, minlength=count), out=out[1:])
     return out

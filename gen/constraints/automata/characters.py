@@ -1,8 +1,8 @@
 """Sets of characters as ranges of code points, and what `\\d`, `\\w`, `\\s` and case mean in them.
 
-Python and JSON Schema (ECMA 262) read the categories differently: "é" is a `\\w` in Python and none in ECMA 262. A
-constraint must hold in both readings, so each category has two sets: what is in it in every reading (`certain`), and
-what is in it in any. The complement of one is the other of the opposite.
+Python and JSON Schema (ECMA 262) read the categories differently: "é" is in `\\w` in Python and not in ECMA 262. A
+constraint must hold in both readings, so each category has two sets: the characters that are in it in every reading
+(`certain`), and those that are in it in any. The certain set of `\\W` is the complement of the uncertain set of `\\w`.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 
 LAST = 0x10FFFF
 Ranges = tuple[tuple[int, int], ...]
-"""Inclusive, sorted, with gaps between."""
+"""First and last code point of each range, both inclusive; sorted, with gaps between."""
 
 EVERY: Ranges = ((0, LAST),)
 NEWLINE: Ranges = ((10, 10),)
@@ -23,7 +23,7 @@ _LINE_ENDS: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The ranges sorted, those that overlap or touch as one."""
+    """The ranges, sorted; those that overlap or touch become one."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if out and low <= out[-1][1] + 1:
@@ -65,7 +65,7 @@ _ASCII: dict[str, Ranges] = {
 
 @cache
 def category(letter: str, certain: bool) -> Ranges:
-    """`\\d`, `\\s` or `\\w` as it is read by all (ASCII) or by any; a capital letter for its complement."""
+    """The characters of `\\d`, `\\s` or `\\w` in every reading (ASCII) or in any; a capital letter complements them."""
     if letter.isupper():
         return complement(category(letter.lower(), not certain))
     if certain:
@@ -94,7 +94,7 @@ _SHORT_NAMES = {
 
 @lru_cache(64)
 def unicode_category(name: str) -> Ranges:
-    """The characters of a general category of Unicode, as "Lu" or "Uppercase_Letter". Raises KeyError for others."""
+    """The characters of a general category of Unicode, "Lu" or "Uppercase_Letter" say. Raises KeyError for others."""
     name = name.removeprefix("gc=").removeprefix("General_Category=")
     short = _SHORT_NAMES.get(name, name)
     if short not in _SHORT_NAMES.values():
@@ -115,14 +115,14 @@ def _by_category() -> dict[str, list[tuple[int, int]]]:
 
 
 def dot(flags: int, ecma: bool, certain: bool) -> Ranges:
-    """What "." matches: all but a newline, to ECMA 262 all but four line ends; everything with DOTALL."""
+    """What "." matches: all but a newline, in ECMA 262 all but four line ends; everything with DOTALL."""
     if flags & re.DOTALL:
         return EVERY
     return complement(_LINE_ENDS if ecma and certain else NEWLINE)
 
 
 def any_case(ranges: Ranges, flags: int) -> Ranges:
-    """What Python's re matches for these characters: with IGNORECASE others too, with ASCII those of ASCII alone."""
+    """The characters, with IGNORECASE also in other cases, as Python's re matches them; with ASCII, in ASCII only."""
     if not flags & re.IGNORECASE or not ranges:
         return ranges
     members = "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges)
@@ -137,5 +137,5 @@ def _all_characters() -> str:
 
 @cache
 def _cased() -> str:
-    """Every character that another case has; all of them are in the first two planes."""
+    """Every character that has another case; all of them are in the first two planes."""
     return "".join(one for one in _all_characters()[:0x20000] if one.lower() != one or one.upper() != one)

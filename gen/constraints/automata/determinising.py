@@ -4,10 +4,10 @@ Example: state 0 leads to 1 by "a", and without reading to 2, which leads to its
 
     from {0, 2}, which is where a text begins:          "a" leads to 1, "b" to {2, 1}
     from {2, 1}:                                        "b" leads to {2, 1}
-    state 1 leads to nothing: it is no set, but itself
+    state 1 has no edges: it stays itself, not a set
 
-Of most automata most states are such, copies of what was deterministic before: they keep their edges, and only the few
-sets are taken apart. Everything has a bound: states, members of all sets together (memory) and a deadline (time).
+In most automata, most states were copied from deterministic automata: they keep their edges, and only the few sets
+need work. There are bounds on states, on the members of all sets together (memory) and on time.
 """
 
 from array import array
@@ -43,12 +43,12 @@ def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES,
 
 
 class _Sets:
-    """States of the deterministic automaton: those of an Nfa that are deterministic, and sets of them, which are
-    numbered behind them.
+    """States of the deterministic automaton: those of an Nfa that are deterministic already, and from number `count` on
+    sets of the Nfa's states.
 
     Attributes:
-        edges: (n, 4) of the Nfa, sorted, past states that only lead to another one without reading.
-        node: for each state the one of the deterministic automaton that stands for it; -1: not known yet.
+        edges: (n, 4) of the Nfa, sorted; they skip states that only lead to another one without reading.
+        node: for each state of the Nfa, its state in the deterministic automaton; -1: not known yet.
     """
 
     def __init__(self, nfa: Nfa, accept: int, max_states: int, deadline: float) -> None:
@@ -85,7 +85,7 @@ class _Sets:
         self.node: list[int] = np.where(single, np.arange(self.count), -1).tolist()
 
     def reach(self, start: int) -> tuple[Ints, Bools]:
-        """The edges of all that can be reached from a state, which becomes 0, and where texts may end."""
+        """The edges of all states that `start` leads to, and which of them are final; `start` becomes 0."""
         node, count = self.node, self.count
         begin, targets = begins(self.edges[:, 0], count).tolist(), self.edges[:, 3].tolist()
         reached = bytearray(count)  # which of the Nfa's states
@@ -120,7 +120,7 @@ class _Sets:
         return self._arranged(first, np.frombuffer(reached, np.bool_), np.array(made, np.int32).reshape(-1, 4))
 
     def _arranged(self, first: int, reached: Bools, made: Ints) -> tuple[Ints, Bools]:
-        """The edges of what was reached and of the sets, with states numbered anew."""
+        """The edges of the reached states and of the sets, numbered anew, and which of them are final."""
         used = np.concatenate((reached, np.ones(len(self._members), np.bool_)))
         number = np.cumsum(used, dtype=np.int32) - 1
         number[:first] += 1
@@ -135,7 +135,7 @@ class _Sets:
         return edges, final
 
     def _node(self, state: int) -> int:
-        """What stands for a state: itself, if nothing can be reached from it without reading, or a set."""
+        """The state that stands for a state of the Nfa: itself if it is deterministic, otherwise a set."""
         if self.node[state] < 0:
             self.node[state] = self._of(self._closure(state))
         return self.node[state]
@@ -154,7 +154,7 @@ class _Sets:
         return number
 
     def _closure(self, state: int) -> frozenset[int]:
-        """What can be reached without reading, of that only what reads or accepts."""
+        """The states that a state leads to without reading, but only those that read or accept."""
         known = self._closures.get(state)
         if known is None:
             first, after = self._first, self._after
@@ -171,7 +171,7 @@ class _Sets:
         return known
 
     def _taken_apart(self, members: frozenset[int]) -> list[Edge]:
-        """The edges of a set, cut where one begins or ends; a piece leads to all that its edges lead to."""
+        """The edges of a set, cut wherever one begins or ends; a piece leads to the targets of all its edges."""
         leaving = sorted([edge for state in members for edge in self._edges_of(state)])
         self._look(len(leaving) + 1, 0)
         if not any(after[0] <= before[1] for before, after in pairwise(leaving)):
@@ -203,7 +203,7 @@ class _Sets:
         return known
 
     def _look(self, work: int, reached: int) -> None:
-        """Look at the clock once in a while, and whether there are too many states."""
+        """Check that there are not too many states and, once in a while, that there is time left."""
         if reached + len(self._members) > self._max_states:
             raise TooLarge(f"more than {self._max_states} states")
         self._work += work

@@ -16,7 +16,7 @@ class Dfa:
     """A deterministic automaton; the start is state 0, and a final state can be reached from each state.
 
     Args:
-        edges: in any order; those of one state that touch and lead to one state become one.
+        edges: in any order; touching edges between the same two states become one.
 
     Attributes:
         edges: (n, 4), each source, low, high, target, sorted; those of a state are disjoint.
@@ -28,14 +28,14 @@ class Dfa:
 
     @cached_property
     def lines(self) -> list[list[tuple[int, int, int]]]:
-        """For each state low, high and target of its edges."""
+        """For each state, its edges as low, high and target."""
         out: list[list[tuple[int, int, int]]] = [[] for _ in self.final]
         for source, low, high, target in self.edges.tolist():
             out[source].append((low, high, target))
         return out
 
     def holds(self, text: str) -> bool:
-        """Whether a text, of code points, is one of the automaton's."""
+        """Whether an automaton over code points accepts a text."""
         state = 0
         for code in map(ord, text):
             after = next((target for low, high, target in self.lines[state] if low <= code <= high), None)
@@ -46,7 +46,7 @@ class Dfa:
 
 
 def joined(edges: Ints) -> Ints:
-    """Edges sorted by state and number; those of one state that touch and lead to one state as one."""
+    """Edges sorted by state and number; touching edges between the same two states become one."""
     if len(edges) < 2:
         return edges
     edges = edges[by_number(edges)]
@@ -65,7 +65,7 @@ def trimmed(edges: Ints, final: Bools) -> Dfa | None:
     """The automaton with only the states that lead to a final one; None if 0 does not.
 
     Args:
-        edges, final: as of `Dfa`; 0 leads to all states.
+        edges, final: as for `Dfa`; 0 leads to all states.
     """
     first, before = adjacency(edges[:, 3], edges[:, 0], len(final))
     seen = bytearray(final.tobytes())

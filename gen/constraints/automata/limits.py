@@ -1,4 +1,4 @@
-"""What an automaton may cost, and the three ways in which there is none."""
+"""What an automaton may cost, and the three reasons why there may be none."""
 
 import time
 
@@ -19,7 +19,7 @@ class Empty(Exception):
 
 
 def deadline_in(seconds: float = SECONDS) -> float:
-    """When this thread will have computed for `seconds` more: what else the machine does changes no result."""
+    """`seconds` from now, in CPU time of this thread: other load on the machine changes no result."""
     return time.thread_time() + seconds
 
 

@@ -9,8 +9,8 @@ An edge is a range of numbers, inclusive, and where it leads. Example: "a", or o
     nfa.edge(loop, 98, 99, loop)                        (. reads nothing)
     nfa.join(loop, end)
 
-All edges are in one array of whole numbers, so that an automaton is copied into another one by an addition, and that
-Python's garbage collector has no objects to visit.
+All edges are in one array of whole numbers: to copy an automaton into another one is one addition, and Python's garbage
+collector has no objects to visit.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from gen.constraints.automata.limits import MAX_STATES, TooLarge
 
 
 class Mark(NamedTuple):
-    """How much there is so far: states, and places in the two arrays."""
+    """How much an automaton has so far: its states, and the lengths of its two arrays."""
 
     states: int
     edges: int
@@ -98,7 +98,7 @@ class Nfa:
 
     def insert(self, texts: Dfa, start: int) -> int:
         """Copy a deterministic automaton to stand after `start`; returns the state where its texts end."""
-        again = bool((texts.edges[:, 3] == 0).any())  # then `start` must be kept free of it
+        again = bool((texts.edges[:, 3] == 0).any())  # texts come back to the first state, which cannot be `start` then
         begin = self.after(start) if again else start
         count = len(texts.final)
         place = np.arange(count, dtype=np.int32) + (self.new(count - 1) - 1)
@@ -115,11 +115,11 @@ class Nfa:
         return end
 
     def mark(self) -> Mark:
-        """How much there is so far."""
+        """How much the automaton has so far."""
         return Mark(self.states, len(self._edges), len(self._silent))
 
     def copy(self, begin: Mark, end: Mark) -> int:
-        """Copy what came between two marks, whose edges lead to nothing before; returns by how much states moved."""
+        """Copy what was added between two marks, whose edges lead to no earlier state; returns the states' shift."""
         shift = self.states - begin.states
         self.new(end.states - begin.states)
         for numbers, first, last, width in (
@@ -133,7 +133,7 @@ class Nfa:
         return shift
 
     def rows(self) -> tuple[list[list[tuple[int, int, int]]], list[list[int]]]:
-        """For each state its edges, each low, high, target, and the states that it leads to without reading."""
+        """For each state, its edges, each low, high, target; and for each, the states it leads to without reading."""
         reading: list[list[tuple[int, int, int]]] = [[] for _ in range(self.states)]
         silent: list[list[int]] = [[] for _ in range(self.states)]
         edges, pairs = self.arrays()

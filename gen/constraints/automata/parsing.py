@@ -1,4 +1,4 @@
-"""Patterns as Python's own parser reads them, after what ECMA 262 writes otherwise was written as Python has it."""
+"""Parses patterns with Python's own parser, after a rewrite of what ECMA 262 writes differently."""
 
 import re
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -14,7 +14,7 @@ def parsed(pattern: str, flags: int = 0) -> Any:
     """The parse tree of a pattern, of Python's private type: pairs of an operator and what it holds.
 
     Raises:
-        Unsupported: it is no regular expression to Python.
+        Unsupported: Python does not accept it as a regular expression.
         TooLarge: it is too long, or nested too deeply.
     """
     if len(pattern) > _LONGEST:
@@ -28,7 +28,7 @@ def parsed(pattern: str, flags: int = 0) -> Any:
 
 
 def _python_syntax(pattern: str) -> str:
-    """ECMA 262's named groups and \\p{...} as Python has them; in brackets what Python warns of is escaped."""
+    """Write ECMA 262's named groups and \\p{...} as Python does; in brackets, escape what Python warns about."""
     pieces = re.findall(r"\\[pP]\{[^}]*\}|\\.|.", re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern), re.DOTALL)
     out: list[str] = []
     at = 0
@@ -42,7 +42,7 @@ def _python_syntax(pattern: str) -> str:
 
 
 def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
-    """Copy what stands after a "[" up to its "]"; returns the place after it."""
+    """Copy what stands between a "[" and its "]"; returns the place of the "]"."""
     negated = pieces[at : at + 1] == ["^"]
     begin = at + negated
     out += pieces[at:begin]
@@ -61,12 +61,12 @@ def _brackets(pieces: list[str], at: int, out: list[str]) -> int:
 
 
 def _characters(piece: str, negated: bool) -> str:
-    """The members of \\p{...} or \\P{...}; unassigned ones may be in any later on, and are left out, also by [^...]."""
+    """The members of \\p{...} or \\P{...}. Unassigned ones may join any category later, so neither matches them."""
     name = piece[3:-1]
     try:
         found, unassigned = unicode_category(name), unicode_category("Cn")
     except KeyError:
-        raise Unsupported(f"\\p{{{name[:40]}}} in a regex: general categories of Unicode alone are known") from None
+        raise Unsupported(f"\\p{{{name[:40]}}} in a regex: only general categories of Unicode are known") from None
     if piece[1] == "P":
         found = complement(found)
     found = union([*found, *unassigned]) if negated else intersection(found, complement(unassigned))

@@ -1,9 +1,9 @@
 """Regular expressions, parsed by Python's own parser, as automata over code points, and from there over bytes.
 
-What a pattern matches is what Python's `re` matches and JSON Schema's reading (ECMA 262) too, where the two differ:
-`\\d`, `\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. Nothing backtracks.
-Look-ahead is taken at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other look-around and references to groups
-are not regular, or not supported.
+Where Python's `re` and JSON Schema (ECMA 262) read a pattern differently, a text must match in both readings: `\\d`,
+`\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. Nothing backtracks. Look-ahead
+works at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other look-around and references to groups are not
+regular, or not supported.
 """
 
 import re
@@ -57,7 +57,7 @@ def choice_table(texts: list[str]) -> Table:
 
 
 def text_table(without: Sequence[str], max_chars: int | None) -> Table:
-    """All texts without some strings, of at most this many characters. Raises TooLarge."""
+    """All texts without these strings, of at most this many characters. Raises TooLarge."""
     deadline = deadline_in()
     texts: Dfa | None = ANY
     if without:
@@ -74,12 +74,12 @@ def matched(
     """The texts, over code points, that a pattern matches in full, or None.
 
     Args:
-        search: the texts in which it matches anywhere, as JSON Schema's `pattern` has it.
-        ecma: what JSON Schema's reading refuses is refused too.
-        certain: those that match in every reading; otherwise those that match in any.
+        search: whether it may match anywhere in a text, as JSON Schema's `pattern` does.
+        ecma: whether JSON Schema's reading counts too.
+        certain: whether a text must match in every reading; otherwise in any.
     Raises:
-        Unsupported: what is not regular, or not supported.
-        TooLarge: too many states, or too late.
+        Unsupported: the pattern is not regular, or not supported.
+        TooLarge: too many states, or past the deadline.
     """
     tree = parsed(pattern, flags)
     try:
@@ -112,7 +112,7 @@ def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: boo
 
 
 def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool) -> Ranges:
-    """Characters in any case if case is ignored: of ASCII alone where readers of JSON Schema differ on others."""
+    """Characters, in any case if case is ignored; `of_ascii`: in ASCII only, as readers of JSON Schema differ there."""
     return any_case(ranges, flags | re.ASCII if of_ascii else flags)
 
 
@@ -124,7 +124,7 @@ class _Reader:
         self._steps = 0
 
     def read(self, items: list[Any]) -> Dfa | None:
-        """The texts that the items match: those of the look-aheads at the beginning and of the rest at once."""
+        """The texts that the items match: those that meet the look-aheads at the beginning and match the rest."""
         begin = 0
         while begin < len(items) and _is_begin(items[begin], self._flags):
             begin += 1
@@ -142,7 +142,7 @@ class _Reader:
         return texts
 
     def _texts(self, items: list[Any], *, before: bool, after: bool) -> Dfa | None:
-        """The texts that the items match, with any text before or after."""
+        """The texts that the items match, with any text `before` and `after` where these are true."""
         self._nfa = Nfa()
         self._guards: dict[int, list[tuple[int, anchors.Guard]]] = {}
         start = self._nfa.state()

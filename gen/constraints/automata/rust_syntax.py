@@ -1,7 +1,7 @@
 """Patterns in the syntax of Rust, as llguidance reads them, for texts or for the content of JSON strings.
 
-Every character is written out, since Rust reads classes, case and anchors otherwise: "\\d$" is "[\\x{30}-\\x{39}]".
-In JSON a character that must be escaped is its escape, as json.dumps writes it: "." is (?:[...]|\\x{5C}...) there.
+Every character is written out, since Rust reads classes, case and anchors differently: "\\d$" is "[\\x{30}-\\x{39}]".
+In JSON, a character that must be escaped is written as json.dumps escapes it: "." is (?:[...]|\\x{5C}...) there.
 """
 
 import json as json_text
@@ -33,11 +33,11 @@ def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certai
     """A pattern of Python's as conditions on the whole text.
 
     Args:
-        search: the texts in which it matches anywhere, as JSON Schema's `pattern` has it; read as JSON Schema has it.
+        search: whether it may match anywhere in a text, as JSON Schema's `pattern` does, and is read as JSON Schema.
         json: for the content of JSON strings.
-        certain: those that match in every reading; otherwise those that match in any.
+        certain: whether a text must match in every reading; otherwise in any.
     Raises:
-        Unsupported, TooLarge: it is no pattern, or one that Rust cannot say.
+        Unsupported, TooLarge: it is no pattern, or Rust's syntax cannot express it.
     """
     tree = parsed(pattern, flags)
     items, flags = list(tree), tree.state.flags
@@ -60,17 +60,17 @@ def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certai
 
 
 def terminal(asked: Conditions) -> str:
-    """A terminal of Lark of the texts that meet some conditions."""
+    """A Lark terminal for the texts that meet the conditions."""
     return f"({' & '.join([*map(terminal_of, asked.all), *(f'~{terminal_of(one)}' for one in asked.none)])})"
 
 
 def terminal_of(pattern: str) -> str:
-    """A terminal of Lark of the texts that a pattern matches."""
+    """A Lark terminal for the texts that a pattern matches."""
     return f"/{pattern or '(?:)'}/"
 
 
 def lengths(low: int, high: int | None, *, json: bool) -> str:
-    """The pattern of any text of this many characters."""
+    """The pattern of any text of `low` to `high` characters."""
     return f"{characters(EVERY, json=json)}{{{low},{'' if high is None else high}}}"
 
 
@@ -112,7 +112,7 @@ class _Writer:
 
     Args:
         around: whether any text may stand before and after.
-        ecma: whether it is read as JSON Schema has it.
+        ecma: whether the items are read as JSON Schema reads them.
     """
 
     def __init__(self, around: bool, ecma: bool, json: bool, certain: bool) -> None:

@@ -1,6 +1,6 @@
-"""Edges that read nothing, taken away where that needs no sets of states.
+"""Removes edges that read nothing where that needs no sets of states.
 
-Example: after a digit, state 1, another digit may come, or without reading state 2, which leads to 3 by a comma,
+Example: state 1 leads to itself by a digit and, without reading, to state 2, which leads to 3 by a comma,
 
     1 --0-9--> 1, 1 --.--> 2, 2 --,--> 3        becomes        1 --0-9--> 1, 1 --,--> 3
 """
@@ -16,12 +16,12 @@ _MOST_EDGES = 2_000_000
 
 
 class Through(NamedTuple):
-    """States that read what the state reads that they lead to without reading.
+    """States that lead to another state without reading, and can have copies of its edges instead.
 
     Attributes:
-        states: (n,) which they are.
+        states: (n,) their numbers.
         closures: what each leads to without reading.
-        edges: (m, 4) what they read by that.
+        edges: (m, 4) the copied edges.
     """
 
     states: list[int]
@@ -30,12 +30,12 @@ class Through(NamedTuple):
 
 
 def through(edges: Ints, silent: Ints, closure: Callable[[int], frozenset[int]], count: int) -> Through:
-    """States that read, lead to one other without reading, and are deterministic with what that one reads.
+    """States that read, lead to one other without reading, and stay deterministic with the edges of that one.
 
     Args:
-        edges: (n, 4), in order.
+        edges: (n, 4), sorted.
         silent: (n, 2), those that read nothing.
-        closure: what can be reached from a state without reading, of that what reads or accepts.
+        closure: the states that a state leads to without reading, but only those that read or accept.
     """
     begin = begins(edges[:, 0], count)
     once: Bools = (np.bincount(silent[:, 0], minlength=count) == 1) & (np.diff(begin) > 0)
@@ -63,7 +63,7 @@ def through(edges: Ints, silent: Ints, closure: Callable[[int], frozenset[int]],
 
 
 def aliases(edges: Ints, silent: Ints, accept: int, count: int) -> Ints:
-    """For each state the one that stands for it: itself, or the end of a way that reads nothing and has no forks."""
+    """For each state, the one that stands for it: itself, or the end of a path that reads nothing and has no forks."""
     ways = np.bincount(silent[:, 0], minlength=count)
     ways[edges[:, 0]] = 2
     ways[accept] = 2
@@ -75,5 +75,5 @@ def aliases(edges: Ints, silent: Ints, accept: int, count: int) -> Ints:
         if (farther == alias).all():
             return alias
         alias = farther
-    around: Bools = ways[alias] == 1  # a circle, which leads nowhere
+    around: Bools = ways[alias] == 1  # a cycle, which leads nowhere
     return np.where(around, np.arange(count, dtype=np.int32), alias)

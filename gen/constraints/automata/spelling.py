@@ -1,7 +1,7 @@
 """Characters as bytes: automata over code points become automata over UTF-8, or over the content of JSON strings.
 
-Characters that are bytes as they are stay edges. Each other set of characters is written once as a small automaton,
-which is copied to each state that it leads to. Example: "é" is the bytes C3 A9, so that edges of "é" from 0 and from 1
+Characters that are one byte, unescaped, stay edges. Every other set of characters is written once as a small automaton,
+which is copied for each state that the set leads to. Example: "é" is the bytes C3 A9, so edges of "é" from 0 and from 1
 to 2 become 0 --C3--> 3, 1 --C3--> 3, 3 --A9--> 2.
 """
 
@@ -26,7 +26,7 @@ Encode = Callable[[int, int], tuple[Bytes, ...]]
 
 
 _BOUNDS = np.array([0, 32, 34, 35, 92, 93, 128, LAST + 1], np.int32)
-"""Where ranges of characters begin: every second one, from 32 to 33 on, is bytes as it is, in JSON strings too."""
+"""Where ranges of characters begin. In every second one, from 32 to 33 on, each character is one byte, even in JSON."""
 
 
 def raw_table(texts: Dfa, deadline: float) -> Table:
@@ -39,7 +39,7 @@ def raw_table(texts: Dfa, deadline: float) -> Table:
 def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
     """Write texts over code points into an automaton over bytes, after `start`; returns the state where they end."""
     end = nfa.state()
-    again = bool((texts.edges[:, 3] == 0).any())  # then `start` must be kept free of it
+    again = bool((texts.edges[:, 3] == 0).any())  # texts come back to the first state, which cannot be `start` then
     begin = nfa.after(start) if again else start
     place = np.arange(len(texts.final), dtype=np.int32) + (nfa.new(len(texts.final) - 1) - 1)
     place[0] = begin
@@ -55,7 +55,7 @@ def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
 
 
 def _pieces(edges: Ints) -> tuple[Ints, Bools]:
-    """Edges cut where characters begin or end that are bytes as they are, and which pieces are such characters."""
+    """Edges cut at `_BOUNDS`, and which pieces are of characters that are one byte each."""
     first, last = (np.searchsorted(_BOUNDS, edges[:, column], side="right") - 1 for column in (1, 2))
     piece = ranges(first, last + 1)
     edges = np.repeat(edges, last + 1 - first, 0)
@@ -65,7 +65,7 @@ def _pieces(edges: Ints) -> tuple[Ints, Bools]:
 
 
 def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]]:
-    """Sets of characters, as ranges, each with the pairs of states, (n, 2), that it leads from and to."""
+    """Sets of characters, as ranges, each with the pairs of states, (n, 2), between which it has edges."""
     if not len(edges):
         return []
     edges = edges[np.argsort((edges[:, 0].astype(np.int64) << 32) + edges[:, 3], kind="stable")]
@@ -81,8 +81,8 @@ def _by_characters(edges: Ints) -> list[tuple[tuple[tuple[int, int], ...], Ints]
 
 
 def _copy(nfa: Nfa, character: Dfa, pairs: Ints) -> None:
-    """Copy the automaton of one character, whose only final state is the last one, between pairs of states; those that
-    lead to one state share all but the first byte.
+    """Copy the automaton of one character, whose only final state is the last one, between pairs of states; pairs that
+    lead to the same state share all but the first byte.
     """
     last = len(character.final) - 1
     ends, which = np.unique(pairs[:, 1], return_inverse=True)
@@ -101,7 +101,7 @@ def _copy(nfa: Nfa, character: Dfa, pairs: Ints) -> None:
 
 @lru_cache(2048)
 def _character(ranges: tuple[tuple[int, int], ...], encode: Encode) -> Dfa | None:
-    """One character of these ranges, in bytes; the final state is made the last one."""
+    """The automaton over bytes of one character of these ranges; its final state is the last one."""
     nfa = Nfa()
     start, end = nfa.state(), nfa.state()
     known: dict[tuple[int, int, int], int] = {}
@@ -144,7 +144,7 @@ def utf8(low: int, high: int) -> tuple[Bytes, ...]:
 
 
 def _cut(first: int, last: int) -> int | None:
-    """Where a range must be cut so that its parts are a range in each byte; None if it is one."""
+    """Where to cut a range, so that each part is a range in every byte; None if the range is so already."""
     for bound in (0x80, 0x800, 0xD800, 0xE000, 0x10000):
         if first < bound <= last:
             return bound

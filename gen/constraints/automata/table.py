@@ -38,7 +38,7 @@ def table(automaton: Dfa) -> Table:
     source, low, end, target = (automaton.edges + np.array([1, 0, 1, 1], np.int32)).T
     cut = np.zeros(257, np.bool_)
     cut[0] = cut[low] = cut[end] = cut[256] = True
-    place = np.cumsum(cut) - 1  # of what begins at a byte
+    place = np.cumsum(cut) - 1  # for each byte, the number of its piece between two cuts
     width = int(place[256])
     first, count = place[low], place[end] - place[low]
     after = np.zeros((len(automaton.final) + 1) * width, np.int32)

@@ -1,8 +1,8 @@
-"""Sets of texts as deterministic automata over code points: both, without, of a length, listed.
+"""Sets of texts as deterministic automata over code points: what two share, differences, lengths, lists.
 
-Lengths and further patterns are taken here, over characters; `gen.constraints.automata.spelling` writes characters as
-bytes. A set of texts is a `Dfa`, or None if it is empty. Example: the texts "a...a" of 1 to 2 characters are the pairs
-of the state of "a...a" and of a count, (0, 0) --a--> (0, 1) --a--> (0, 2), where the last two are final.
+Lengths and further patterns are applied here, to characters; `gen.constraints.automata.spelling` writes characters as
+bytes. A set of texts is a `Dfa`, or None if it is empty. Example: for the texts "a...a" of 1 to 2 characters, a state
+is a pair of the state in "a...a" and a count, (0, 0) --a--> (0, 1) --a--> (0, 2), where the last two are final.
 """
 
 from array import array
@@ -76,7 +76,7 @@ def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = M
         raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
     if len(texts.final) == 1 and len(texts.edges):
         return _counted(texts, low, most, high is None)
-    width = len(texts.final)  # pairs as whole numbers: the count times this, and the state
+    width = len(texts.final)  # a pair as a whole number: the count times this, plus the state
     here = np.arange(width) == 0
     found, edges, states = [here], [texts.edges[:0]], 1
     for count in range(most):
@@ -90,7 +90,7 @@ def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = M
             raise TooLarge(f"more than {max_states} states for texts of {low} to {high} characters")
         if not len(leaving):
             break
-    if high is None:  # the last count is that of all longer texts too
+    if high is None:  # the last count also stands for all higher ones
         while True:
             leaving = texts.edges[here[texts.edges[:, 0]]]
             more = here.copy()
@@ -110,14 +110,14 @@ def of_length(texts: Dfa | None, low: int, high: int | None, max_states: int = M
     return trimmed(every, ends[used])
 
 
-_LEADS = np.array([0, 0, 0, 1], np.int32)  # what an edge of (source, low, high, target) leads to
-_ENDS = np.array([1, 0, 0, 1], np.int32)  # both
+_LEADS = np.array([0, 0, 0, 1], np.int32)  # added to an edge of (source, low, high, target): moves the target
+_ENDS = np.array([1, 0, 0, 1], np.int32)  # moves both source and target
 
 
 def _endless(texts: Dfa) -> bool:
-    """Whether some way comes back to where it was: then there are texts, and beginnings, of every length."""
+    """Whether the automaton has a cycle: then its texts can be of any length."""
     edges = texts.edges
-    while True:  # drop what leads to nothing, until nothing is left but circles and ways to them
+    while True:  # drop edges that lead to no further edge, until only cycles and paths to them are left
         goes_on = np.zeros(len(texts.final), np.bool_)
         goes_on[edges[:, 0]] = True
         kept = goes_on[edges[:, 3]]
@@ -127,7 +127,7 @@ def _endless(texts: Dfa) -> bool:
 
 
 def _counted(texts: Dfa, low: int, most: int, more: bool) -> Dfa:
-    """Texts of one state, in which everything may come again and again: a state for each count."""
+    """`of_length` for an automaton of one state, which leads to itself: the result has a state for each count."""
     counts = np.arange(most + more, dtype=np.int32)
     edges = np.repeat(texts.edges[None], len(counts), 0)
     edges[:, :, 0] = counts[:, None]
@@ -162,7 +162,7 @@ def listed(texts: Iterable[str | bytes], max_states: int = MAX_STATES) -> Dfa | 
 
 
 def few(texts: Dfa, most: int) -> list[str] | None:
-    """The texts themselves, in their order; None if they are more than `most`."""
+    """The texts themselves, sorted; None if there are more than `most`."""
     if texts is ANY or _endless(texts):
         return None
     out: list[str] = []

@@ -1,4 +1,4 @@
-"""A tree of types for a vocabulary: its automaton if it can be one, its grammar, and what splits its texts."""
+"""A tree of types for a vocabulary: its automaton if it has one, its grammar, and the splitter of its texts."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
@@ -15,20 +15,20 @@ from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 
 Tables = Mapping[Hashable, Table | str]
-"""The tables of plans by their keys, or why one has none."""
+"""For the key of each plan, its table or the reason why it has none."""
 
 
 class Composition:
     """A tree for a vocabulary.
 
     Args:
-        known: what was found out of its parts before.
+        known: what was found out about its parts before.
 
     Attributes:
         special_ids: the special tokens that its strings name.
 
     Raises:
-        ConstraintError: a part cannot be held to, or has no text; what is repeated may be empty; or a string names a
+        ConstraintError: a part cannot be enforced, or has no text; a repeated part may be empty; or a string names a
             token that ends the model's texts.
     """
 
@@ -71,7 +71,7 @@ class Composition:
         return Splitter(self._read, self._readers)
 
     def tables(self) -> Tables:
-        """What was found out of its parts, as `known` takes it."""
+        """What was found out about its parts, in the form of `known`."""
         return {
             key: reader.reason if isinstance(reader, HostRecogniser) else reader.table
             for key, reader in self._readers.items()
@@ -87,7 +87,7 @@ class Composition:
             raise ConstraintError(f"no text meets one of its parts: {error}") from error
 
     def _check_repeats(self, tree: Tree) -> bool:
-        """Raise a ConstraintError where a part that is repeated may be empty; whether a tree may."""
+        """Whether a tree may be empty. Raises ConstraintError where a repeated part may be."""
         if isinstance(tree, Row):
             return all([self._check_repeats(part) for part in tree.parts])
         if isinstance(tree, OneOf):
@@ -95,7 +95,7 @@ class Composition:
         if isinstance(tree, Again):
             if self._check_repeats(tree.part):
                 raise ConstraintError(
-                    "gen.repeat repeats what may be empty; take a part that has a character at least."
+                    "gen.repeat repeats a part that may be empty; take one that has at least one character."
                 )
             return not tree.least
         reader = self._readers[tree.key]

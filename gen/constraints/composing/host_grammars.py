@@ -1,8 +1,8 @@
-"""A tree as one grammar for llguidance, which reads lexemes greedily: one that can go on does, and is not taken back.
+"""A tree as one grammar for llguidance, which reads lexemes greedily: one that can go on does, and is never taken back.
 
-So what is regular and stands side by side becomes one lexeme. Example: gen.sequence(gen.regex("[0-9]*"), "5", T) with a
-recursive T has the rules `start: A @b` and `A: /[0-9]*/ "5"`; as two lexemes the digits would take the 5. Where a
-lexeme may go on with what the next part begins with, its end could not be told, so that this is refused.
+So regular parts that stand side by side become one lexeme. Example: gen.sequence(gen.regex("[0-9]*"), "5", T) with a
+recursive T has the rules `start: A @b` and `A: /[0-9]*/ "5"`; as two lexemes, the digits would take the 5. If a lexeme
+may go on with a byte that the next part may begin with, nothing tells where it ends, so the tree is refused.
 """
 
 import json
@@ -31,7 +31,7 @@ def host_grammar(tree: Tree, readers: Mapping[object, Recogniser], vocabulary: V
     Args:
         readers: of each leaf and word, by key.
     Raises:
-        ConstraintError: a part cannot be written, or it cannot be told where it ends.
+        ConstraintError: a part cannot be written as a grammar, or nothing tells where it ends.
     """
     writer = _Writer(readers, vocabulary)
     rules = [f"start: {writer.rule(tree)}", *writer.rules]
@@ -75,7 +75,7 @@ class _Writer:
         return " ".join(self._named(item) for item in items) or '""'
 
     def _ways(self, item: _Lexeme | Tree) -> list[list[_Lexeme | Tree]]:
-        """The ways to write an item: its branches, or none and at least one; none where it has no parts."""
+        """The ways to write an item: its branches, or its repeats as zero and as one or more; [] for any other item."""
         if isinstance(item, OneOf):
             return [self._items(branch) for branch in item.branches]
         if not isinstance(item, Again):
@@ -86,7 +86,7 @@ class _Writer:
         return [once] if item.least else [[], once]
 
     def _items(self, tree: Tree) -> list[_Lexeme | Tree]:
-        """A tree as lexemes and what is none, one after another."""
+        """A tree as lexemes and other trees, one after another."""
         lexeme = self._lexeme(tree)
         if lexeme is not None:
             return [_Lexeme((tree,), lexeme)]
@@ -118,7 +118,7 @@ class _Writer:
         if isinstance(tree, Again):
             part, separator = self._lexeme(tree.part), self._lexeme(tree.separator)
             return None if part is None or separator is None else _again(tree, part, f"{separator} {part}")
-        assert isinstance(tree, Plan)  # of a bare tree; tells mypy
+        assert isinstance(tree, Plan)  # the only other kind in a bare tree; tells mypy
         grammar = self._grammar(tree)
         return f"({grammar['lark_grammar'].removeprefix(ONE_TERMINAL)})" if grammar.get("name") == "regex" else None
 
@@ -134,7 +134,7 @@ class _Writer:
             part = self._add("rule", self.rule(item.part))
             further = self._add("rule", self.rule(Row((item.separator, item.part))))
             return _again(item, part, further)
-        assert isinstance(item, Plan)  # the parts of a row are items; tells mypy
+        assert isinstance(item, Plan)  # a row was split into its parts before; tells mypy
         if item.key not in self._known:
             name = self._known[item.key] = f"part{len(self.grammars)}"
             self.grammars.append(self._grammar(item) | {"name": name})
@@ -157,7 +157,7 @@ class _Writer:
         leaves = {key: one.table for key, one in self._readers.items() if isinstance(one, TableRecogniser)}
         try:
             table = joined_table(Row(lexeme.trees), leaves, {})
-        except (KeyError, TooLarge):  # of a part that is too large itself
+        except (KeyError, TooLarge):  # KeyError: a part is too large itself and has no table
             return _EVERY
         further = np.flatnonzero(table.next[table.final].any(axis=0))
         return frozenset(np.flatnonzero(np.isin(table.classes, further)).tolist())
@@ -193,7 +193,7 @@ class _Writer:
 
 
 def _again(tree: Again, part: str, further: str) -> str:
-    """A repeat, of its first part and of further ones with the separator before each."""
+    """A repeat: its first part, and further ones with the separator before each."""
     most = "" if tree.most is None else tree.most - 1
     written = part if most == 0 else f"({part} ({further}){{{max(tree.least - 1, 0)},{most}}})"
     return written if tree.least else f"({written})?"

@@ -1,4 +1,4 @@
-"""A tree as one automaton over bytes: those of its leaves, copied one behind the other."""
+"""A tree as one automaton over bytes: copies of its leaves' automata, joined."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[s
 
 
 def word_table(word: Word, specials: Mapping[str, bytes]) -> Table:
-    """A word as it is read back: special tokens as such, or as their characters."""
+    """The texts that are read back as a word: a special token as its own bytes, or as its characters."""
     nfa = Nfa()
     at = start = nfa.state()
     for piece in word_pieces(word.text, specials):

@@ -1,4 +1,4 @@
-"""What tells byte by byte whether a text may be one of a plan's: its table, or llguidance over single bytes."""
+"""Tells byte by byte whether a text may be one of a plan's: by its table, or by llguidance over single bytes."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Recogniser(Protocol):
-    """Reads a text byte by byte. States are hashable, and stand for all that may follow."""
+    """Reads a text byte by byte. States are hashable; after equal states the same bytes may follow."""
 
     def start(self, place: int) -> Any:
-        """The state before the first byte, which stands at a place of a longer text."""
+        """The state before the first byte; `place` is the place of this byte in a longer text."""
 
     def after(self, state: Any, byte: int) -> Any:
-        """The state after one byte more; None where it cannot follow. `state` is not used any more."""
+        """The state after one more byte; None if the byte cannot follow. Do not use `state` again."""
 
     def whole(self, state: Any) -> bool:
         """Whether a text may end there."""
@@ -52,7 +52,7 @@ class TableRecogniser:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A text that llguidance follows; where it began says which one it is."""
+    """A text that llguidance follows, identified by the place where it began."""
 
     place: int
     matcher: "LLMatcher" = field(compare=False)
@@ -88,13 +88,13 @@ class HostRecogniser:
 
 
 def recogniser(plan: Plan, known: Table | str | None = None) -> Recogniser:
-    """What reads the texts of a plan.
+    """The recogniser of a plan's texts.
 
     Args:
-        known: its table, or why it has none, where that was found out before.
+        known: the plan's table, or why it has none, if that was found out before.
     Raises:
-        Empty: it has none.
-        ConstraintError: neither engine can hold to it.
+        Empty: the plan has no texts.
+        ConstraintError: neither engine can enforce it.
     """
     if isinstance(known, Table):
         return TableRecogniser(known)

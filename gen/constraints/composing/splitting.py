@@ -1,12 +1,12 @@
 """Splits a whole text into the pieces of a tree's parts, as a greedy reader with backtracking would.
 
-All ways are followed at once, byte by byte, best first: of two that have come to the same place only the better one
-goes on. So the time grows with the text's length, however ambiguous it is. Source: Pike's virtual machine, as Cox
-describes it ("Regular Expression Matching: the Virtual Machine Approach", 2009).
+All ways are followed at once, byte by byte, best first: if two come to the same place, only the better one goes on. So
+the time grows with the text's length, however ambiguous the text is. Source: Pike's virtual machine, as Cox describes
+it ("Regular Expression Matching: the Virtual Machine Approach", 2009).
 
-Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". After "a," there are three ways: to stay in the first
-text, which is the best; to be in the second one; and the comma may end it. The last comma ends the first text, since
-that way is still there at the end, and the better ones are not: the pieces are "a,b", "," and "c".
+Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". After "a," there are three ways: still in the first
+text, which is the best; at the end of the ","; and at the start of the second text. The last comma ends the first text,
+since all better ways lack a part when the text ends: the pieces are "a,b", "," and "c".
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from typing import Any
 from gen.constraints.composing.recognisers import Recogniser
 from gen.constraints.composing.trees import Again, OneOf, Row, Tree
 
-_OPEN, _TUPLE, _LIST = -1, -2, -3  # what is noted on the way, beside pieces and the numbers of branches
+_OPEN, _TUPLE, _LIST = -1, -2, -3  # notes of a way, beside pieces and the numbers of branches
 _Story = tuple[Any, Any] | None  # the notes of one way, the last one first
-_Counts = tuple[int, ...]  # of the repeats that stand around a place
+_Counts = tuple[int, ...]  # for each repeat around a place, how often its part has come
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Note:
 
 @dataclass(frozen=True)
 class _Turn:
-    """Once more, if that may be, or no more."""
+    """Repeat the part once more if that is allowed, or go on after it."""
 
     least: int
     most: int | None
@@ -63,7 +63,7 @@ class _Zero:
 
 @dataclass(frozen=True)
 class _Counted:
-    """One time more; counts go on to `highest`."""
+    """Count that the part has come once more, up to `highest`."""
 
     highest: int
     then: int
@@ -129,7 +129,7 @@ class Splitter:
 
 
 class _Ways:
-    """The ways that have come to a place of the text, best first, and how the best one ends there if it is the end."""
+    """The ways that have come to a place of the text, best first, and at its end the best one that is complete."""
 
     def __init__(self, program: list[_Step], place: int, length: int) -> None:
         self._program, self._place, self._last = program, place, place == length
@@ -138,7 +138,7 @@ class _Ways:
         self.end: tuple[Any, Any] | None = None
 
     def go_on(self, at: int, counts: _Counts, state: Any, begin: int, story: _Story) -> None:
-        """A way is within a piece, or at its end."""
+        """Add a way that is within a piece, or at its end."""
         key = (at, counts, state)
         if key in self._seen:
             return
@@ -150,7 +150,7 @@ class _Ways:
             self.follow(step.then, counts, (story, (begin, self._place)) if step.kept else story)
 
     def follow(self, at: int, counts: _Counts, story: _Story) -> None:
-        """Where a way leads without reading a byte, the best way first."""
+        """Follow a way as far as it leads without reading a byte, the best way first."""
         todo: list[tuple[int, _Counts, _Story]] = [(at, counts, story)]
         while todo:
             at, counts, story = todo.pop()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Word:
-    """A string that stands there as it is; special tokens that it names are written as such."""
+    """A string that stands in the text as it is; special tokens that it names are written as special tokens."""
 
     text: str
 
@@ -28,7 +28,7 @@ class Word:
         return ("word", self.text)
 
     def value(self, piece: Any) -> str:
-        """What a piece of a text stands for."""
+        """The value of a piece of a text."""
         return self.text
 
 
@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         key: equal for output types with equal texts.
-        table: makes the automaton, and raises what is in its way; None where llguidance alone can say it.
+        table: makes the automaton, or raises why there is none; None if only llguidance can enforce the type.
         grammar: writes the grammar for llguidance. Raises ConstraintError where it cannot.
         parse: reads a whole text. Raises ValueError where the type refuses the value.
     """
@@ -49,7 +49,7 @@ class Plan:
     parse: Callable[[str], Any]
 
     def value(self, piece: Any) -> Any:
-        """As of a `Word`. Raises ValueError where the type refuses the value."""
+        """See `Word.value`. Raises ValueError where the type refuses the value."""
         return self.parse(piece.decode())
 
 
@@ -61,11 +61,11 @@ class Row:
 
     @property
     def key(self) -> Hashable:
-        """As of a `Word`."""
+        """See `Word.key`."""
         return ("sequence", *(part.key for part in self.parts))
 
     def value(self, piece: Any) -> tuple[Any, ...]:
-        """As of a `Plan`."""
+        """See `Plan.value`."""
         return tuple(part.value(one) for part, one in zip(self.parts, piece, strict=True))
 
 
@@ -77,11 +77,11 @@ class OneOf:
 
     @property
     def key(self) -> Hashable:
-        """As of a `Word`."""
+        """See `Word.key`."""
         return ("either", *(branch.key for branch in self.branches))
 
     def value(self, piece: Any) -> Any:
-        """As of a `Plan`."""
+        """See `Plan.value`."""
         number, one = piece
         return self.branches[number].value(one)
 
@@ -97,40 +97,40 @@ class Again:
 
     @property
     def key(self) -> Hashable:
-        """As of a `Word`."""
+        """See `Word.key`."""
         return ("repeat", self.part.key, self.separator.text, self.least, self.most)
 
     def value(self, piece: Any) -> list[Any]:
-        """As of a `Plan`."""
+        """See `Plan.value`."""
         return [self.part.value(one) for one in piece]
 
 
 @dataclass(frozen=True)
 class Remade:
-    """A tree whose value is made into another one."""
+    """A tree, and a function that makes another value of its value."""
 
     part: "Tree"
     make: Callable[[Any], Any]
 
     @property
     def key(self) -> Hashable:
-        """As of a `Word`."""
+        """See `Word.key`."""
         return self.part.key
 
     def value(self, piece: Any) -> Any:
-        """As of a `Plan`."""
+        """See `Plan.value`."""
         return self.make(self.part.value(piece))
 
 
 @dataclass(frozen=True)
 class Told:
-    """A tree whose texts may have a thought in them, which is no part of what is read.
+    """A tree whose texts may have a thought in them, which is not part of the value.
 
     Attributes:
-        written: what texts are held to.
-        read: what they are read by: with the thought or without it.
-        begun: what they are held to where the prompt has begun the thought; None where that cannot be.
-        heads: what calls of tools begin with; None for texts without.
+        written: the tree that texts must match.
+        read: the tree that reads them, with the thought or without it.
+        begun: the tree that texts must match if the prompt has begun the thought; None if no prompt can.
+        heads: what calls of tools begin with; None for texts without calls.
     """
 
     written: "Tree"
@@ -140,20 +140,20 @@ class Told:
 
     @property
     def key(self) -> Hashable:
-        """As of a `Word`."""
+        """See `Word.key`."""
         return ("told", self.written.key)
 
     def value(self, piece: Any) -> Any:
-        """As of a `Plan`."""
+        """See `Plan.value`."""
         return self.read.value(piece)
 
 
 Tree = Plan | Word | Row | OneOf | Again | Remade
-"""What stands within a tree; a `Told` is one as a whole."""
+"""A tree, or a part of one; a `Told` is never a part."""
 
 
 def bare(tree: Tree) -> Tree:
-    """A tree that has the same texts and pieces, without what makes values into others."""
+    """A tree with the same texts and pieces, without the functions that make other values."""
     if isinstance(tree, Remade):
         return bare(tree.part)
     if isinstance(tree, Row):
@@ -169,9 +169,9 @@ def read_tree(output_type: Composed, read_plan: Callable[[Any], Plan]) -> Tree:
     """The tree of a type that is made of others.
 
     Args:
-        read_plan: gives the plan of one that is not.
+        read_plan: gives the plan of a type that is not.
     Raises:
-        ConstraintError: one of its types is none, or two branches are equal.
+        ConstraintError: one of its parts is no output type, or two branches are equal.
     """
 
     def read(part: Any) -> Tree:

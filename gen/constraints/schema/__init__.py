@@ -29,7 +29,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         closed: objects have only the properties they list unless `additionalProperties` is written.
         whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
     Raises:
-        Unsupported: a keyword, which the message names with its path, that this cannot say.
+        Unsupported: an automaton cannot say one of the keywords; the message names it with its path.
         TooLarge: too many states, or more than 1 second.
         Empty: no value meets the schema.
     """
@@ -50,7 +50,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
 
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
-    """The same as `schema_table` in llguidance's Lark; values of any type nest at will unless they are indented."""
+    """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
     writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], deadline_in(_GRAMMAR_SECONDS))
     try:
         return writer.grammar(schema, Place("#", _DEPTH, 0))
@@ -75,7 +75,7 @@ def string_table(schema: Any) -> Table:
 
 
 def string_terminal(schema: Any) -> str:
-    """The same as `string_table` as a terminal of llguidance's Lark."""
+    """The same as `string_table`, as a terminal of llguidance's Lark."""
     return grammar.string_terminal(_string_parts(GrammarWriter(schema, True, LAYOUTS["line"], deadline_in()), schema))
 
 

@@ -1,7 +1,7 @@
-"""Proofs that no value written for one part meets another one, for oneOf.
+"""Proves, for oneOf, that no value written for one part meets another part.
 
-What is written for the first part may be closed, but is checked against the second one as the specification reads it:
-open, with formats as mere remarks. Where there is no proof the answer is no.
+Objects written for the first part may be closed, but the second part is read as the specification reads it: open, and
+with formats that check nothing. Without a proof, the answer is no.
 """
 
 from gen.constraints.automata.limits import Unsupported
@@ -81,7 +81,7 @@ class Disjoint:
         return False
 
     def _none(self, mine: tuple[object, ...], theirs: tuple[object, ...], depth: int) -> bool:
-        """Whether no value of some schemas meets others."""
+        """Whether no value of the schemas `mine` meets `theirs`."""
         if depth <= 0:
             return False
         ours, others = self._parts_of(mine, "oneOf"), self._parts_of(theirs, "oneOf")

@@ -1,4 +1,4 @@
-"""The keywords of one schema, without those that hold further schemas of the same value, as a part."""
+"""Reads the keywords of one schema as a part, except those that hold further schemas of the same value."""
 
 import math
 import re
@@ -31,11 +31,11 @@ _PLAIN = """type enum const minimum maximum exclusiveMinimum exclusiveMaximum mu
     minProperties maxProperties properties patternProperties additionalProperties propertyNames"""
 
 SAYS_SOMETHING = frozenset(re.split(r"\s+", _PLAIN)).union(_REFUSED)
-"""The keywords that say something of a value and hold no further schema of the same value."""
+"""The keywords that say something about a value and hold no further schema of the same value."""
 
 
 def own_part(schema: Mapping[str, Any], path: str) -> Part:
-    """What the schema itself says. Raises Unsupported for a keyword whose value is none that JSON Schema knows."""
+    """The part that the schema itself describes. Raises Unsupported if a keyword has a value that it cannot have."""
     if not SAYS_SOMETHING.intersection(schema):
         return ANYTHING
     read = _Keywords(schema, path)
@@ -70,7 +70,7 @@ class _Keywords:
 
     def says(self, word: str) -> bool:
         """Whether a keyword is there and says something."""
-        if word == "contentMediaType":  # texts of other media are not checked by anyone
+        if word == "contentMediaType":  # nobody checks texts of other media
             return self._schema.get(word) == "application/json"
         return word in self._schema and self._schema[word] is not True and self._schema[word] != {}
 
@@ -106,7 +106,7 @@ class _Keywords:
         return Fraction(str(value))
 
     def bounds(self) -> tuple[Bound | None, Bound | None]:
-        """The tightest bound of each side; `exclusiveMinimum: true` is how draft 4 has it."""
+        """The tightest bound of each side; `exclusiveMinimum: true` is draft 4's form."""
         sides: list[Bound | None] = []
         for word, exclusive, tightest in (("minimum", "exclusiveMinimum", max), ("maximum", "exclusiveMaximum", min)):
             found = []
@@ -137,7 +137,7 @@ class _Keywords:
 
     def required(self) -> tuple[str, ...]:
         said = self._schema.get("required", [])
-        if isinstance(said, bool):  # draft 3, which nobody reads any more: in properties it is no keyword
+        if isinstance(said, bool):  # draft 3's form, in the schema of a property; no reader supports it any more
             return ()
         if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
             raise self.refuse("required", "a list of names")

@@ -20,7 +20,7 @@ Parts = tuple[Part, ...]
 
 
 class Merger:
-    """Makes parts of schemas, once of each.
+    """Makes the parts of schemas, once for each schema.
 
     Args:
         disjoint: whether no value that is written for the first part meets the second one.
@@ -48,7 +48,7 @@ class Merger:
         """The parts of a schema, overlapping or not. Raises Unsupported, TooLarge.
 
         Args:
-            beside: what else a value is known to meet, which may tell the alternatives of a oneOf apart.
+            beside: parts that the value meets as well; they may tell the alternatives of a oneOf apart.
         """
         if schema is True or schema == {}:
             return (ANYTHING,)
@@ -66,7 +66,7 @@ class Merger:
         return known[1]
 
     def _has_one_of(self, schema: Any, path: str, depth: int = 0) -> bool:
-        """Whether the same value has to meet a oneOf. Raises Unsupported for references that lead nowhere."""
+        """Whether a value of the schema must meet a oneOf. Raises Unsupported for references that lead nowhere."""
         if not isinstance(schema, dict) or depth > _MOST_BESIDE:
             return False
         if "$ref" in schema:
@@ -91,7 +91,7 @@ class Merger:
         return out
 
     def _keyword(self, out: Parts, word: str, said: Any, schema: dict[str, Any], path: str, beside: Parts) -> Parts:
-        """What was merged so far, with one more keyword."""
+        """The parts that were merged so far, with one more keyword."""
         here = f"{path}/{word}"
         if word.endswith("Of") and not isinstance(said, list):
             raise Unsupported(f"{word} at {path} must be a list of schemas")
@@ -146,7 +146,7 @@ class Merger:
         return tuple(_not_holding(part) for part in parts)
 
     def _exclusive(self, out: Parts, each: list[Parts], schemas: list[Any], path: str) -> list[Parts]:
-        """The alternatives of a oneOf, without what two of them share."""
+        """The alternatives of a oneOf, without values that two of them share."""
         beside = [self._cross(out, one, path) for one in each]
         exclusive = list(each)
         for number, one in enumerate(beside):
@@ -165,7 +165,7 @@ class Merger:
         return exclusive
 
     def _apart(self, one: Parts, another: Parts, types: frozenset[str] = EVERY_TYPE) -> bool:
-        """Whether it is proven that no value of some types meets a part of each."""
+        """Whether it is proven that no value of these types meets a part of both."""
         mine = [replace(x, types=x.types & types) for x in one] if types < EVERY_TYPE else one
         return all(self._disjoint(x, y) for x in mine for y in another)
 
@@ -180,7 +180,7 @@ class Merger:
         return out
 
     def _possible(self, part: Part) -> bool:
-        """Whether objects, if the part has no others, may have each property that they must have."""
+        """False if the part has only objects, and these cannot have a property that they must have."""
         if part.types != _OBJECT or part.values is not None or self._looking:
             return True
         if part.absent.intersection(part.required):
@@ -192,7 +192,7 @@ class Merger:
         return True
 
     def _meet(self, schemas: list[Any]) -> bool:
-        """Whether some value may meet all of some schemas; yes if this cannot be told."""
+        """Whether a value may meet all of the schemas; True if this cannot be told."""
         key = frozenset(map(id, schemas))
         if key not in self._met:
             self._looking = True
@@ -210,12 +210,12 @@ def _any(each: Sequence[Parts]) -> Parts:
 
 
 def _not_holding(part: Part) -> Part:
-    """The part as one of values that do not meet a schema."""
+    """The part, marked as made from a negated schema."""
     return replace(part, properties=tuple(replace(one, holds=False) for one in part.properties))
 
 
 def _evaluated(part: Part, schema: Any) -> Part:
-    """The part with `unevaluatedProperties`: what no schema merged into it speaks of has this schema."""
+    """The part with `unevaluatedProperties`: properties that no schema merged into it names must meet this schema."""
     held = [one for one in part.properties if one.holds]
     if any(one.additional is not None for one in held):
         return part

@@ -1,4 +1,4 @@
-"""What a value must meet in order not to meet a schema, for schemas of few keywords; for `not`, `if` and oneOf.
+"""Negates schemas of few keywords, for `not`, `if` and oneOf: gives what a value must meet to fail a schema.
 
 Example: not {"required": ["a"], "properties": {"kind": {"const": "x"}}} is an object without "a", or one with a "kind"
 that is not "x".
@@ -77,7 +77,7 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
     """The ways not to meet one plain keyword."""
     strings, arrays, objects, numbers = _STRING, _ARRAY, _OBJECT, _NUMBERS
     if word == "type":
-        return [Part(types=EVERY_TYPE - own.types)]  # of integers alone the opposite has numbers that are none
+        return [Part(types=EVERY_TYPE - own.types)]  # the opposite of integers has the other numbers
     if word == "required":
         return [Part(types=objects, absent=frozenset((name,))) for name in own.required]
     if word in ("properties", "patternProperties", "additionalProperties"):
@@ -117,7 +117,7 @@ def _opposite(word: str, own: Part, path: str, references: References) -> list[P
 
 
 def _other_properties(word: str, own: Properties, references: References) -> list[Part]:
-    """The ways for a property not to be as it should, by the keyword that speaks of it."""
+    """The ways for a property to fail its schema under this keyword."""
     out = []
     for name, schema in own.named.items() if word == "properties" else ():
         if schema is not True and schema != {}:
@@ -134,7 +134,7 @@ def _other_properties(word: str, own: Properties, references: References) -> lis
 
 
 def _other_items(word: str, own: tuple[Items, ...], path: str, references: References) -> list[Part]:
-    """The ways for an item not to be as it should."""
+    """The ways for an item to fail its schema under this keyword."""
     if not own:
         return []
     [items] = own
@@ -175,7 +175,7 @@ def _other_values(values: tuple[Any, ...], references: References) -> list[Negat
 
 
 def _as_schema(value: Any) -> dict[str, Any]:
-    """A schema of one array or object that lists no value of its type."""
+    """A schema that only this array or object meets, without `const` for the whole of it."""
     if isinstance(value, dict):
         named = {name: {"const": one} for name, one in value.items()}
         return {"type": "object", "properties": named, "required": list(named), "additionalProperties": False}

@@ -1,7 +1,7 @@
-"""What a value must meet, all at once: the keywords of schemas that were merged into one.
+"""Parts: each is everything that a value must meet at once, merged from the keywords of several schemas.
 
-A schema is a union of parts (one for each way through anyOf and oneOf), and a part is what is left when everything that
-stands beside each other was merged. Schemas are merged, not their texts: a text has its keys in one order.
+A schema becomes a union of parts, one for each way through anyOf and oneOf. Schemas are merged before they are written
+as texts, since every text has its keys in one order.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 EVERY_TYPE = frozenset(TYPES)
 
 Bound = tuple[Fraction, bool]
-"""A number and whether it is excluded itself."""
+"""A number, and whether the bound excludes it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Properties:
-    """What one schema says of an object's properties.
+    """What one schema says about an object's properties.
 
     Attributes:
         named: the schemas of properties by name.
         matching: the schemas of properties by patterns of their names.
         additional: the schema of all others; None if none is written.
-        lists: whether it counts as a list of what an object may have when objects are closed.
-        holds: whether it is of a schema that a value meets, and not of one that it must not: only such a schema
-            "evaluates" properties.
+        lists: whether closed objects may have the properties named here, and no others.
+        holds: whether it comes from a schema that the value must meet; False for a negated schema, which does not
+        "evaluate" properties.
     """
 
     named: dict[str, Any]
@@ -38,7 +38,7 @@ class Properties:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Items:
-    """What one schema says of an array's items: the schemas of the first ones, and the schema of the rest."""
+    """What one schema says about an array's items: the schemas of the first ones, and the schema of the rest."""
 
     first: tuple[Any, ...] = ()
     rest: Any = True
@@ -63,7 +63,7 @@ class Some:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """Everything that a value must meet. A limit of None is none.
+    """Everything that a value must meet. None as a limit is no limit.
 
     Attributes:
         types: the names of the types; "number" without "integer" is all numbers but whole ones.
@@ -107,7 +107,7 @@ class Part:
 
 
 def merge(one: Part, other: Part) -> Part:
-    """The part that both are."""
+    """The part of values that meet both."""
     if one is ANYTHING or other is ANYTHING:
         return other if one is ANYTHING else one
     changes: dict[str, Any] = {}
@@ -133,7 +133,7 @@ def _common(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _counted(one: tuple[Contains, ...], other: tuple[Contains, ...]) -> tuple[Contains, ...]:
-    """What both ask of items; of one schema once."""
+    """What both ask of items, with one entry for each schema."""
     found = {id(asked.schema): asked for asked in one}
     for asked in other:
         same = found.get(id(asked.schema), asked)
@@ -176,7 +176,7 @@ def kind(value: Any) -> str:
 
 
 def identity(value: Any) -> Any:
-    """Equal for values that are equal to JSON Schema: 1 and 1.0 are, 1 and true are not."""
+    """A key that is equal for values which JSON Schema takes as equal: 1 and 1.0, but not 1 and true."""
     if isinstance(value, dict):
         return frozenset((key, identity(one)) for key, one in value.items())
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
 """What `$ref` refers to within one schema, and which draft the schema is written in.
 
-A schema is a document of its own where it has an `$id`: references below it start from there. Example: in
-{"$id": "http://a/b", "$defs": {"c": {"$id": "c", "$ref": "#d", "$defs": {"e": {"$anchor": "d"}}}}} the `$ref` is that
-of http://a/c#d, which is the schema with the anchor.
+A schema with an `$id` is a document of its own: references below it start from there. Example: in
+{"$id": "http://a/b", "$defs": {"c": {"$id": "c", "$ref": "#d", "$defs": {"e": {"$anchor": "d"}}}}} the `$ref` means
+http://a/c#d, which is the schema with the anchor.
 """
 
 import re
@@ -20,15 +20,15 @@ _ONE = frozenset(f"{word}{about}" for word in ("additional", "unevaluated") for 
 _LISTS = frozenset(["allOf", "anyOf", "oneOf", "items", "prefixItems"])
 _MAPS = frozenset(["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"])
 
-_LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # than draft 7
-_REMARKS = frozenset(["contentEncoding", "contentMediaType"])  # after draft 7
+_LATER = frozenset(["minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties"])  # newer than draft 7
+_REMARKS = frozenset(["contentEncoding", "contentMediaType"])  # keywords that check nothing after draft 7
 
 
 class References:
     """The schemas within a schema, by their references.
 
     Attributes:
-        alone: whether what stands beside a `$ref` is ignored, as up to draft 7.
+        alone: whether keywords beside a `$ref` are ignored, as up to draft 7.
     """
 
     def __init__(self, root: Any) -> None:
@@ -43,7 +43,7 @@ class References:
         self._opposites: dict[int, tuple[Any, dict[str, Any]]] = {}
 
     def resolve(self, schema: dict[str, Any], path: str) -> Any:
-        """The schema that the `$ref` of a schema at a path refers to. Raises Unsupported if it is not in this one."""
+        """The schema that the `$ref` of a schema at a path refers to. Raises Unsupported if it is not in the root."""
         ref = schema["$ref"]
         if not isinstance(ref, str):
             raise Unsupported(f"$ref at {path} is no text")
@@ -73,11 +73,11 @@ class References:
         return self._opposites.setdefault(id(schema), (schema, {"not": schema}))[1]
 
     def made(self, about: int, schema: dict[str, Any]) -> dict[str, Any]:
-        """A schema that was made of another one: the same object each time, as of `opposite`."""
+        """A schema that was made from another one: the same object each time, as with `opposite`."""
         return self._made.setdefault((about, repr(schema)), schema)
 
     def own(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """The schema without keywords that its draft does not know, or takes for remarks.
+        """The schema without keywords that its draft does not know, or that check nothing there.
 
         `nullable` is a keyword of OpenAPI, whose schemas name no draft.
         """
@@ -90,7 +90,7 @@ class References:
         return schema
 
     def _name(self, root: dict[str, Any]) -> None:
-        """Note the addresses of a schema and of all below it, and where their references start from."""
+        """Note the addresses of a schema and of all schemas below it, and where their references start from."""
         assert self._named is not None  # set before; tells mypy
         self._named[""] = root
         todo = [(root, "")]
@@ -112,12 +112,12 @@ class References:
 
 
 def _joined(base: str, ref: str) -> str:
-    """The address that a reference means below a base. urljoin knows no fragments of a URN."""
+    """The address of a reference below a base. urljoin cannot join a fragment to a URN."""
     return base + ref if ref.startswith("#") else urljoin(base, ref)
 
 
 def _inside(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas that a schema holds: what stands in enum, const or unknown keywords is none."""
+    """The schemas directly in a schema; the values of enum, const and unknown keywords are no schemas."""
     for word, said in node.items():
         if word in _MAPS and isinstance(said, dict):
             found = list(said.values())

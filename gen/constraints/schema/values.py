@@ -1,4 +1,4 @@
-"""Whether a value that a schema lists, or a property's value, meets a part: for enum, const and what can't be both."""
+"""Whether a value that a schema lists, or a property's value, meets a part: for enum, const, oneOf and names."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -10,11 +10,11 @@ from gen.constraints.schema.parts import Contains, Part, identity, kind
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
 
 PartsOf = Callable[[Sequence[Any], str], Sequence[Part]]
-"""The parts of all of some schemas; of a path."""
+"""Gives the parts of values that meet all of the schemas, which stand at a path."""
 
 
 def allowed_values(part: Part, parts_of: PartsOf, patterns: Patterns, path: str) -> list[Any]:
-    """The values that the part lists and that meet all else it says, in the specification's reading."""
+    """The values that the part lists and that meet the rest of it, as the specification reads it."""
     return [value for value in part.values or () if meets(part, value, parts_of, patterns, path, listed=True)]
 
 
@@ -28,12 +28,12 @@ def meets(
     listed: bool = False,
     certain: bool = True,
 ) -> bool:
-    """Whether a value meets a part in every reading, or (not `certain`) in any. Formats are not looked at.
+    """Whether a value meets a part in every reading, or (not `certain`) in any. Formats are not checked.
 
     Args:
         listed: the value is known to be one that the part lists.
     Raises:
-        Unsupported: the part has keywords about this type that cannot be said.
+        Unsupported: the part has keywords about this type that gen does not support.
     """
     name = kind(value)
     if name not in part.types:

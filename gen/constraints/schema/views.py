@@ -1,4 +1,4 @@
-"""What a part says of one property, of one item, of a string: the schemas and patterns that apply to it."""
+"""What a part says about one property, one item or a string: the schemas and patterns that apply to it."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ class Patterns:
 
 
 def is_closed(part: Part) -> bool:
-    """Whether objects of the part have only what is listed, in the closed reading."""
+    """Whether objects of the part have only listed properties when objects are closed."""
     lists = any(one.lists and (one.named or one.matching) for one in part.properties)
     return lists and all(one.additional is None for one in part.properties)
 
@@ -69,7 +69,7 @@ def item_schemas(part: Part, number: int) -> tuple[Any, ...]:
 
 
 def simple(schemas: list[Any]) -> tuple[Any, ...]:
-    """The schemas without those that say nothing and without the same ones again; (False,) if one is False."""
+    """The schemas without those that allow anything and without repeats; (False,) if one is False."""
     if any(schema is False for schema in schemas):
         return (False,)
     out: list[Any] = []

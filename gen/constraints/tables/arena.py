@@ -1,16 +1,16 @@
-"""The automata that the rows of a batch are held to, side by side in memory that stays where it is.
+"""The automata that constrain the rows of a batch, side by side in memory whose address stays the same.
 
 A state is a record of whole numbers. Its number is the place in the table where its record begins:
 
-    0 1 2     the rows of allowed tokens: all, those that do not raise the tokens needed, those that lower it
+    0 1 2     the rows of allowed tokens: all, those that do not raise the tokens needed, those that lower them
     3         how many tokens suffice to end a text
     4         how many tokens suffice after any token of the first row
-    5         itself, where what is no byte leads
-    6         the token that spells what must come, plus 1; 0 for none, and until `force` is called
+    5         the record itself, for what is no byte: that leads nowhere else
+    6         the forced token (the only bytes that can come begin with it), plus 1; 0 for none, and before `force`
     7         the record after that token
     8 ...     the records after the bytes of each class
 
-The record at 0 is for rows that are held to nothing: all of it is 0, and row 0 allows all tokens.
+The record at 0 is for rows without a constraint: all of it is 0, and row 0 allows all tokens.
 """
 
 from collections.abc import Collection
@@ -25,9 +25,9 @@ from gen.devices import to_device
 
 NEEDED, WORST, ITSELF, FORCED, FORCED_NEXT, FIRST_CLASS = 3, 4, 5, 6, 7, 8
 ALL, NOTHING = 0, 1
-"""Rows that are always there: of all tokens, and of none."""
+"""Rows that are always there: one allows all tokens, one allows none."""
 
-_RECORDS, _ROWS = 2**14, 2**7  # whole numbers of the table, and rows, that there is room for at first
+_RECORDS, _ROWS = 2**14, 2**7  # room at first: whole numbers in the table, and rows
 
 
 @dataclass
@@ -35,11 +35,11 @@ class _Place:
     """Where an automaton is.
 
     Attributes:
-        start, width, size: where the record of state 1 begins, how long each is, and all of them together.
+        start, width, size: where the record of state 1 begins, the length of one record, the length of all together.
         rows: where its rows are.
-        filled: on a CPU the groups whose rows are there.
-        row_at: on a CPU where each of them is, by identity.
-        forced: whether the tokens are there that spell what must come.
+        filled: on a CPU, the groups whose rows are there.
+        row_at: on a CPU, where each of these rows is, by its id.
+        forced: whether the forced tokens are there.
     """
 
     start: int
@@ -52,9 +52,9 @@ class _Place:
 
 
 class Arena:
-    """Room for automata; both tensors are replaced where more is needed, which `version` tells.
+    """Room for automata; a tensor is replaced when more room is needed, and `version` changes.
 
-    An automaton stays until its room is needed and no row is held to it.
+    An automaton stays until its room is needed and it constrains no row.
 
     Attributes:
         table: (numbers,) int32.
@@ -69,14 +69,14 @@ class Arena:
         self.rows[ALL] = 255
         self.version = 0
         self._places: dict[TokenAutomaton, _Place] = {}
-        self._seen: dict[int, int] = {}  # on a CPU the first row of records whose rows are known to be there
+        self._seen: dict[int, int] = {}  # on a CPU, the first row of each record whose rows are known to be there
         self._free = [*range(NOTHING + 1, _ROWS)]
 
     def place(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> int:
-        """Where the record of the start of an automaton is; it is copied there if it was nowhere.
+        """Where the record of an automaton's start is; the automaton is copied if it is not there yet.
 
         Args:
-            held: automata that rows are held to: these stay.
+            held: automata that constrain rows: these stay.
         """
         place = self._places.get(automaton)
         if place is None:
@@ -84,24 +84,24 @@ class Arena:
         return place.start
 
     def record(self, automaton: TokenAutomaton, state: int) -> int:
-        """Where the record of a state is, of an automaton that is there."""
+        """Where the record of a state is; the automaton must be there."""
         place = self._places[automaton]
         return place.start + (state - 1) * place.width if state else 0
 
     def state(self, automaton: TokenAutomaton, record: int) -> int:
-        """The state whose record this is, of an automaton that is there; 0 for none."""
+        """The state whose record this is, 0 for none; the automaton must be there."""
         place = self._places[automaton]
         return (record - place.start) // place.width + 1 if record else 0
 
     def after(self, automaton: TokenAutomaton, record: int, token_id: int) -> int:
-        """Where the record of the state after a token is; one that spells nothing, or is none, leads nowhere else."""
+        """Where the record of the state after a token is; a token that spells nothing does not change the record."""
         tokens = automaton.vocabulary.tokens
         if token_id >= len(tokens) or not tokens[token_id]:
             return record
         return self.record(automaton, automaton.next_state(self.state(automaton, record), token_id))
 
     def fill(self, automaton: TokenAutomaton, record: int, held: Collection[TokenAutomaton | None]) -> int:
-        """On a CPU: see to it that the rows of a state are there, and those of all states of its group.
+        """On a CPU: make the rows of a state's whole group, unless they are there.
 
         Returns:
             Where the first of them is: all tokens that the state allows.
@@ -135,7 +135,7 @@ class Arena:
         place.filled.add(group)
 
     def force(self, automaton: TokenAutomaton) -> None:
-        """See to it that the tokens are there that spell what must come. Host sync: none."""
+        """Make an automaton's forced tokens, unless they are there. Host sync: none."""
         place = self._places[automaton]
         if place.forced:
             return
@@ -146,11 +146,11 @@ class Arena:
         records[:, FORCED_NEXT] = torch.where(after > 0, (after - 1) * place.width + place.start, 0)
 
     def memory(self) -> int:
-        """How many bytes there is room for."""
+        """How many bytes both tensors have."""
         return self.table.nbytes + self.rows.nbytes
 
     def _copy(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> _Place:
-        """Copy an automaton to where there is room."""
+        """Copy an automaton to a free place."""
         placed = automaton.place(self.device)
         states, classes = placed.after.shape
         width = FIRST_CLASS + classes
@@ -169,7 +169,7 @@ class Arena:
         if rows:
             where = to_device(torch.tensor(rows, dtype=torch.int64, device="cpu"), self.device)
             self.rows.index_copy_(0, where, placed.rows)
-            # a row that allows no token has this number
+            # a row that allows no token has the number NOTHING
             where = torch.where((placed.rows != 0).any(1), where, NOTHING)
             records[:, :KINDS] = where.index_select(0, placed.row_of.view(-1)).view(states, KINDS)
         else:
@@ -195,7 +195,7 @@ class Arena:
 
     def _gap(self, size: int) -> int:
         """The first gap that is wide enough; without one, the end of the used part."""
-        start = FIRST_CLASS + 256  # behind the record of rows that are held to nothing, whatever their classes
+        start = FIRST_CLASS + 256  # behind the record of rows without a constraint, as long as any record
         for place in sorted(self._places.values(), key=lambda place: place.start):
             if place.start - start >= size:
                 break
@@ -218,7 +218,7 @@ class Arena:
         return taken
 
     def _drop(self, held: Collection[TokenAutomaton | None]) -> None:
-        """Forget the automata that no row is held to."""
+        """Forget the automata that constrain no row."""
         for automaton in [one for one in self._places if one not in held]:
             self._free += self._places.pop(automaton).rows
         self._seen.clear()

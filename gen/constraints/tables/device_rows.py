@@ -1,6 +1,6 @@
-"""An automaton on a device with all of its rows, which are made there at once, chunk by chunk of states.
+"""An automaton on a device with all of its rows, which the device makes, chunk by chunk of states.
 
-All states of a chunk are walked through the trie of the vocabulary together, level by level. Example, the tokens a and
+All states of a chunk go through the trie of the vocabulary together, level by level. Example, the tokens a and
 ab: at[0] holds the states, at[1] = next[at[0] + class of "a"], at[2] = next[at[1] + class of "b"]; a token is allowed
 where its node does not hold 0, the dead state.
 """
@@ -21,7 +21,7 @@ from gen.constraints.tables.vocabulary import Vocabulary
 from gen.devices import to_device
 
 KINDS = 3
-"""Rows of a state: tokens that are allowed at all, those that do not raise the tokens needed, those that lower it."""
+"""Rows of a state: tokens that are allowed at all, those that do not raise the tokens needed, those that lower them."""
 
 _CHUNK = 2**24  # nodes times states that are walked at once on a device
 
@@ -31,11 +31,11 @@ class Placed:
     """An automaton on a device.
 
     Attributes:
-        after: (states, classes) int32, the states that follow states 1 and on; 0 is dead.
+        after: (states, classes) int32, the states after state 1 and those that follow it; 0 is dead.
         needed: (states,) int32, how many tokens suffice to end.
-        worst: (states,) int32, how many tokens suffice after any allowed token; 0 where that is not known yet.
+        worst: (states,) int32, how many tokens suffice after any allowed token; 0 if not known yet.
         rows: (rows, bytes) uint8, distinct rows of allowed tokens, the lowest bit first.
-        row_of: (states, 3) int64, the row of each kind; 0 where that is not known yet.
+        row_of: (states, 3) int64, the row of each kind; 0 if not known yet.
     """
 
     after: Tensor
@@ -46,13 +46,13 @@ class Placed:
 
 
 class _Tables(NamedTuple):
-    """What a walk through all tokens reads on a device. A state's number is where its line begins in `next`.
+    """The tables on a device for a walk through all tokens. A state's number is where its line begins in `next`.
 
     Attributes:
         next: where the line of the next state begins, for each state and class, int32; that of the dead state is 0.
-        needed: the tokens needed, int32, as often for each state as its line is long.
-        node_of: of each token.
-        parents, columns: of each level the parents and the classes of the bytes that lead from there, int32.
+        needed: the tokens needed, int32, repeated for each place of a state's line.
+        node_of: the node of each token.
+        parents, columns: for each level, the parents and the classes of the bytes after them, int32.
         width: how long a line is.
     """
 
@@ -71,7 +71,7 @@ def placed(
 
     Args:
         needed, groups, examples: as `tokens_needed.closable` and `groups.groups_of` give them.
-    Host sync: one on other devices, for how many rows differ.
+    Host sync: one on other devices, to count the distinct rows.
     """
     after, tokens = _put(table.next[1:], device), _put(needed[1:], device)
     row_bytes, states = -(-vocabulary.size // 8), len(after)
@@ -90,7 +90,7 @@ def placed(
 
 
 def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.device) -> _Tables:
-    """What a walk through all tokens reads."""
+    """The tables for a walk through all tokens."""
     there = vocabulary.on(device)
     width = table.next.shape[1]
     classes = _put(table.classes.astype(np.int32), device)
@@ -105,8 +105,8 @@ def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.de
 
 
 def _allowed(tables: _Tables, states: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens that states allow, of each kind, (states, 3, size) bool, and by how much any of them raises the
-    tokens needed, (states,) int32. Host sync: none.
+    """The tokens of each kind that states allow, (states, 3, size) bool, and by how much any of these tokens may raise
+    the tokens needed, (states,) int32. Host sync: none.
     """
     places = states * tables.width
     nodes = 1 + sum(map(len, tables.parents))

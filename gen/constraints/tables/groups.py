@@ -1,12 +1,12 @@
-"""States that allow the same tokens, found before any token is looked at: they share the rows of allowed tokens.
+"""Groups of states that allow the same tokens, found without looking at tokens: a group shares its rows.
 
-Two states are of one group where they agree on every string of at most as many bytes as a token has: whether it can
-follow, and by how much it changes the number of tokens that are needed. A text of up to 1024 characters has 1026
-states and 35 groups: one for each that is so near to the end that a token might not fit, and one for all others.
+Two states are in one group if they agree on every string that is at most as long as the longest token: whether it can
+follow, and by how much it changes the number of tokens needed. A text of up to 1024 characters has 1026 states and 35
+groups: one for each state so near to the end that a token might not fit, and one for all others.
 
 Example, the texts "abc" and "xbd", with the states 1 --a--> 2 --b--> 3 --c--> 4 and 1 --x--> 5 --b--> 6 --d--> 7. By
-strings of one byte the groups are {1}, {2, 5}, {3}, {6} and {4, 7}; by strings of two bytes {2, 5} falls apart, since
-"bc" can follow 2 alone.
+strings of one byte, the groups are {1}, {2, 5}, {3}, {6} and {4, 7}; by strings of two bytes, {2, 5} falls apart, since
+"bc" can follow only 2.
 """
 
 import numpy as np
@@ -18,16 +18,16 @@ from gen.constraints.tables.runs import runs_of
 from gen.constraints.tables.tokens_needed import FAR
 
 _Sums = npt.NDArray[np.uint64]
-_BETWEEN_LOOKS = 4  # rounds between two looks at whether anything still falls apart
+_BETWEEN_LOOKS = 4  # rounds between two checks whether any group still falls apart
 
 
 def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
     """The group of each state, and a state of each group.
 
-    States are alike if their sums are equal. A round makes a state's sum from those of the states that its bytes lead
-    to, where each class of bytes has a random weight; so after n rounds the sums stand for all strings of n bytes. Each
-    state has two sums of 64 bits, made with different weights: two groups have equal ones in less than one of 2 ** 90
-    cases.
+    States are alike if their sums are equal. Each round makes a state's sum from the sums of the states that its bytes
+    lead to, where each class of bytes has a random weight; so after n rounds the sums stand for all strings of n bytes.
+    Each state has two sums of 64 bits, made with different weights: two groups get equal sums in less than one of
+    2 ** 90 cases.
 
     Args:
         table, needed: as `tokens_needed.closable` gives them.
@@ -54,7 +54,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
         sums = _mixed(summed(sums.take(target)) + change_sums)
         if length % _BETWEEN_LOOKS == 0:
             parts = int(np.count_nonzero(np.diff(np.sort(sums[:count]))))
-            if parts == known:  # nothing falls apart any more
+            if parts == known:  # no group falls apart any more
                 break
             known = parts
     one, other = sums.reshape(2, count)[:, 1:]
@@ -67,7 +67,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
 
 
 def _mixed(sums: _Sums) -> _Sums:
-    """SplitMix64's last step (Steele et al. 2014): else the sums of "ab" and "ba" would be equal, as products are."""
+    """SplitMix64's last step (Steele et al. 2014): without it the sums of "ab" and "ba" would be equal products."""
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         sums = (sums ^ (sums >> np.uint64(bits))) * np.uint64(factor)
     return sums ^ (sums >> np.uint64(31))

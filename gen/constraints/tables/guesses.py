@@ -1,8 +1,8 @@
-"""What an automaton forces, and how a part of its texts ends: in each state the token that best spells what comes then.
+"""Guesses for drafts: in each state, the token that best spells what is forced, or what ends a part of the text.
 
-Example: after `{"name": "Ada"` nothing but `, "age": ` can come. Its first token, as the tokenizer would write it, is
-`,` and after that `,` it is ` "`. After `{"name": "Ad` much can come, but a quotation mark alone ends the name; then
-`", "age": ` would come, whose first token is `",`. These are guesses for drafts: other tokens spell the same.
+Example: after `{"name": "Ada"` only `, "age": ` can come. The tokenizer would write `,` as its first token and ` "` as
+the next one. After `{"name": "Ad` much can come, but only a quotation mark ends the name; then `", "age": ` would come,
+whose first token is `",`. They are guesses, since other tokens can spell the same.
 """
 
 from functools import cached_property
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gen.constraints.tables.token_automaton import TokenAutomaton
     from gen.constraints.tables.vocabulary import Vocabulary
 
-_MOST_BYTES = 48  # of what must come are looked at
-_SIGNS = b"\"'`,;:.!?()[]{}<>|/ \t\n"  # end a part of a text; after a letter or a digit it rather goes on
+_MOST_BYTES = 48  # of what must come, at most this many are looked at
+_SIGNS = b"\"'`,;:.!?()[]{}<>|/ \t\n"  # signs that end a part of a text; after a letter or a digit, it likely goes on
 
 
 class Guess(NamedTuple):
@@ -26,7 +26,7 @@ class Guess(NamedTuple):
     Attributes:
         token: -1 for none.
         after: the state after it.
-        forced: whether nothing else can come, however it is spelled; else the token ends a part of the text.
+        forced: whether no other bytes can come; otherwise the token ends a part of the text.
     """
 
     token: int
@@ -38,7 +38,7 @@ _NOTHING = Guess(-1, 0, False)
 
 
 class Guesses:
-    """The guesses in the states of an automaton, each made when it is first asked for."""
+    """The guesses in the states of an automaton, each made when it is first needed."""
 
     def __init__(self, automaton: "TokenAutomaton") -> None:
         self._automaton, table = automaton, automaton.table
@@ -68,7 +68,7 @@ class Guesses:
         return known
 
     def forced_tokens(self) -> tuple[Ints, Ints]:
-        """For each state, the dead one first, the token that must come, -1 for none, and the state after it."""
+        """For each state, the dead one first, the forced token, -1 for none, and the state after it."""
         found = [self.of(state) if forced else _NOTHING for state, forced in enumerate(self._forced)]
         return np.array([one.token for one in found], np.int32), np.array([one.after for one in found], np.int32)
 
@@ -89,7 +89,7 @@ class Guesses:
         return _NOTHING if token < 0 else Guess(token, self._automaton.next_state(state, token), forced)
 
     def _first_token(self, text: bytes, vocabulary: "Vocabulary") -> int:
-        """The tokenizer's own first token where that spells the beginning, else the longest that does; -1 for none."""
+        """The tokenizer's own first token if it spells a beginning, else the longest token that does; -1 for none."""
         encode, tokens = vocabulary.encoder(), vocabulary.tokens
         if encode is not None:
             first = encode(text.decode(errors="ignore"))[:1]

@@ -1,9 +1,9 @@
 """The rows of one state at a time, on the CPU: which tokens it allows, and which of them leave enough tokens to end.
 
-A state is walked through the trie of the vocabulary, level by level. Where few of a level's nodes can be reached, as
-within the name of a property, their children alone are looked at; where many can, as within a string, all nodes of the
-next level at once. Example: after `{"na` the tokens m, me and me": are allowed. One child of the root can be reached,
-m, which has one, me, which has one, me": three nodes are looked at and their neighbours, of a hundred thousand.
+A state goes through the trie of the vocabulary, level by level. If few of a level's nodes can be reached, as within the
+name of a property, only their children are looked at; if many can, as within a string, all nodes of the next level at
+once. Example: after `{"na` the tokens m, me and me": are allowed. Of the root's children only m can be reached, from
+there only me, and then only me": so only these nodes and their siblings are looked at, of a hundred thousand.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     Attributes:
         kinds: (3, bytes) uint8, the lowest bit first: all tokens, those that do not raise the tokens needed, those
             that lower it.
-        raised: by how much any allowed token may raise the tokens needed.
+        raised: by how much an allowed token may raise the tokens needed at most.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class HostRows:
-    """Makes rows of any state of an automaton. A state's number is where its line begins in `next`.
+    """Makes the rows of any state of an automaton. A state's number is where its line begins in `next`.
 
     Attributes:
         nbytes: how many bytes this holds.
@@ -62,11 +62,11 @@ class HostRows:
         return Rows(np.packbits(kinds, axis=-1, bitorder="little"), max(0, int(change.max(initial=0))))
 
     def _walked(self, start: int) -> tuple[Longs | None, Longs]:
-        """The tokens that a state allows and the states after them; None for all tokens, dead after what is not."""
+        """The tokens that a state allows and the states after them; None for all tokens: then 0 means not allowed."""
         vocabulary = self._vocabulary
         at = np.zeros(vocabulary.nodes + 1, np.int64)
         at[0] = start
-        last, few = slice(0, 1), np.zeros(1, np.int64)  # nodes of the last level, and which can be reached if few can
+        last, few = slice(0, 1), np.zeros(1, np.int64)  # nodes of the last level; if few can be reached, which ones
         found: list[slice | Longs] = []
         total = 0
         for level, columns in zip(vocabulary.levels, self._columns, strict=True):

@@ -1,7 +1,7 @@
-"""Packed masks of allowed tokens, and how they get into logits.
+"""Packed masks of allowed tokens, and how they are applied to logits.
 
-Example: of the tokens 0 to 7 the first and the third are allowed. The mask is the byte 0b101, whose line in the table
-is [0, -inf, 0, -inf, -inf, -inf, -inf, -inf]; adding it to logits forbids the others.
+Example: of the tokens 0 to 7, the first and the third are allowed. The mask is the byte 0b101, whose line in the table
+is [0, -inf, 0, -inf, -inf, -inf, -inf, -inf]; to add the line to logits forbids the other tokens.
 """
 
 import numpy as np
@@ -21,13 +21,13 @@ def bias_table(device: torch.device) -> Tensor:
 
 
 def allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None = None) -> Tensor:
-    """Logits (n, vocab) with -inf for what is not allowed: float32, on a CPU in the memory of such logits. Host sync:
-    none.
+    """Logits (n, vocab), float32, with -inf for tokens that are not allowed. On a CPU, float32 logits are changed in
+    place. Host sync: none.
 
     Args:
         masks: (n, bytes) uint8, or whole numbers of more bytes.
-        table: as of `bias_table`.
-        wanted: (n,) bool: what the other rows get means nothing. A CPU leaves them as they are.
+        table: as `bias_table` gives it.
+        wanted: (n,) bool; the other rows may get any values. A CPU leaves them as they are.
     """
     masks = masks.view(torch.uint8)
     if masks.is_cpu:
@@ -35,13 +35,13 @@ def allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None = 
         torch.ops.gen.allow_(logits, masks, table, wanted)
         return logits
     lines = table.index_select(0, masks.view(-1).int()).view(len(masks), -1)[:, : logits.shape[1]]
-    return torch.add(lines, logits, out=lines)  # no fresh memory: a third less time
+    return torch.add(lines, logits, out=lines)  # without new memory: a third less time
 
 
 def _allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None) -> None:
-    """`allow` on a CPU, with NumPy, which takes a tenth of the time there; for torch one operation.
+    """`allow` on a CPU, with NumPy, which takes a tenth of torch's time there; one operation to torch.
 
-    Row by row, so that what is added stays in the processor's cache; rows often have the mask of the row before.
+    Row by row, so that the added line stays in the processor's cache; rows often have the mask of the row before.
     """
     values, bits, lines = logits.numpy(), masks.numpy(), table.numpy()
     line = np.empty((bits.shape[1], 8), np.float32)
@@ -55,6 +55,6 @@ def _allow(logits: Tensor, masks: Tensor, table: Tensor, wanted: Tensor | None) 
         np.add(values[row], flat, out=values[row])
 
 
-if not hasattr(torch.ops.gen, "allow_"):  # torch keeps it where gen is imported again
+if not hasattr(torch.ops.gen, "allow_"):  # torch keeps it when gen is imported again
     torch.library.define("gen::allow_", "(Tensor(a!) logits, Tensor masks, Tensor table, Tensor? wanted) -> ()")
     torch.library.impl("gen::allow_", "CPU", _allow)

@@ -1,4 +1,4 @@
-"""The edges of a table: what is left of it without the dead state, and with neighbouring classes as one.
+"""The edges of a table: without the dead state, and with neighbouring classes joined into runs.
 
 Example: a line of `next` that is [0, 4, 4, 4, 0, 9] has the runs 1-3 to 4 and 5-5 to 9.
 """
@@ -18,7 +18,7 @@ class Runs:
         source, target: (runs,) states; the dead one is never a target.
         first, end: (runs,) the first class, and the one behind the last.
         begin: (states + 1,) where the runs of each state begin.
-        before: where each state's runs that lead to it are, see `leading_to`; made with `begin_before`.
+        begin_before, before: the runs that lead to each state, see `leading_to`.
     """
 
     source: Longs
@@ -30,11 +30,11 @@ class Runs:
     before: Longs
 
     def of(self, states: Longs) -> Longs:
-        """The runs that lead from some states."""
+        """The runs that lead from these states."""
         return ranges(self.begin[states], self.begin[states + 1])
 
     def leading_to(self, states: Longs) -> Longs:
-        """The runs that lead to some states."""
+        """The runs that lead to these states."""
         return self.before[ranges(self.begin_before[states], self.begin_before[states + 1])]
 
 

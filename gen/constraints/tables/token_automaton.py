@@ -1,7 +1,7 @@
 """An automaton with a vocabulary: which tokens each state allows, and which of them leave enough tokens to end.
 
-Example, the text "yes" or "no, never" and tokens that are all letters, and "es": the automaton has 11 states, 2 tokens
-certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token left "es" alone.
+Example, the texts "yes" and "no, never"; the tokens are single letters, and "es". The automaton has 11 states, and 2
+tokens certainly suffice; after "y" the tokens "e" and "es" are allowed, with one token left only "es".
 """
 
 from collections.abc import Iterable
@@ -28,10 +28,10 @@ MOST_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Found:
-    """What making an automaton costs time for, as arrays that go from process to process.
+    """The costly part of making an automaton, as arrays that one process can send to another.
 
     Attributes:
-        table, needed, group_of: as of `TokenAutomaton`.
+        table, needed, group_of: as in `TokenAutomaton`.
         examples: (groups,), a state of each group.
     """
 
@@ -42,7 +42,7 @@ class Found:
 
 
 class TokenAutomaton:
-    """An automaton that is walked by tokens, kept for any number of texts, threads and devices.
+    """An automaton that reads tokens, for any number of texts, threads and devices.
 
     On a CPU rows are made when they are first needed, one group of states at a time; elsewhere all of them at once, on
     the device.
@@ -56,7 +56,7 @@ class TokenAutomaton:
         group_of: (states + 1,), the group of each state, whose states share their rows.
 
     Args:
-        table: the automaton; or what was found of it before, for the same vocabulary.
+        table: the automaton; or what was found before, for the same vocabulary.
     Raises:
         Empty: no text can be spelled.
         TooLarge: its rows might need more than 256 MB.
@@ -76,7 +76,7 @@ class TokenAutomaton:
         self._next = np.ascontiguousarray(self.table.next).ravel().data
         self._classes = self.table.classes.tolist()
         self._complete = self.table.final & ~self.table.next.any(1)
-        self._lock = new_lock()  # of what is made on first need:
+        self._lock = new_lock()  # for what is made when it is first needed:
         self._rows: dict[int, tuple[list[npt.NDArray[np.uint8]], int]] = {}
         self._known_rows: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._host_rows: HostRows | None = None
@@ -103,7 +103,7 @@ class TokenAutomaton:
         return int(self._most[state])
 
     def worst(self, state: int) -> int:
-        """How many tokens certainly suffice after any token that a state allows; on a CPU, as `rows`."""
+        """How many tokens certainly suffice after any token that a state allows; computed on the CPU, like `rows`."""
         return int(self.needed[state]) + self.rows(int(self.group_of[state]))[1]
 
     def is_complete(self, state: int) -> bool:
@@ -112,11 +112,11 @@ class TokenAutomaton:
 
     @cached_property
     def guesses(self) -> Guesses:
-        """What may come in each state."""
+        """The guesses of what may come in each state."""
         return Guesses(self)
 
     def accepts(self, text: str | bytes) -> bool:
-        """Whether a whole text is one of the automaton's."""
+        """Whether the automaton accepts a whole text."""
         return bool(self.table.final[self._walk(1, text.encode() if isinstance(text, str) else text)])
 
     def _walk(self, state: int, data: bytes) -> int:
@@ -126,8 +126,8 @@ class TokenAutomaton:
         return state
 
     def rows(self, group: int) -> tuple[list[npt.NDArray[np.uint8]], int]:
-        """The three rows of a group's states, each (bytes,) uint8 and kept once, and by how much any allowed token may
-        raise the tokens needed; made on the CPU at the first call, which walks all tokens.
+        """The three rows of a group's states, each (bytes,) uint8, equal ones kept once, and by how much an allowed
+        token may raise the tokens needed; made on the CPU at the first call, which goes through all tokens.
         """
         with self._lock:
             made = self._rows.get(group)
@@ -140,7 +140,7 @@ class TokenAutomaton:
             return made
 
     def nbytes(self) -> int:
-        """How many bytes it holds by now, on all devices."""
+        """How many bytes it holds now, on all devices."""
         with self._lock:
             rows = sum(row.nbytes for row in self._known_rows.values())
             walked = 0 if self._host_rows is None else self._host_rows.nbytes
@@ -150,7 +150,7 @@ class TokenAutomaton:
     def place(self, device: torch.device) -> Placed:
         """The automaton on a device, made once; on a CPU without its rows.
 
-        Host sync: one when it is made elsewhere, for how many rows differ.
+        Host sync: one when it is made on another device, to count the distinct rows.
         """
         with self._lock:
             if device not in self._placed:

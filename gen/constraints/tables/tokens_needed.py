@@ -1,9 +1,9 @@
-"""How many tokens a text still needs: what makes it whole before the tokens run out.
+"""How many tokens a text still needs to be whole, so that it ends before the tokens run out.
 
-Example, the text must be "yes" or "no, never", the tokens are all letters and "es": from the start "no, never" would
-take nine tokens, "yes" takes two, since "es" is one. So the start needs 2, and with 2 tokens left "n" is not allowed.
+Example, the text must be "yes" or "no, never"; the tokens are single letters, and "es". From the start, "no, never"
+would take nine tokens, and "yes" two. So the start needs 2, and with 2 tokens left "n" is not allowed.
 
-What is counted is the shortest text in bytes, spelled in as few tokens as it can be: so many certainly suffice.
+The count is for the text with the fewest bytes, spelled in as few tokens as possible: so many certainly suffice.
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ from gen.constraints.tables.vocabulary import Vocabulary
 Ints = npt.NDArray[np.int32]
 
 FAR = np.int32(1 << 20)
-"""Stands for the tokens that a state needs from which no text can be spelled to its end, and within a special token."""
+"""The tokens that a state needs if no text can be spelled from it to an end, or if it is within a special token."""
 
 
 def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
-    """An automaton without what cannot be spelled to an end byte by byte, and how many tokens suffice for an end.
+    """An automaton without texts that the vocabulary cannot spell byte by byte, and how many tokens suffice for an end.
 
     Returns:
         The automaton: states keep their numbers, and nothing leads to one that has no end.
@@ -36,14 +36,14 @@ def closable(table: Table, vocabulary: Vocabulary) -> tuple[Table, Ints]:
     targets = _tokens_along(table, vocabulary, order, bytes_)
     ends = np.searchsorted(distance[order], np.arange(1, int(distance[order].max(initial=0)) + 1), side="right")
     start = 0
-    for end in ends.tolist():  # all states that are one byte farther, whose tokens lead to nearer ones
+    for end in ends.tolist():  # all states one byte farther from an end; their tokens lead to nearer states
         needed[order[start:end]] = np.minimum(needed[targets[:, start:end]].min(0) + 1, FAR)
         start = end
     return table, needed
 
 
 def most_needed(table: Table, needed: Ints) -> Ints:
-    """The most that any state needs that can be reached from each state: (states + 1,); 0 for the dead one.
+    """For each state, the most tokens that it or any state reached from it needs: (states + 1,); 0 for the dead one.
 
     Args:
         table, needed: as `closable` gives them.
@@ -51,7 +51,7 @@ def most_needed(table: Table, needed: Ints) -> Ints:
     runs = runs_of(table.next)
     first, before = runs.begin_before.tolist(), runs.source[runs.before].tolist()
     most = [-1] * len(needed)
-    for state in np.argsort(-needed, kind="stable").tolist():  # so that who is reached first is reached by the most
+    for state in np.argsort(-needed, kind="stable").tolist():  # most first: the first to reach a state needs most
         if most[state] >= 0:
             continue
         most[state] = worst = int(needed[state]) if needed[state] < FAR else 0
@@ -65,14 +65,14 @@ def most_needed(table: Table, needed: Ints) -> Ints:
 
 
 def _ways(table: Table, spells: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Fewest bytes from each state to a final one, `FAR` where there is no way, and the first byte of such a way.
+    """The fewest bytes from each state to a final one, `FAR` if there is no way, and the first byte of such a way.
 
     Args:
-        spells: (256,) the bytes that are tokens by themselves; ways are of these, so that every way can be spelled.
+        spells: (256,) the bytes that are tokens by themselves; ways use only these, so that every way can be spelled.
     """
     states, classes = table.next.shape
     byte_of = np.full(classes, -1, np.int32)
-    alone = np.flatnonzero(spells)[::-1]  # so that the lowest byte of a class is the last that is written
+    alone = np.flatnonzero(spells)[::-1]  # reversed, so that the lowest byte of each class is written last
     byte_of[table.classes[alone]] = alone
     spelled = byte_of >= 0
     runs = runs_of(table.next if spelled.all() else np.where(spelled, table.next, 0))

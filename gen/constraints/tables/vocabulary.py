@@ -1,8 +1,8 @@
 """A model's vocabulary as bytes: what each token spells, and a trie of all tokens in the order of its levels.
 
 Example, the tokens a, b, ab, abc: level 1 has the nodes a and b, level 2 has ab, level 3 has abc. A state of an
-automaton is walked through all tokens at once, level by level: a node's state is that of its parent after one byte,
-which is one lookup for all nodes of a level.
+automaton goes through all tokens at once, level by level: a node's state is its parent's state after one byte, and one
+lookup gives those of all nodes of a level.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ NO_BYTE = 256
 """Stands behind a token's last byte in `Vocabulary.bytes`."""
 
 _MARKS = range(0xF5, 0x100)
-"""Bytes that UTF-8 does not have, and thus no text: special tokens spell them."""
+"""Bytes that UTF-8, and so every text, does not have: special tokens spell them."""
 
 
 Encode = Callable[[str], list[int]]
@@ -52,9 +52,9 @@ class PlacedVocabulary:
     """A vocabulary on a device.
 
     Attributes:
-        levels: of each level the parents, (n,) int32, and the bytes, (n,) int64.
+        levels: for each level, the parents, (n,) int32, and the bytes, (n,) int64.
         node_of: (size,) int32, where a token ends; `Vocabulary.nodes` for one that is never allowed.
-        bytes: as of `Vocabulary`.
+        bytes: as in `Vocabulary`.
     """
 
     levels: Sequence[tuple[Tensor, Tensor]]
@@ -65,21 +65,21 @@ class PlacedVocabulary:
 class Vocabulary:
     """The bytes of each token. Tokens that spell nothing, or more than 32 bytes, are never allowed in a text.
 
-    A special token spells bytes that no text has, as many as every other special token: an automaton allows it only
-    where these bytes are asked for, and no other token has them. Example: with two special tokens, their bytes are F5
-    and F6.
+    A special token spells bytes that no text and no other token has, as many as every other special token: an automaton
+    allows it only where the output type asks for these bytes. Example: with two special tokens, their bytes are F5 and
+    F6.
 
     Args:
         tokens: what each spells, b"" for nothing.
         specials: the texts of special tokens, by id.
-        ends: of these the ones that end texts.
+        ends: the ids of those that end texts.
 
     Attributes:
         size: how many tokens there are.
         tokens: what each spells; b"" for one that is never allowed.
-        names: the texts of special tokens, by id, but for those that end texts.
-        end_names: the texts of those.
-        specials: the bytes of each of them, by its text.
+        names: the texts of special tokens that do not end texts, by id.
+        end_names: the texts of those that do.
+        specials: the bytes of each token in `names`, by its text.
         end: a token that is never allowed: it stands for the end of a text where a model has none.
         levels, nodes: the trie; node 0 is the root, the others are numbered level by level.
         node_of: (size,) int32, where a token ends; `nodes` for one that is never allowed.
@@ -110,7 +110,7 @@ class Vocabulary:
         new = np.vstack((np.ones((1, spelled.shape[1]), np.bool_), ~same)) & (spelled != NO_BYTE)
         self.levels: list[Level] = []
         self.nodes = 1
-        node = np.zeros(len(used), np.int32)  # of the first bytes of each token
+        node = np.zeros(len(used), np.int32)  # the node of each token's first bytes
         for depth in range(spelled.shape[1]):
             first = np.flatnonzero(new[:, depth])
             self.levels.append(Level(node[first], spelled[first, depth].astype(np.uint8)))
@@ -136,14 +136,14 @@ class Vocabulary:
             self._pairs[keys] = np.arange(len(keys), dtype=np.int32) + self._first[level]
         self._placed: dict[torch.device, PlacedVocabulary] = {}
         self.encoder: Callable[[], Encode | None] = _no_encoder
-        """What gives the tokenizer's way to write a text, as long as that lives."""
+        """Gives the tokenizer's `encode_plain`, or None when the tokenizer is gone."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is on devices and the tokenizer, for other processes."""
+        """The state for another process: without tensors on devices and without the tokenizer."""
         return {**vars(self), "_placed": {}, "encoder": _no_encoder}
 
     def after(self, nodes: npt.NDArray[np.int32], bytes_: npt.NDArray[np.int32], depth: int) -> npt.NDArray[np.int32]:
-        """The nodes after nodes that stand behind this many bytes, and one byte more; `nodes` where there is none."""
+        """The node after each of `nodes`, which are `depth` bytes deep, and one more byte; `self.nodes` for none."""
         keys = nodes.astype(np.int64) * 256 + bytes_
         if depth < 2:
             pairs: npt.NDArray[np.int32] = self._pairs[keys]
@@ -154,7 +154,7 @@ class Vocabulary:
 
     @property
     def longest(self) -> int:
-        """How many bytes the longest token has that may be allowed."""
+        """How many bytes the longest token that may be allowed has."""
         return len(self.levels)
 
     @property
@@ -169,14 +169,14 @@ class Vocabulary:
 
     @cached_property
     def texts(self) -> list[bytes]:
-        """What each token is in a text: special ones are their names."""
+        """The bytes of each token in a text; special tokens have those of their names."""
         return [
             self.names[token_id].encode() if token_id in self.names else token
             for token_id, token in enumerate(self.tokens)
         ]
 
     def written(self, token_ids: Iterable[int]) -> bytes:
-        """What tokens spell, special ones as the bytes that tell them."""
+        """The bytes that tokens spell; special tokens have bytes of their own, see above."""
         return b"".join(self.tokens[token_id] for token_id in token_ids)
 
     def on(self, device: torch.device) -> PlacedVocabulary:
@@ -204,7 +204,7 @@ def vocabulary_of(model: Model) -> Vocabulary:
     The model's own eos tokens are never allowed in a text, whatever they spell.
 
     Raises:
-        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not know.
+        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback.
     """
     size = min(model.vocab_size, model.tokenizer.vocab_size)
     eos_token_ids = tuple(token_id for token_id in model.eos_token_ids if token_id < size)
@@ -222,12 +222,12 @@ def vocabulary_of(model: Model) -> Vocabulary:
 
 
 def _marks(token: bytes) -> bool:
-    """Whether it has a byte that is kept for special tokens."""
+    """Whether a token has a byte that is reserved for special tokens."""
     return not token.isascii() and max(token) in _MARKS
 
 
 def _least_needed(tokens: Sequence[bytes], specials: Collection[int]) -> int:
-    """A token that texts can do without: it spells nothing, best without a name, or it is the longest."""
+    """A token that texts can do without: one that spells nothing, if possible without a name; else the longest."""
     nothing = [token_id for token_id, token in enumerate(tokens) if not token]
     if nothing:
         return next((token_id for token_id in nothing if token_id not in specials), nothing[0])

@@ -25,11 +25,11 @@ class Encoder:
     Attributes:
         hf_model: the transformers model itself.
         recipe: how the vectors of tokens become a text's.
-        placement: recorded at init; never asked for again.
+        placement: recorded when the encoder is made; it does not change.
         vocab_size: how many token ids it has vectors for.
         hidden_size: the length of a token's vector.
-        context_length: how many tokens a text may have, special ones with it; sys.maxsize where there is no limit.
-        may_pad: whether texts of unequal lengths may share a batch: their padding leaves their vectors as they are.
+        context_length: how many tokens a text may have, special ones included; sys.maxsize if there is no limit.
+        may_pad: whether texts of unequal lengths may share a batch: padding does not change their vectors.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Encoder:
             input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
         )
         self._layers = self.recipe.layers.to(devices[0])
-        self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep how they truncate, and are not for threads
+        self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep truncation settings, and are not for threads
         if self.recipe.lower_case:
             _lower_case_(self._tokenizer)
         self._lock = new_lock()
@@ -138,12 +138,12 @@ class Encoder:
             raise ModelError(f"{name} is in training mode, where dropout would change the vectors; call model.eval().")
 
     def _probe(self) -> tuple[int, bool]:
-        """Run it on a few tokens: each must get a vector, which depends on those after it.
+        """Run the encoder on a few tokens: each must get a vector that depends on the tokens after it.
 
-        A text model whose folder says that it embeds is taken at its word.
+        If a text model's folder says that it embeds, its vectors need not depend on them.
 
         Returns:
-            The length of a vector, and whether padding leaves the vectors as they are.
+            The length of a vector, and whether padding leaves vectors unchanged.
         """
         name = type(self.hf_model).__name__
         device, longest = self.placement.input_device, min(7, self.context_length)
@@ -173,7 +173,7 @@ def _cuts_the_batch(config: Any) -> bool:
 
 
 def _positions(model: "PreTrainedModel") -> int:
-    """How many tokens the model's positions are for."""
+    """How many positions the model has for tokens."""
     limit: int = getattr(model.config, "max_position_embeddings", None) or 0
     limit = limit if limit > 0 else sys.maxsize  # some say -1 for none
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)

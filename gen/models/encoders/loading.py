@@ -36,13 +36,13 @@ def load_encoder(
 ) -> Encoder:
     """Load an encoder model in Hugging Face format for `gen.embed`.
 
-    Of a sentence-transformers folder all is honoured that decides what a vector is: the longest text, pooling, layers
-    after it, normalising, prompts and lower case.
+    From a sentence-transformers folder, gen reads everything that decides what a vector is: the longest text, pooling,
+    layers after it, normalising, prompts and lower case.
 
     Args:
         path_or_hub_id: a directory or a Hub id such as "organisation/name".
-        device: where the whole model goes; None is the caller's current CUDA device where there is one, else the CPU.
-            It is resolved here: later calls, from whatever thread, use it and no other.
+        device: where the whole model goes; None is the caller's current CUDA device if there is one, else the CPU.
+            It is resolved now: later calls use this device and no other, from any thread.
         dtype: of the weights, as "float16" or torch.float16; None is the checkpoint's.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code that comes with the model may run.
@@ -50,7 +50,7 @@ def load_encoder(
     Raises:
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole, it is no encoder (see
-            `from_transformers_encoder`), or its folder asks for what gen cannot do.
+            `from_transformers_encoder`), or its folder asks for something that gen cannot do.
         ArgumentError: an unknown dtype.
     """
     check_flag("trust_remote_code", trust_remote_code)
@@ -66,7 +66,7 @@ def load_encoder(
 
     options = {"trust_remote_code": trust_remote_code, "subfolder": recipe.subfolder, **source.options}
     try:
-        # of an encoder with a decoder, as T5, the encoder alone
+        # of an encoder with a decoder, such as T5, load only the encoder
         known = type(AutoConfig.from_pretrained(source.name, **options)) in MODEL_FOR_TEXT_ENCODING_MAPPING
         tokenizer = AutoTokenizer.from_pretrained(source.name, **options)
         model, report = (AutoModelForTextEncoding if known else AutoModel).from_pretrained(
@@ -79,7 +79,7 @@ def load_encoder(
         )
     except Exception as error:  # configs, weights, remote code and hubs fail with errors of every kind
         raise ModelError(f"cannot load {show_path(path_or_hub_id)}: {error}") from error
-    # checkpoints of other heads lack BERT's pooler, whose result is not used
+    # checkpoints with other heads lack BERT's pooler, whose result gen does not use
     if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(path_or_hub_id)} lacks {len(missing)} weights of an encoder, such as {names}.")

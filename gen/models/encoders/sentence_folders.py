@@ -1,4 +1,4 @@
-"""Reads what a sentence-transformers folder says of its encoder: how long a text may be, and what follows its tokens.
+"""Reads from a sentence-transformers folder how long a text may be, and how the vectors of its tokens become one.
 
 `modules.json` is a list of steps. The first is the encoder; the second pools its tokens' vectors into one; linear
 layers and normalising may follow. A step that gen cannot do is refused by name.
@@ -19,7 +19,7 @@ from gen.models.sources import Source
 Pooling = Literal["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
-# the order of those that an old config says yes to, which are put side by side
+# an old config may switch on several: their results are put side by side, in this order
 _OLD_POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -33,7 +33,7 @@ _ENCODER_CONFIGS = [
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 _TEXT_ENCODER = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_AS_IS = ("unpad_inputs", "query_length", "document_length")  # of these the vector of a text does not depend
+_AS_IS = ("unpad_inputs", "query_length", "document_length")  # the vector of a text does not depend on these
 _HARMLESS = ("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_cache")
 
 
@@ -46,7 +46,7 @@ class Recipe:
         subfolder: where the encoder's own files are.
         max_seq_length: how many tokens a text may have; None is what the model's positions and tokenizer allow.
         lower_case: whether texts are put into lower case first.
-        pooling: how tokens' vectors become one; of several the results are put side by side.
+        pooling: how tokens' vectors become one; the results of several are put side by side.
         layers: what follows pooling, before the last normalising; float32, on the CPU.
         normalize: whether the vector is scaled to length 1 at the end.
         prompts: texts to put before a text, by name.
@@ -142,7 +142,7 @@ def _read_layer(source: Source, kind: str, place: str) -> nn.Module:
 
 
 class _Dense(nn.Module):
-    """A linear layer and what follows it; named as sentence-transformers names its weights."""
+    """A linear layer with its activation; the names are those of sentence-transformers' weights."""
 
     def __init__(self, source: Source, config: dict[str, Any]) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ _LAYERS: dict[str, Callable[[Source, dict[str, Any]], nn.Module]] = {
     "Dense": _Dense,
     "LayerNorm": _LayerNorm,
     "Normalize": _Normalize,
-    "Dropout": lambda source, config: nn.Identity(),  # which it is outside of training
+    "Dropout": lambda source, config: nn.Identity(),  # does nothing outside of training
 }
 
 

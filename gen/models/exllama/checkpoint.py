@@ -1,4 +1,4 @@
-"""What the folder of a checkpoint says that exllamav2 or exllamav3 loads, beside its weights."""
+"""Reads what the folder of a checkpoint for exllamav2 or exllamav3 has beside its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What a folder says beside its weights.
+    """What a folder has beside its weights.
 
     Attributes:
         folder: the directory.
         config: of the text part, as config.json has it.
         generation: the generation config.
         tokenizer: the checkpoint's own.
-        window: how many tokens some layers look back at; None where all look at everything.
+        window: how many tokens layers with a sliding window attend to; None if all layers attend to everything.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read what a folder says, and look whether its files are whole.
+    """Read a folder, and check that its files are whole.
 
     Raises:
         ArgumentError: something else than a path.

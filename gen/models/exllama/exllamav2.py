@@ -48,14 +48,14 @@ def from_exllamav2(
         max_batch_size: for how many rows of 2048 tokens there is scratch memory. Prompts of larger batches are read in
             more pieces; a batch has at most 2048 x max_batch_size rows.
         cache: "fp16", or "q8", "q6", "q4" for keys and values in fewer bits.
-        lora: folder of a LoRA as PEFT saves it; it goes where the weights are that it changes.
-        cpu_embedding: keep the embedding in main memory, as exllamav2 does by itself. The host then waits twice a
-            token: for the ids, and for what is copied back.
+        lora: folder of a LoRA as PEFT saves it; it goes to the devices of the weights that it changes.
+        cpu_embedding: keep the embedding in main memory, exllamav2's own default. The host then waits twice for each
+            token: for the ids, and for the vectors that are copied back.
     Raises:
-        ArgumentError: arguments at odds with each other, or out of range.
-        DeviceError: the device does not exist or is the CPU, or exllamav2 put a weight elsewhere than it was to be.
-        ModelError: exllamav2 cannot be imported, or not compute what the checkpoint says; its files are not whole; a
-            split is too small.
+        ArgumentError: arguments that contradict each other, or are out of range.
+        DeviceError: the device does not exist or is the CPU, or exllamav2 put a weight on the wrong device.
+        ModelError: exllamav2 cannot be imported, or cannot compute the checkpoint's model; its files are not whole; a
+        split is too small.
     Host sync: several; this is at load. The current device, streams and number of threads are as before.
     """
     if device is not None and gpu_split is not None:
@@ -105,7 +105,7 @@ def _read_split(gpu_split: Sequence[float]) -> list[float]:
 
 
 def _load(exl2: Any, config: Any, split: list[float], cpu_embedding: bool) -> Any:
-    """The model; exllamav2 knows no other way to put the embedding on a GPU than its own device map."""
+    """The model; only exllamav2's own device map can put the embedding on a GPU."""
     where = show_path(config.model_dir)
     try:
         with redirect_stdout(sys.stderr):

@@ -1,4 +1,4 @@
-"""How exllamav2 reads config.json: what it does not know of it is set here, or refused."""
+"""Reads config.json for exllamav2: settings that exllamav2 does not know are set here, or refused."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _LLAMA3 = {
     "l3_rope_low_freq_factor": "low_freq_factor",
     "l3_rope_high_freq_factor": "high_freq_factor",
     "l3_rope_original_max_position_embeddings": "original_max_position_embeddings",
-}  # how exllamav2 calls them, and config.json
+}  # exllamav2's names, and those of config.json
 _READ = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *_LLAMA3.values()}
 
 
@@ -36,7 +36,7 @@ def new_config(
     try:
         with redirect_stdout(sys.stderr):
             config = exl2.ExLlamaV2Config(str(folder))
-    except Exception as error:  # it asserts, and asks dictionaries for what they lack
+    except Exception as error:  # it asserts, and looks up keys that are not there
         raise ModelError(
             f"exllamav2 cannot read {show_path(folder)}: {type(error).__name__}: {show(str(error), 200)}"
         ) from error
@@ -57,7 +57,7 @@ def new_config(
 
 
 def _read_positions_(config: Any, text: Mapping[str, Any]) -> None:
-    """Set what transformers 5 writes as rope_parameters, which exllamav2 would replace by its defaults."""
+    """Set the rope_parameters that transformers 5 writes; exllamav2 would take its defaults instead."""
     scaling, rope = text.get("rope_scaling"), text.get("rope_parameters")
     if isinstance(scaling, dict):
         kind = scaling.get("rope_type") or scaling.get("type") or "default"

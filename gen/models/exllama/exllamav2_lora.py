@@ -1,4 +1,4 @@
-"""LoRAs of exllamav2: what it would compute wrongly is put in order here, or refused."""
+"""LoRAs for exllamav2: corrects or refuses those that exllamav2 would compute wrongly."""
 
 import sys
 from contextlib import redirect_stdout
@@ -15,10 +15,10 @@ _OF_ONE_MODULE = ("rank_pattern", "alpha_pattern")  # of adapter_config.json
 
 
 def read_lora(model: Any, folder: str | Path) -> Any:
-    """Put a LoRA on an ExLlamaV2; what its forward is to be given.
+    """Load a LoRA for an ExLlamaV2; returns the object to give to its forward.
 
     Raises:
-        ModelError: there is none in that folder, or exllamav2 cannot read it, or would not compute what it says.
+        ModelError: the folder has no LoRA, or one that exllamav2 cannot read or would compute wrongly.
     """
     config = Path(folder, "adapter_config.json")
     settings = read_json(config) if config.is_file() else None
@@ -30,7 +30,7 @@ def read_lora(model: Any, folder: str | Path) -> Any:
     try:
         with redirect_stdout(sys.stderr):
             lora = import_exllama("exllamav2").ExLlamaV2Lora.from_directory(model, str(folder))
-    except Exception as error:  # files of every kind
+    except Exception as error:  # broken files raise errors of every kind
         told = f"{type(error).__name__}: {show(str(error), 200)}"
         raise ModelError(f"exllamav2 cannot load the LoRA {show_path(folder)}: {told}") from error
     for module in model.modules:
@@ -40,10 +40,10 @@ def read_lora(model: Any, folder: str | Path) -> Any:
 
 @torch.inference_mode()
 def _reorder_(module: Any, lora: Any) -> None:
-    """Let a LoRA on an MLP with EXL2 weights have their order.
+    """Put a LoRA on an MLP with EXL2 weights into the order of these weights.
 
-    EXL2 sorts the rows of each matrix by how much they matter. exllamav2 leaves those of down_proj sorted, and sorts
-    the columns of gate_proj and up_proj likewise, but not what a LoRA adds to them.
+    EXL2 sorts the rows of each matrix by how much they matter. exllamav2 leaves the rows of down_proj sorted, and sorts
+    the columns of gate_proj and up_proj in the same way, but not the matrices of a LoRA.
     """
     down = getattr(module, "down_proj", None)
     if down is None or down.q_handle is None:

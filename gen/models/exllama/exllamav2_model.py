@@ -26,7 +26,7 @@ _OTHERS = {"model", "submodules", "archparams"}  # attributes of a module that a
 
 
 def _streams(devices: object) -> Sequence[torch.cuda.Stream]:
-    """exllamav2's own: one for each GPU that any of its models uses, which each forward makes current."""
+    """exllamav2's own streams: one for each GPU that any of its models uses; each forward makes them current."""
     streams: dict[int, torch.cuda.Stream] = sys.modules["exllamav2.device"].global_streams
     return tuple(streams.values())
 
@@ -39,9 +39,9 @@ class Exllamav2Model:
 
     Attributes:
         exl2_model: the ExLlamaV2 itself.
-        params_class: of what exllamav2 gives each layer's attention.
-        loras: what each forward is given of them; None for none.
-        window: prompts that are longer are read wrong by layers that look back so far; None where there are none.
+        params_class: the class of the parameters that exllamav2 gives to each layer's attention.
+        loras: the LoRAs that each forward gets; None for none.
+        window: the shortest sliding window of a layer; exllamav2 reads longer prompts wrong. None without windows.
     """
 
     def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any) -> None:
@@ -57,7 +57,7 @@ class Exllamav2Model:
         self.context_length: int = config.max_seq_len  # its tables of positions end there
         windows = [layer.sliding_window for layer in model.modules if getattr(layer, "sliding_window", 0)]
         self.window: int | None = min(windows, default=None)
-        if checkpoint.window is not None and not windows:  # it does not know of it, and looks at everything
+        if checkpoint.window is not None and not windows:  # exllamav2 attends to everything, not to a window
             self.context_length = min(self.context_length, checkpoint.window)
         layers = [torch.device(model.cache_map[index]) for index in range(config.num_hidden_layers)]
         self.placement = Placement(
@@ -112,13 +112,13 @@ class Exllamav2Model:
         return Exllamav2Rows(self, count, length)
 
     def new_cache(self, rows: int, length: int) -> Any:
-        """A cache of exllamav2 for this many rows of this many tokens, or some more."""
+        """A cache of exllamav2 for this many rows of at least this many tokens."""
         block = self.cache_block
         return self._cache_class(self.exl2_model, batch_size=rows, max_seq_len=-(-length // block) * block)
 
     @cached_property
     def cache_block(self) -> int:
-        """How many tokens are quantised together: quantised caches write so many at once, beyond their end too."""
+        """How many tokens are quantised together: quantised caches write whole blocks, even beyond their end."""
         if self._cache_class.__name__ == CACHES["fp16"]:
             return 1
         config = self.exl2_model.config
@@ -131,7 +131,7 @@ class Exllamav2Model:
                 raise DeviceError(f"exllamav2 was to put {name} on {device}, it is on {tensor.device}.")
 
     def weights(self) -> Iterator[tuple[str, Tensor, torch.device]]:
-        """All that the model computes with: a name, the tensor, and the device that its module was given."""
+        """Every tensor that the model computes with: a name, the tensor, and the device that its module was given."""
         for module in self.exl2_model.modules:
             for part in (module, *module.submodules):
                 device = torch.device(part.device())
@@ -149,7 +149,7 @@ class Exllamav2Model:
 def _tensors(value: Any) -> Iterator[Tensor]:
     """The tensors in an attribute of one of exllamav2's modules."""
     if isinstance(value, Tensor):
-        if not value.is_meta:  # stands for none
+        if not value.is_meta:  # a placeholder
             yield value
     elif isinstance(value, torch.nn.Module):
         yield from value.parameters()

@@ -1,6 +1,6 @@
-"""Rows of exllamav2: its cache has one length for all, so that prompts are padded on the left and filled once.
+"""Rows of exllamav2: its cache has one length for all rows, so prompts are padded on the left and filled once.
 
-Example, two prompts and a step; "." is padding, which is masked, and whose offset makes `c` the first position:
+Example, two prompts and a step; "." is padding, which is masked, and the offset makes `c` the first position:
 
     column    0   1   2   3
     row 0     a   b   c   d
@@ -20,7 +20,7 @@ from gen.models.base import Inputs
 if TYPE_CHECKING:
     from gen.models.exllama.exllamav2_model import Exllamav2Model
 
-_MASKED = -3e4  # added to scores: far from every other, and with a score of any size still a float16
+_MASKED = -3e4  # added to scores: far below every score, and the sum is still a finite float16
 
 
 class Exllamav2Rows:
@@ -52,7 +52,7 @@ class Exllamav2Rows:
         width, count = max(map(len, prompts)), len(prompts)
         if self._model.window is not None and width > self._model.window:
             raise ModelError(
-                f"exllamav2 reads no prompt right that is longer than this model's window of {self._model.window} "
+                f"exllamav2 misreads prompts that are longer than this model's window of {self._model.window} "
                 f"tokens, got {width}; give a shorter one, or load the original checkpoint with gen.load."
             )
         self._columns = self._cache.current_seq_len = 0
@@ -76,7 +76,7 @@ class Exllamav2Rows:
         """
         self._make_room(self._columns + 1)
         device = self._model.placement.input_device
-        token_ids = token_ids.to(device, non_blocking=device.type == "cuda")  # to the CPU it has to wait
+        token_ids = token_ids.to(device, non_blocking=device.type == "cuda")  # a copy to the CPU has to wait
         return self._forward(token_ids, {"attn_params": self._step_params(len(token_ids))})
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
@@ -124,7 +124,7 @@ class Exllamav2Rows:
         return -(-self._columns // block) * block
 
     def _pad(self, rows: slice, padding: Sequence[int], width: int) -> dict[str, Tensor]:
-        """Keep masks and offsets of padded prompts, and give what exllamav2 takes for them; nothing without padding."""
+        """Keep masks and offsets of padded prompts, and return exllamav2's arguments for them; {} without padding."""
         if not any(padding):  # then it may use flash-attn, where that is installed
             return {}
         columns = torch.arange(self._cache.max_seq_len, device="cpu")
@@ -155,7 +155,7 @@ class Exllamav2Rows:
     def _step_params(self, rows: int) -> Any:
         """exllamav2's parameters of attention, with masks and offsets that are on each device already.
 
-        Its own copy them from layer to layer, and wait where the device changes.
+        exllamav2's own parameters copy them from layer to layer, and wait where the device changes.
         """
         masks = {device: mask[:rows, ..., : self._columns + 1] for device, mask in self._masks.items()}
         offsets = {device: tensor[:rows] for device, tensor in self._offsets.items()}
@@ -171,7 +171,7 @@ class Exllamav2Rows:
         return params
 
     def _make_room(self, columns: int) -> None:
-        """Let there be room for this many columns; a short row beside long ones needs more than it has tokens."""
+        """Make room for this many columns; a short row beside long ones needs more columns than it has tokens."""
         old = self._cache
         if columns <= old.max_seq_len:
             return

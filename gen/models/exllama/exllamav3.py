@@ -1,4 +1,4 @@
-"""exllamav3's own engine: EXL3 and FP16 checkpoints over one paged cache, whose pages calls borrow.
+"""exllamav3's own engine: EXL3 and FP16 checkpoints with one paged cache; calls borrow its pages.
 
 `gen.load` runs EXL3 checkpoints through transformers; this runs them on exllamav3's own kernels throughout.
 """
@@ -43,8 +43,8 @@ def from_exllamav3(
         cache_bits: of keys and values, 2 to 8; None is float16.
         use_per_device: instead of a device, gigabytes that may be used on each GPU, in order; 0 leaves a GPU out.
     Raises:
-        ArgumentError: arguments at odds with each other, or out of range.
-        DeviceError: the device does not exist or is the CPU, or exllamav3 put a weight elsewhere than it was to be.
+        ArgumentError: arguments that contradict each other, or are out of range.
+        DeviceError: the device does not exist or is the CPU, or exllamav3 put a weight on the wrong device.
         ModelError: exllamav3 cannot be imported, or does not know the checkpoint; its files are not whole; it has
             layers with a recurrent state, which no page holds.
     Host sync: several; this is at load. The current device, streams and number of threads are as before.
@@ -98,7 +98,7 @@ def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: d
                     f"{show_path(folder)} has layers with a recurrent state or a window of their own, which "
                     "gen.from_exllamav3 keeps no pages for; gen.load runs an EXL3 checkpoint through transformers."
                 )
-            model.modules[0].caps["prefer_cpu"] = False  # an embedding on the CPU would have the host wait for ids
+            model.modules[0].caps["prefer_cpu"] = False  # with an embedding on the CPU, the host would wait for ids
             cache = exl3.Cache(model, max_num_tokens=tokens, **kind)
             model.load(**place, max_chunk_size=min(tokens, 2048))
     except (ModelError, torch.OutOfMemoryError):

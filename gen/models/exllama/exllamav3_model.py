@@ -37,11 +37,11 @@ class Exllamav3Model:
         self.idle: Idle[object] = Idle()
         self._checkpoint = checkpoint
         self._free = list(range(cache.max_num_tokens // PAGE))
-        self._returned: deque[int] = deque()  # and not yet sorted in
+        self._returned: deque[int] = deque()  # given back, but not in `_free` yet
         self._lending = Lock()
         self.context_length: int = config.max_position_embeddings
         windows = [layer.sliding_window for layer in model if getattr(layer, "sliding_window", -1) > 0]
-        if checkpoint.window is not None and not windows:  # it does not know of it, and looks at everything
+        if checkpoint.window is not None and not windows:  # exllamav3 attends to everything, not to a window
             self.context_length = min(self.context_length, checkpoint.window)
         layers = [torch.device(layer.device) for layer in model.get_cache_layers()]
         self.placement = Placement(
@@ -69,7 +69,7 @@ class Exllamav3Model:
         return len(self._free) + len(self._returned)
 
     def release(self) -> None:
-        """Close the engine of the model's own; between calls it keeps no rows."""
+        """Close the model's own engine; the model keeps no rows between calls."""
         self.idle.clear()
 
     def turn(self) -> AbstractContextManager[None]:
@@ -103,7 +103,7 @@ class Exllamav3Model:
         return taken
 
     def take_back(self, pages: Iterable[int]) -> None:
-        """Pages that a call needs no more; takes no lock, since finalisers call it."""
+        """Take back pages that a call no longer needs; takes no lock, since finalisers call it."""
         self._returned.extend(pages)
 
     def check(self) -> Snapshot:

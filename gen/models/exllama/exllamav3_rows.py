@@ -5,7 +5,7 @@ Example, two rows of 300 tokens, in pages of 256; a row finds its tokens through
     row 0     pages 4, 5
     row 1     pages 0, 9
 
-Rows that begin alike may have their first pages in common: see `gen.models.exllama.page_table`.
+Rows that begin alike may share their first pages: see `gen.models.exllama.page_table`.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class Exllamav3Rows:
         self._model = model
         self._pages = PageTable(count)
         self._borrowed: list[int] = []
-        self._tables: dict[torch.device, Tensor] = {}  # (rows, pages), int64, to copy by
+        self._tables: dict[torch.device, Tensor] = {}  # (rows, pages), int64, for copies
         self._give_back = finalize(self, model.take_back, self._borrowed)
         self._give_back.atexit = False
         self._lengths = torch.zeros(count, dtype=torch.int32, device=model.placement.logits_device)
@@ -70,7 +70,7 @@ class Exllamav3Rows:
         count = len(token_ids)
         token_ids = token_ids.to(self._model.placement.input_device, non_blocking=True)
         logits = self._forward(token_ids, self._table[:count], self._lengths[:count])[:, -1]
-        self._lengths[:count].add_(1).clamp_(max=self._table.shape[1] * PAGE - 1)  # those of free rows go on too
+        self._lengths[:count].add_(1).clamp_(max=self._table.shape[1] * PAGE - 1)  # the lengths of free rows grow too
         return logits
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
@@ -89,7 +89,7 @@ class Exllamav3Rows:
         self._copy_pages(source, targets, slice(-(-view // PAGE)))
 
     def share(self, source: int, targets: slice, columns: int) -> None:
-        """See `gen.models.base.SharesColumns.share`: whole pages become common, and what is left is copied."""
+        """See `gen.models.base.SharesColumns.share`: whole pages are shared, and the rest is copied."""
         whole = columns // PAGE
         for target in range(self.count)[targets]:
             self._pages.share(source, target, whole)
@@ -133,11 +133,11 @@ class Exllamav3Rows:
         self.length = length
 
     def give_back(self) -> None:
-        """Give the pages back; the rows are not to be used any more. It happens too when nobody has the rows."""
+        """Give the pages back; do not use the rows any more. This also happens when the rows are garbage-collected."""
         self._give_back()
 
     def _borrow(self, length: int) -> None:
-        """Let each row have pages for this many tokens."""
+        """Borrow pages, until each row has room for this many tokens."""
         more = -(-length // PAGE) - len(self._pages.rows[0])
         if more <= 0:
             return
@@ -147,7 +147,7 @@ class Exllamav3Rows:
         self._set_table()
 
     def _part(self, rows: slice, start: int) -> None:
-        """Let rows write from a token on, so that no other row sees it."""
+        """Give rows pages of their own from the token `start` on, so that they can write there."""
         parted = [self._pages.part(row, start // PAGE) for row in range(self.count)[rows]]
         if any(parted):
             self._set_table()
@@ -179,7 +179,7 @@ class Exllamav3Rows:
         self._lengths[targets] = self._lengths[source]
 
     def _read(self, row: int, token_ids: Sequence[int], start: int, places: Sequence[int]) -> Tensor:
-        """Read tokens into a row that has `start` of them; the logits (len(places), vocab_size) after some."""
+        """Read tokens into a row that has `start` tokens; the logits (len(places), vocab_size) after some."""
         placement = self._model.placement
         self._part(slice(row, row + 1), start)
         table = self._table[row : row + 1].clone()  # in memory of its own, as the kernels want it
@@ -198,7 +198,7 @@ class Exllamav3Rows:
         return torch.cat(made)
 
     def _cache(self) -> Iterator[Tensor]:
-        """Keys and values of all layers, a page a line."""
+        """Keys and values of all layers, one page per line."""
         for layer in self._model.cache.layers.values():
             yield from layer.get_tensors()
 

@@ -1,4 +1,4 @@
-"""How exllamav2 and exllamav3 are imported: they compile themselves, and change settings of the whole process."""
+"""Imports exllamav2 and exllamav3, which compile themselves, and change settings of the whole process."""
 
 import os
 import sys
@@ -12,14 +12,14 @@ import torch
 from gen.errors import ModelError, show
 
 _ALLOCATOR = "EXL3_EXPANDABLE_SEGMENTS"  # "0" keeps exllamav3 from changing the settings of torch's allocator
-_importing = RLock()  # another thread would take what an import changes for what was before
+_importing = RLock()  # without it, another thread could keep the changed settings as the ones from before
 
 
 def import_exllama(name: str) -> Any:
     """Import exllamav2 or exllamav3, or a module of it; its first import on a machine compiles for minutes.
 
-    By itself the import changes torch's number of threads and the settings of its allocator, and prints to stdout; here
-    they stay as they are, and what it prints goes to stderr.
+    A plain import would change torch's number of threads and the settings of its allocator, and print to stdout; here
+    the settings stay as they are, and the output goes to stderr.
 
     Raises:
         ModelError: it is not there, or cannot be compiled.

@@ -1,12 +1,12 @@
-"""Which pages of a cache each row of a set has; rows that begin alike may have pages in common.
+"""Which pages of a cache each row has; rows that begin alike may share pages.
 
 Example, two rows of three pages. Row 1 begins with the 300 tokens that row 0 has read: its first page is row 0's, since
-nobody writes there any more, and it copies the 44 tokens of the second one.
+nobody writes there any more, and it copies the 44 tokens of row 0's second page.
 
     row 0     pages 4, 5, 6
     row 1     pages 4, 8, 9       page 7 is spare
 
-There are as many pages as if each row had its own. So a row that is to write where others read finds a spare one.
+There are as many pages as if no row shared any. So a row that must write to a shared page finds a spare one instead.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ class PageTable:
     """The pages of some rows, counted on the host.
 
     Attributes:
-        rows: of each row its pages, in order; all have as many.
+        rows: the pages of each row, in order; all rows have equally many.
     """
 
     def __init__(self, count: int) -> None:
@@ -26,7 +26,7 @@ class PageTable:
         self._spare: list[int] = []
 
     def grow(self, pages: Sequence[int]) -> None:
-        """Give each row as many more pages as all others, of these."""
+        """Share out these pages among the rows, equally many to each."""
         each = len(pages) // len(self.rows)
         for row, own in enumerate(self.rows):
             own += pages[row * each : (row + 1) * each]
@@ -38,7 +38,7 @@ class PageTable:
             self._put(target, place, page)
 
     def part(self, row: int, first: int) -> dict[int, tuple[int, int]]:
-        """Let no other row have a row's pages from one on: by place the page that it had, and the one that it has."""
+        """Replace the shared pages of a row from place `first` on by spare ones; returns (old, new) by place."""
         shared = {place: page for place, page in enumerate(self.rows[row]) if place >= first and self._used[page] > 1}
         for place in shared:
             self._put(row, place, self._spare.pop())

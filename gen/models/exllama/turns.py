@@ -1,8 +1,8 @@
 """Turns: one thread at a time, on streams of their own, for a library whose calls share memory on the device.
 
 Such a library keeps buffers that every forward writes: two threads that launch on streams of their own would overwrite
-each other's, since streams do not wait for each other. Here they take turns on the host, and on the device all turns
-are on one stream a device. It waits for what the caller has launched before, and the caller's stream for it.
+each other's data, since streams do not wait for each other. Here threads take turns on the host, and on each device all
+turns use one stream. This stream waits for what the caller has launched before, and the caller's stream waits for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,8 @@ class Turns:
     """Turns of a library.
 
     Args:
-        streams: the streams that it runs on, at least those of some devices, one for each device; asked in each turn.
+        streams: gives the streams that the library runs on, one for each device, at least for the given devices;
+        called in each turn.
     """
 
     def __init__(self, streams: Streams) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from transformers import PreTrainedTokenizerBase
 
-_LOGITS = 2**25  # how many numbers the logits of rows that run together may have; a program gives those of all tokens
+_LOGITS = 2**25  # the most numbers in the logits of rows that run together; a program gives logits of all tokens
 
 
 @isolated
@@ -40,7 +40,7 @@ def from_exported(
     eos_token_id: int | Sequence[int] | None = None,
     context_length: int | None = None,
 ) -> "ExportedModel":
-    """Use a causal language model that torch.export has made a program of, on any device.
+    """Use a causal language model that torch.export has made into a program, on any device.
 
     The program takes input_ids (batch, length), and may take attention_mask and position_ids of the same shape; it
     gives logits (batch, length, vocabulary), by themselves, first in a tuple, or as `logits`. Dimensions may be dynamic
@@ -59,7 +59,7 @@ def from_exported(
         ArgumentError: what was given is no program or no tokenizer, or the program takes no such context_length.
         DeviceError: the device does not exist.
         ModelError: the file cannot be read, the program is no causal language model, or has a part that cannot be
-            moved; it says which.
+            moved; the message says which.
     """
     from torch.export import ExportedProgram
 
@@ -148,7 +148,7 @@ class ExportedModel:
 
     @torch.inference_mode()
     def _probe(self, device: torch.device) -> Tensor:
-        """Run the program twice on few tokens: is it a causal language model, and all of it on the device?"""
+        """Run the program twice on a few tokens, to check that it is causal, and that all of it is on the device."""
         inputs = self._inputs
         width = inputs.widths.nearest(3)
         token_ids = torch.zeros((inputs.batches.nearest(1), width), dtype=torch.int64, device=device)
@@ -208,7 +208,7 @@ def _read(path: Path) -> "ExportedProgram":
             f"{show_path(path)} is no file of torch.export.save, or only a part of one: it is no whole zip archive."
         )
     reasons: list[str] = []
-    log = logging.getLogger("torch.export")  # where torch tells the reason, with its stack, and raises without it
+    log = logging.getLogger("torch.export")  # torch logs the reason here, with its stack, and raises without it
 
     def keep(record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:

@@ -22,7 +22,7 @@ HOW = "Export a model that takes input_ids and, if it must, attention_mask and p
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The sizes that a dimension may have, low to high; they are equal where it is fixed."""
+    """The sizes that a dimension may have, from low to high; low equals high if it is fixed."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ class ProgramInputs:
     Attributes:
         names: of KNOWN for a tensor, None for a constant.
         values: a tensor's dtype, or a constant's value.
-        rows: for each tensor, whether it has a row for each text; False where it has one for all.
+        rows: for each tensor, whether it has a row for each text; False if it has one row for all.
         spec: how the arguments are grouped.
         batches: sizes of the batch.
         widths: lengths of the texts.
@@ -57,7 +57,7 @@ class ProgramInputs:
         """Read them from a program's signature.
 
         Raises:
-            ModelError: it takes something else than a language model without a cache does, or keeps state.
+            ModelError: it takes other arguments than a language model without a cache, or keeps state.
         """
         from torch.export.graph_signature import ConstantArgument, InputKind
 
@@ -77,7 +77,7 @@ class ProgramInputs:
         found = [argument.name for argument in arguments if argument.name in tensors]
         names: dict[str, str] = {name: name for name in found}
         if len(found) == 1:
-            names = {found[0]: "input_ids"}  # whatever it is called
+            names = {found[0]: "input_ids"}  # under any name
         unknown = [f"{name} {tuple(tensors[name].shape)}" for name, known in names.items() if known not in KNOWN]
         unknown += [
             argument.name
@@ -113,7 +113,7 @@ class ProgramInputs:
         )
 
     def arguments(self, token_ids: Tensor, lengths: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the program with.
+        """The arguments to call the program with.
 
         Args:
             token_ids: (rows, width) int64, padded on the right.
@@ -138,7 +138,7 @@ def _changed(program: "ExportedProgram") -> Iterator[str]:
     signature = program.graph_signature
     yield from (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values())
     names = {getattr(spec.arg, "name", ""): spec.target for spec in signature.input_specs}
-    for node in program.graph.nodes:  # before decompositions, operators in place are still there
+    for node in program.graph.nodes:  # a graph without decompositions still has in-place operators
         if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
@@ -173,7 +173,7 @@ def _check_inference(program: "ExportedProgram") -> None:
 
 
 def _check_shape(name: str, tensor: Tensor, main: Tensor) -> None:
-    """Each argument has the shape of input_ids; position_ids may have one row for all."""
+    """Raise unless an argument has the shape of input_ids; position_ids may have one row for all texts."""
     shape = tensor.shape
     one_row = name == "position_ids" and len(shape) == 2 and isinstance(shape[0], int) and shape[0] == 1
     if len(shape) != 2 or not _same(shape[1], main.shape[-1]) or not (one_row or _same(shape[0], main.shape[0])):
@@ -181,7 +181,7 @@ def _check_shape(name: str, tensor: Tensor, main: Tensor) -> None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two sizes are written alike; dynamic ones must not be compared, which would bind them."""
+    """Whether two sizes are written alike; to compare dynamic sizes themselves would bind them."""
     return str(one) == str(other)
 
 

@@ -1,4 +1,4 @@
-"""Rows of an exported program: it has no cache, so that they are the tokens, which each step reads again."""
+"""Rows of an exported program: it has no cache, so the rows are the tokens, and each step reads all of them again."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -22,20 +22,20 @@ _AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
 
 
 def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
-    """A module that computes what the program does, all of it on one device.
+    """A module that computes what the program computes, all of it on one device.
 
-    Parameters, buffers, constants and lifted literals are moved, those that share memory to one tensor again; every
-    device in the graph and its subgraphs, as an argument of a factory, a copy, a check or an operator of one's own, and
-    the device type of autocast, becomes the given one. A bare "cuda" means a device too.
+    Parameters, buffers, constants and lifted literals are moved; those that share memory become one tensor again.
+    Every device in the graph and its subgraphs becomes the given one: as an argument of a factory, a copy, a check or a
+    custom operator, and as the device type of autocast. A bare "cuda" counts as a device, too.
 
     Args:
-        program: stays as it is; what is on the device already is shared with it.
-        device: with an index where it is a GPU.
+        program: stays as it is; tensors that are on the device already are shared with it.
+        device: with an index if it is a GPU.
     Raises:
-        ModelError: something in the program cannot be moved; it names the nodes. What shows only when it runs, see
-            `run_on`.
-    Source: torch.export.passes.move_to_device_pass does the first half of this, and changes the program that it is
-        given; it unties weights, and leaves autocast and positional devices of operators.
+        ModelError: something in the program cannot be moved; the message names the nodes. `run_on` finds what shows
+            only when the program runs.
+    Source: torch.export.passes.move_to_device_pass does the first half of this, but it changes the given program,
+        unties weights, and leaves autocast and positional devices of operators as they are.
     """
     module = program.module()  # new, except for tensors and subgraphs
     moved: dict[int, Any] = {}
@@ -66,24 +66,24 @@ def relocate(program: "ExportedProgram", device: torch.device) -> GraphModule:
 
 
 def run_on(module: GraphModule, device: torch.device, *args: Any, **kwargs: Any) -> Any:
-    """Run a relocated module once, looking at the device of each result.
+    """Run a relocated module once, and check the device of each result.
 
     Raises:
-        ModelError: a node fails, or gives a tensor on another device; it names the node.
+        ModelError: a node fails, or gives a tensor on another device; the message names the node.
     """
     leaves = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
     return module._graph.process_outputs(_Watch(module, device).run(*leaves, enable_io_processing=False))
 
 
 class _Watch(Interpreter):
-    """Runs a graph node by node, and stops at the first that is not on the device."""
+    """Runs a graph node by node, and stops at the first result that is not on the device."""
 
     def __init__(self, module: GraphModule, device: torch.device) -> None:
         super().__init__(module)
         self._device = device
 
     def run_node(self, n: Node) -> Any:
-        """Run a node; fail with its name."""
+        """Run a node; an error names it."""
         try:
             result = super().run_node(n)
         except Exception as error:  # operators fail with errors of every kind
@@ -98,7 +98,7 @@ class _Watch(Interpreter):
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Parameters, buffers and attributes of a module and its parts, each time that they occur."""
+    """Parameters, buffers and attributes of a module and its parts, once for each place where they occur."""
     for prefix, part in module.named_modules():
         for values in _values(part):
             for name, value in values.items():
@@ -148,7 +148,7 @@ def _readdress_(node: Node, device: torch.device) -> None:
 
 
 def _left(node: Node, device: torch.device) -> Iterator[str]:
-    """What in a node cannot be on the device."""
+    """Yields what cannot be on the device in a node."""
     names: list[str] = []
     map_aggregate((node.args, node.kwargs), lambda value: names.append(value) if isinstance(value, str) else None)
     autocast = getattr(node.target, "__name__", "") in _AUTOCAST
@@ -168,7 +168,7 @@ def _runs_on(operator: OpOverload, device: torch.device) -> bool:
     if device.type not in ("cpu", "cuda"):
         return True  # the others fall back to the CPU for some; a run will show it
     if operator.namespace in ("aten", "prims") and not _has_kernel("aten::view", device):
-        return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch's own kernels are not there to ask for
+        return not operator._opname.endswith("_for_cpu")  # virtual GPUs: torch has no kernels of its own for them
     schema = operator._schema
     return _has_kernel(f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name, device)
 

@@ -1,8 +1,8 @@
 """A GGUF file's metadata as a transformers config, and the tokens that end a text.
 
-transformers' own reading leaves a part of an architecture's keys at the config's defaults (rotation of positions, width
-of heads and experts, windows), where the texts go wrong without an error. Here every key that changes a text is read,
-and a file that says what the architecture's config cannot hold is refused.
+transformers' own reader leaves some of an architecture's keys at the config's defaults (rotation of positions, width of
+heads and experts, windows), so that texts go wrong without an error. gen reads every key that changes a text, and
+refuses a file with settings that the architecture's config cannot hold.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOWEST_TRANSFORMERS = "5.23.0"  # older ones add no bos token, and refuse more tokenizers
 
-# model type of transformers, and what its config calls the normalisation's epsilon
+# model type of transformers, and the name of the normalisation's epsilon in its config
 _MODELS = {
     "bloom": ("bloom", "layer_norm_epsilon"),
     "falcon": ("falcon", "layer_norm_epsilon"),
@@ -35,7 +35,7 @@ _MODELS = {
     "stablelm": ("stablelm", "layer_norm_eps"),
     "starcoder2": ("starcoder2", "norm_epsilon"),
 }
-_READ_BY_TRANSFORMERS = ("lfm2", "qwen35", "qwen35moe")  # by its newer reader, which leaves nothing out
+_READ_BY_TRANSFORMERS = ("lfm2", "qwen35", "qwen35moe")  # its newer reader, which leaves nothing out, reads these
 SUPPORTED = sorted({*_MODELS, *_READ_BY_TRANSFORMERS})
 
 _KEYS = {
@@ -53,7 +53,7 @@ _KEYS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-_WINDOWS = ("gemma2", "gemma3", "phi3")  # whose config has a window for these layers
+_WINDOWS = ("gemma2", "gemma3", "phi3")  # their configs say which layers have a window
 _PARTIAL = ("nemotron", "phi3", "stablelm")  # may rotate a part of each head
 _OWN_HEAD_WIDTH = ("gemma2", "gemma3", "llama", "nemotron", "qwen3", "qwen3moe")
 _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -63,7 +63,7 @@ def read_config(header: Header) -> "PreTrainedConfig":
     """The transformers config of a file.
 
     Raises:
-        ModelError: the architecture, or something that the file says of it, is not supported.
+        ModelError: gen does not support the architecture, or a setting of it in the file.
     """
     import transformers
     from packaging.version import Version
@@ -127,7 +127,7 @@ def _heads(header: Header) -> dict[str, Any]:
 
 
 def _peculiar(header: Header, tensors: set[str], values: dict[str, Any]) -> dict[str, Any]:
-    """What an architecture's config says beside the common keys."""
+    """The settings of an architecture's config beside the common ones."""
     name, window = header.architecture, header.get("attention.sliding_window")
     if window and name not in _WINDOWS:
         raise _unsupported(header, f"its attention has a window of {window} tokens")
@@ -141,7 +141,7 @@ def _peculiar(header: Header, tensors: set[str], values: dict[str, Any]) -> dict
             "use_qkv_bias": "blk.0.attn_q.bias" in tensors,
             "use_parallel_residual": "blk.0.ffn_norm.weight" not in tensors,
         }
-    if name in ("gemma2", "gemma3"):  # the two of 27B divide scores by another width, which the file does not say
+    if name in ("gemma2", "gemma3"):  # the two models of 27B divide scores by another width, which the file lacks
         largest = header.get("block_count") == {"gemma2": 46, "gemma3": 62}[name]
         width = values["hidden_size"] // values["num_attention_heads"] if largest else values["head_dim"]
         peculiar["query_pre_attn_scalar"] = width
@@ -154,7 +154,7 @@ def _set_rope_scaling(config: "PreTrainedConfig", header: Header) -> None:
     """Scale the rotation of positions as the file says, or refuse to."""
     kind, factor = header.get("rope.scaling.type") or "none", header.get("rope.scaling.factor") or 1.0
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)  # Gemma 3 scales the layers without a window alone
+    rope = rope.get("full_attention", rope)  # Gemma 3 scales only the layers without a window
     if kind == "linear" and factor != 1.0 and rope:
         rope |= {"rope_type": "linear", "factor": factor}
     elif kind not in ("none", "linear"):
@@ -167,7 +167,7 @@ def _set_rope_scaling(config: "PreTrainedConfig", header: Header) -> None:
 
 
 def _set_llama3_rope(config: "PreTrainedConfig", header: Header, divisors: Tensor) -> None:
-    """Llama 3.1 and later: the file has each frequency's divisor, the config the rule that they come from."""
+    """Llama 3.1 and later: the file has a divisor for each frequency, the config has the rule for the divisors."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     exponents = torch.arange(len(divisors)) / len(divisors)
@@ -179,4 +179,4 @@ def _set_llama3_rope(config: "PreTrainedConfig", header: Header, divisors: Tenso
 
 
 def _unsupported(header: Header, what: str) -> ModelError:
-    return ModelError(f"{show_path(header.path)} is a {header.architecture} that gen cannot read rightly: {what}.")
+    return ModelError(f"{show_path(header.path)} is a {header.architecture} that gen cannot read correctly: {what}.")

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself: its metadata and where its tensors are, checked against the file's size.
+"""Reads a GGUF file's header: its metadata and where its tensors are, checked against the file's size.
 
 Little-endian: "GGUF", version, number of tensors, number of keys; the keys with their values; for each tensor its name,
 shape (fastest dimension first), type and offset; padding; the tensors' bytes.
@@ -44,7 +44,7 @@ class Header:
     """Metadata and tensors of a GGUF file.
 
     Attributes:
-        metadata: values by key; of an array of strings, such as the vocabulary, its length.
+        metadata: values by key; for an array of strings, such as the vocabulary, its length.
     """
 
     path: Path
@@ -57,13 +57,13 @@ class Header:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of weights that are stored as plain numbers, float32 where any is quantised."""
+        """The type of the weights if all are stored as plain numbers, float32 if any is quantised."""
         types = {tensor.type.name for tensor in self.tensors}
         halves = [_FLOATS[name] for name in ("BF16", "F16") if name in types]
         return halves[0] if halves and types <= set(_FLOATS) else torch.float32
 
     def get(self, key: str) -> Any:
-        """A value of the architecture's own, as "rope.freq_base"; None where the file does not say it."""
+        """A value under the architecture's name, such as "rope.freq_base"; None if the file does not have it."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
 
@@ -91,7 +91,7 @@ def read_header(path: Path) -> Header:
 
 
 def dequantize(header: Header, tensor: StoredTensor) -> "np.ndarray[Any, np.dtype[np.float32]]":
-    """A tensor's numbers in float32; maybe memory of the file itself, which cannot be written."""
+    """A tensor's numbers in float32; they may be a read-only view of the file itself."""
     import gguf
     import numpy as np
 
@@ -133,7 +133,7 @@ def _parse(path: Path, data: mmap.mmap) -> Header:
 
 
 def _check_model(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Refuse what is no whole model: a part of a split one, an adapter."""
+    """Refuse a file without a whole model: a part of a split one, an adapter."""
     part = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", path.name)
     parts = metadata.get("split.count", 0)
     count = parts if isinstance(parts, int) and parts > 1 else int(part[2]) if part else 1
@@ -164,7 +164,7 @@ def _stored(path: Path, start: int, name: str, shape: tuple[int, ...], type_numb
 
 
 def _check_types(path: Path, kinds: "set[GGMLQuantizationType]") -> None:
-    """Refuse types that cannot be dequantised: one block of each is tried."""
+    """Refuse types that cannot be dequantised, by a try on one block of each."""
     import gguf
     import numpy as np
 
@@ -179,7 +179,7 @@ def _check_types(path: Path, kinds: "set[GGMLQuantizationType]") -> None:
 
 
 class _Cursor:
-    """Reads values one after the other; struct.error where the data ends before the value does."""
+    """Reads values one after the other; raises struct.error if the data ends within a value."""
 
     def __init__(self, data: mmap.mmap, position: int) -> None:
         self._data = data
@@ -196,7 +196,7 @@ class _Cursor:
         return self._data[begin : self.position].decode("utf-8")
 
     def value(self, kind: int) -> Any:
-        """The value of a type; an array of strings is skipped and counted."""
+        """Read a value of this type; an array of strings is only counted."""
         if kind in _NUMBERS:
             return self.take(_NUMBERS[kind])[0]
         if kind == _STRING:

@@ -1,7 +1,7 @@
 """GGUF files: dequantised into plain transformers models, or written as folders in Hugging Face format.
 
-Names and layouts of weights are transformers' own (`modeling_gguf_pytorch_utils`); here they are worked out once for a
-file, not once for each module, and its strings are read twice instead of six times.
+Names and layouts of weights are transformers' own (`modeling_gguf_pytorch_utils`); here they are computed once for a
+file, not once for each module, and the file's strings are read twice instead of six times.
 """
 
 import json
@@ -37,14 +37,14 @@ def read_gguf(
 
     Args:
         file: one GGUF file.
-        device: where the model goes, with an index; None where device_map says it.
-        dtype: of the weights, as "bfloat16"; None is float32 where any is quantised, else the file's own.
-        device_map: how accelerate spreads the model, where device is None.
+        device: where the model goes, with an index; None if you give device_map.
+        dtype: of the weights, as "bfloat16"; None is float32 if any is quantised, else the file's own.
+        device_map: how accelerate spreads the model, if device is None.
         attn_implementation: as for `gen.load`.
     Raises:
         ArgumentError: unknown dtype.
-        ModelError: before weights are read, if the file is no GGUF, cut, split, of an architecture or with settings
-            that are not supported, or too large for the free memory; later, if it lacks weights.
+        ModelError: before weights are read, if the file is no GGUF, is cut or split, has an architecture or settings
+            that gen does not support, or is too large for the free memory; later, if it lacks weights.
     """
     from transformers import GenerationConfig
 
@@ -80,8 +80,8 @@ def convert(file: str | Path, folder: str | Path, *, dtype: str | torch.dtype | 
         folder: where to write; new or empty.
         dtype: of the weights, as for `read_gguf`.
     Raises:
-        ArgumentError: the folder is not empty, or a file.
-        ModelError: the file cannot be read (see `read_gguf`), or the folder not be written.
+        ArgumentError: the folder is not empty, or is a file.
+        ModelError: the file cannot be read (see `read_gguf`), or the folder cannot be written.
     """
     target = find_path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -99,12 +99,12 @@ def convert(file: str | Path, folder: str | Path, *, dtype: str | torch.dtype | 
 
 
 def check_memory(header: Header, dtype: torch.dtype, device: torch.device | None) -> None:
-    """Raise a ModelError if the dequantised weights are larger than the free memory of where they go."""
+    """Raise a ModelError if the dequantised weights are larger than the free memory at their destination."""
     import psutil
 
     numbers = [prod(tensor.shape) for tensor in header.tensors]
     weights = sum(numbers) * dtype.itemsize
-    # one tensor at a time is float32, twice; the experts of a mixture are joined in float32
+    # two float32 copies of one tensor at a time; all experts of a mixture are joined in float32
     work = 4 * (sum(numbers) if header.get("expert_count") else 2 * max(numbers, default=0))
     needs = {"memory": (weights + work, psutil.virtual_memory().available)}
     if device is not None and device.type == "cuda":
@@ -124,7 +124,7 @@ def check_memory(header: Header, dtype: torch.dtype, device: torch.device | None
 
 
 def _tokenizer(header: Header) -> "PreTrainedTokenizerBase":
-    """The file's tokenizer, without the special tokens that transformers' classes add and the model has no rows for."""
+    """The file's tokenizer, without special tokens that transformers' classes add but the model has no rows for."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -205,7 +205,7 @@ def _weights(
 
 
 def _check_taken(header: Header, names: Iterable[str]) -> None:
-    """Refuse a file with weights that the model has no place for: without them its texts would be others."""
+    """Refuse a file with weights that the model has no place for: without them, its texts would be wrong."""
     known = {*names, "output.weight", "rope_freqs.weight"}
     spare = [t.name for t in header.tensors if t.name not in known and t.name.removesuffix(".weight") not in known]
     if spare:
@@ -216,9 +216,9 @@ def _check_taken(header: Header, names: Iterable[str]) -> None:
 
 
 class _Outline:
-    """A model as `get_gguf_hf_weights_map` sees it: the names of its weights, from itself and from its children.
+    """A model as `get_gguf_hf_weights_map` needs it: the names of its weights, from itself and from its children.
 
-    transformers goes down to every module, and makes its table of names anew for each; GGUF's names never start deeper.
+    transformers would visit every module, and make its table of names anew for each; GGUF's names never start deeper.
     """
 
     def __init__(self, module: nn.Module, *, children: bool = True) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AlignedRows:
-    """See `gen.models.base.Rows`. The cache grows by a column a step, so that its end is always the newest token."""
+    """See `gen.models.base.Rows`. The cache grows by one column per step, so its end is always the newest token."""
 
     refillable = False
     replayable = False
@@ -31,13 +31,13 @@ class AlignedRows:
     def fill(
         self, rows: slice, prompts: Sequence[Sequence[int]], start: int = 0, inputs: Sequence[Inputs] = ()
     ) -> Tensor:
-        """See `gen.models.base.Rows.fill`; all rows are filled at once, each prompt's side by side."""
+        """See `gen.models.base.Rows.fill`; all rows are filled at once, the rows of each prompt side by side."""
         from transformers.cache_utils import DynamicCache
 
         device, width = self._mask.device, max(map(len, prompts))
         token_ids = torch.tensor(
             [[*[prompt[0]] * (width - len(prompt)), *prompt] for prompt in prompts], dtype=torch.int64, device="cpu"
-        )  # padded with a token of its own: no other one's NaN gets into its row
+        )  # padded with the prompt's own token, so that no other token's NaN gets into its row
         mask = torch.zeros((len(prompts), width), dtype=torch.bool, device="cpu")
         for row, prompt in enumerate(prompts):
             mask[row, width - len(prompt) :] = True

@@ -1,8 +1,8 @@
-"""Gen's own attention inside of a transformers model, for the keys that gen's own cache gives, and for no others.
+"""Runs gen's own attention inside of a transformers model, but only for keys from gen's own cache.
 
-The cache marks the keys that it gives with how they are attended to. The function that transformers has registered as
-"sdpa" is wrapped once, so that marked keys are attended to in that way, and all others as ever: a model's own forward,
-in any thread, gets the same bits from the same function, and its config stays as it is.
+The cache marks its keys with the attention to use. The function that transformers has registered as "sdpa" is wrapped
+once: marked keys get that attention, and all others get transformers' own. So a model's own forward, in any thread,
+gets the same bits from the same function, and its config stays as it is.
 
 This module imports transformers: import it only where a transformers model is at hand.
 """
@@ -22,18 +22,18 @@ _NAME, _MARK = "sdpa", "gen_attention"
 
 
 class Attention(Protocol):
-    """How marked keys are attended to; see `attend_rows` for the arguments."""
+    """The attention for marked keys; see `attend_rows` for the arguments."""
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor: ...
 
 
 class Use:
-    """What a model's attention has been, while it was watched.
+    """What was seen of a model's attention while it was watched.
 
     Attributes:
         own: how often gen's own attention ran.
-        reasons: why it was transformers' at other times.
-        indexed: whether a layer looks for the columns that it attends to.
+        reasons: why transformers' attention ran at other times.
+        indexed: whether a layer selects the columns that it attends to.
     """
 
     def __init__(self) -> None:
@@ -43,22 +43,22 @@ class Use:
 
     @property
     def alone(self) -> bool:
-        """Whether nothing but gen's own attention has looked at any column."""
+        """Whether only gen's own attention has run."""
         return self.own > 0 and not self.reasons and not self.indexed
 
 
 class StepAttention:
-    """Of a step: each row looks at its own columns.
+    """The attention of a step: each row attends to its own columns.
 
     Args:
-        apart: rows whose columns are not among those that are given.
+        apart: rows whose columns are not in the keys and values of a call.
     """
 
     def __init__(self, plan: Plan, use: Use, apart: Apart = ()) -> None:
         self.plan, self.use, self.apart = plan, use, apart
 
     def beside(self, apart: Apart) -> "StepAttention":
-        """The same of a layer that has such rows."""
+        """The same attention for a layer with these rows apart."""
         return StepAttention(self.plan, self.use, apart) if apart else self
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
@@ -66,7 +66,7 @@ class StepAttention:
 
 
 class PromptAttention:
-    """Of prompts; on a CPU in blocks, where the first token of all has the column `start`."""
+    """The attention of prompts; in blocks on a CPU if the first tokens of all have the same column, `start`."""
 
     apart: Apart = ()
 
@@ -80,27 +80,27 @@ class PromptAttention:
 
 
 def mark(keys: Tensor, attention: "StepAttention | PromptAttention | None") -> Tensor:
-    """Keys that the cache gives, with how they are attended to; None leaves that to transformers."""
+    """Mark keys of the cache with the attention to use; None leaves them to transformers."""
     if attention is not None:
         setattr(keys, _MARK, attention)
     return keys
 
 
 def may_serve(model: Any) -> bool:
-    """Whether a model lets the function run that transformers has registered, as far as its class and config say."""
+    """Whether a model runs the function that transformers has registered, as far as its class and config say."""
     text = model.config.get_text_config(decoder=True)
     return bool(getattr(model, "_supports_attention_backend", False)) and text._attn_implementation == _NAME
 
 
 def install() -> None:
-    """Let transformers' "sdpa" look for marked keys; does nothing where it does so already."""
+    """Wrap transformers' "sdpa", so that it looks for marked keys; does nothing if it is wrapped already."""
     theirs = ALL_ATTENTION_FUNCTIONS[_NAME]
     if not isinstance(theirs, _Sdpa):
         AttentionInterface.register(_NAME, _Sdpa(theirs))
 
 
 class _Sdpa:
-    """transformers' function, but for marked keys."""
+    """transformers' function for all keys except marked ones."""
 
     def __init__(self, theirs: Any) -> None:
         self.theirs = theirs
@@ -119,7 +119,7 @@ class _Sdpa:
         attention = None if torch.compiler.is_compiling() else getattr(key, _MARK, None)
         if attention is not None and (reason := _refused(query, key, attention_mask, dropout, options, attention)):
             if attention.apart:  # the columns of some rows are elsewhere
-                raise ModelError(f"attention has become another one since the model was taken: {reason}.")
+                raise ModelError(f"the model's attention has changed since gen took the model over: {reason}.")
             attention.use.reasons.add(reason)
             attention = None
         if attention is None or attention_mask is None:
@@ -139,7 +139,7 @@ def _refused(
     options: dict[str, Any],
     attention: StepAttention | PromptAttention,
 ) -> str:
-    """Why these arguments are left to transformers; empty if they are not."""
+    """Why these arguments are left to transformers; "" if gen's own attention takes them."""
     if mask is None:
         return "no mask"
     for name in ("softcap", "position_bias", "s_aux", "cache"):

@@ -1,8 +1,8 @@
-"""A transformers cache whose rows come and go: each row has a column of its own, where its next token is written.
+"""A transformers cache whose rows come and go: each row writes its next token at its own column.
 
 Example: two rows, `length` 6. Row 0 has read three tokens, row 1 five. A step writes row 0's keys at column 3 and row
-1's at column 5, and looks at as many columns as the longest row needs; the mask hides what a row has not reached. When
-row 1's text has ended, another prompt is written over its columns from 0 on, while row 0 goes on.
+1's at column 5, and attends to as many columns as the longest row needs; the mask hides columns that a row has not
+reached. When row 1's text has ended, another prompt is written over its columns from 0 on, while row 0 goes on.
 
 This module imports transformers: import it only where a transformers model is at hand.
 """
@@ -26,13 +26,13 @@ from gen.models.transformers.layer_state import LayerState, Pieces, Place
 
 
 class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
-    """What both kinds of layers below have in common."""
+    """What the layers below have in common."""
 
     is_sliding = False
 
     def __init__(self, state: LayerState) -> None:
         super().__init__()
-        self.state = state  # `is_initialized` stays false: models ask it of layers that images alone come to
+        self.state = state  # `is_initialized` stays false: models ask for it in layers that only images reach
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: tensors are made by `LayerState`."""
@@ -42,13 +42,13 @@ class _RowLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class PromptLayer(_RowLayer):
-    """Writes prompts into rows, and shows them the prompts' earlier tokens alone.
+    """Writes prompts into rows; these see only the prompts' earlier tokens.
 
     Args:
         rows: which rows; prompts are padded on the right.
-        start: the column of the first token; above 0 where the prompts' earlier tokens are there already.
+        start: the column of the first token; above 0 if the prompts' earlier tokens are there already.
         view, used: see `LayerState.write_prompt`.
-        attention: how; None for transformers' way.
+        attention: gen's own attention; None for transformers'.
     """
 
     is_compileable = False
@@ -89,9 +89,9 @@ class PromptLayer(_RowLayer):
 
 
 class PiecesLayer(_RowLayer):
-    """Writes tokens into rows that each go on from a column of their own; the mask says what each token sees."""
+    """Writes tokens into rows, from a column of each row's own on; the mask says what each token sees."""
 
-    is_compileable = True  # or transformers drops the mask of pieces of one token
+    is_compileable = True  # otherwise transformers drops the mask of pieces of one token
 
     def __init__(self, state: LayerState, pieces: Pieces, attention: PromptAttention | None) -> None:
         super().__init__(state)
@@ -107,13 +107,13 @@ class PiecesLayer(_RowLayer):
         return self.pieces.end, 0
 
     def get_seq_length(self) -> int:
-        return self.pieces.end - self.pieces.columns.shape[1]  # only masks that are replaced look at it
+        return self.pieces.end - self.pieces.columns.shape[1]  # only transformers' masks, which gen replaces, use it
 
 
 class StepLayer(_RowLayer):
-    """Writes a step's tokens, each row's at its own columns. Shapes depend on the place's alone; nothing is read."""
+    """Writes a step's tokens, each row's at its own columns. Shapes depend only on the place; the host reads none."""
 
-    is_compileable = True  # or transformers drops the mask of steps of one token
+    is_compileable = True  # otherwise transformers drops the mask of steps of one token
 
     def __init__(self, state: LayerState, place: Place, attention: StepAttention | None) -> None:
         super().__init__(state)
@@ -146,11 +146,11 @@ class StepLayer(_RowLayer):
         return self.place.view, 0
 
     def get_seq_length(self) -> int:
-        return self.place.view - self.place.width  # a number; only masks that are replaced look at it
+        return self.place.view - self.place.width  # a number; only transformers' masks, which gen replaces, use it
 
 
 class RecurrentStepLayer(LinearAttentionLayer):  # type: ignore[misc]
-    """The recurrent states of the first n rows, as windows onto the whole: what is copied into them is kept."""
+    """The recurrent states of the first n rows, as views of all rows' states: to copy into them changes these."""
 
     def __init__(self, state: LayerState, count: int) -> None:
         numbers = {number for _, number in state.summaries}
@@ -159,7 +159,7 @@ class RecurrentStepLayer(LinearAttentionLayer):  # type: ignore[misc]
 
 
 class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc]
-    """A layer with keys and values and with recurrent states, at a prompt."""
+    """A layer with keys, values and recurrent states, for a prompt."""
 
     is_compileable = False
 
@@ -179,7 +179,7 @@ class HybridPromptLayer(LinearAttentionLayer, PromptLayer):  # type: ignore[misc
 
 
 class HybridStepLayer(LinearAttentionLayer, StepLayer):  # type: ignore[misc]
-    """A layer with keys and values and with recurrent states, at a step."""
+    """A layer with keys, values and recurrent states, for a step."""
 
     def __init__(self, state: LayerState, place: Place, count: int, attention: StepAttention | None) -> None:
         StepLayer.__init__(self, state, place, attention)
@@ -188,7 +188,7 @@ class HybridStepLayer(LinearAttentionLayer, StepLayer):  # type: ignore[misc]
 
 
 def _show(layer: LinearAttentionCacheLayerMixin, state: LayerState, rows: slice) -> None:
-    """Let a layer see the recurrent states of some rows."""
+    """Give a layer views of the recurrent states of these rows."""
     for (kind, number), kept in state.summaries.items():
         window = kept[rows]
         if kind == "conv":
@@ -206,7 +206,7 @@ def check_layers(layers: Sequence[object], name: str) -> None:
     """Refuse layers whose states cannot be kept row by row.
 
     Raises:
-        ModelError: one is of a kind that is not known.
+        ModelError: gen does not know the kind of a layer.
     """
     for layer in layers:
         kind = type(layer).__name__
@@ -244,7 +244,7 @@ def prompt_cache(
 def pieces_cache(
     layers: Sequence[object], states: Sequence[LayerState], pieces: Sequence[Pieces], attention: PromptAttention | None
 ) -> Cache:
-    """The cache for reading pieces, which are told for each layer's device; no layer has recurrent states."""
+    """The cache for reading pieces, which are given on each layer's device; no layer has recurrent states."""
     each = zip(layers, states, pieces, strict=True)
     return Cache(
         layers=[

@@ -1,9 +1,9 @@
 """Whether a model's steps can give a row the same bits in any batch, and how many rows a step needs for that.
 
-A linear layer sums in another order for few rows than for many. MKL has three orders in float32, for one row, for two
-or three, and for four or more, and oneDNN has two, for one row and for more. Within one order a row's result does not
-depend on the others, so that a step of at least four rows, or of two, gives the same bits as any larger one. This is
-found on the machine that runs, for each kind of layer that the model has, and refused where there is no such number.
+A linear layer sums in one order for few rows and in another for many. MKL has three orders in float32, for one row, for
+two or three, and for four or more; oneDNN has two, for one row and for more. Within one order, a row's result does not
+depend on the other rows, so a step of at least four rows, or of two, gives the same bits as any larger one. gen finds
+this number on your machine, for each kind of layer that the model has, and refuses a model without such a number.
 """
 
 from typing import TYPE_CHECKING
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from gen.models.transformers.model import TransformersModel
 
 _MOST = 16  # rows that a step may need; prompts are padded to as many tokens
-_COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128)  # of rows that are compared with the last one
+_COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128)  # of rows; each is compared with the last one
 _TRIES = 2
-_SINGLE = {"Embedding", "LayerNorm"}  # of torch: what they make of a row depends on the row alone
+_SINGLE = {"Embedding", "LayerNorm"}  # of torch: their result for a row depends only on the row
 _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 @torch.inference_mode()
 def find_step_rows(model: "TransformersModel") -> int:
-    """The fewest rows of which a step gives each the bits that any larger step of whole such numbers gives it.
+    """The fewest rows whose step gives each row the same bits as any step of a multiple of as many rows.
 
     Returns:
         A power of two, at most 16.
     Raises:
-        ModelError: the model cannot promise it. It says why.
+        ModelError: the model cannot promise this; the message says why.
     Host sync: several; this is done once for a model and number of threads.
     """
     name = type(innermost(model.hf_model)).__name__
     if reason := _reason(model):
-        raise ModelError(f"exact=True is not to be had of {name}: {reason}.")
+        raise ModelError(f"exact=True is not possible with {name}: {reason}.")
     least, reason = _try(model)
     if reason:
-        raise ModelError(f"exact=True is not to be had of {name} on this machine: {reason}.")
+        raise ModelError(f"exact=True is not possible with {name} on this machine: {reason}.")
     return least
 
 
 @torch.inference_mode()
 def unlike(model: "TransformersModel") -> str:
-    """What this machine computes in another order in another batch, whatever the rules; empty where there is nothing.
+    """What this machine computes in another order in another batch, with any number of rows; "" if there is nothing.
 
     Host sync: several.
     """
@@ -56,7 +56,7 @@ def unlike(model: "TransformersModel") -> str:
 
 
 def attention_agrees(heads: int, key_heads: int, width: int, dtype: torch.dtype) -> bool:
-    """Whether torch's attention gives rows and queries the same bits beside others, and over hidden columns."""
+    """Whether torch's attention gives rows and queries the same bits beside others, and with hidden columns."""
     drawn, hidden = torch.Generator().manual_seed(0), torch.finfo(dtype).min
     query = torch.randn((3, heads, 64, width), generator=drawn).to(dtype)
     keys, values = torch.randn((2, 3, key_heads, 2016, width), generator=drawn).to(dtype)
@@ -80,11 +80,11 @@ def attention_agrees(heads: int, key_heads: int, width: int, dtype: torch.dtype)
 
 
 def _try(model: "TransformersModel") -> tuple[int, str]:
-    """How many rows a step needs, and why no number does; the reason is empty where one does."""
+    """How many rows a step needs, and why no number is enough; the reason is "" if one is."""
     least = 1
     for layer in _kinds_of_layers(model):
         found = _least(layer)
-        if found is not None and model.has_products:  # prompts are without them
+        if found is not None and model.has_products:  # only steps have them, prompts do not
             with model.step_products():
                 found = _least(layer)
         if found is None:
@@ -104,7 +104,7 @@ def _try(model: "TransformersModel") -> tuple[int, str]:
 
 
 def _reason(model: "TransformersModel") -> str:
-    """Why the model cannot promise equal bits whatever its linear layers do; empty if it can."""
+    """Why the model cannot promise equal bits, for reasons beside its linear layers; "" if there are none."""
     inner, placement = innermost(model.hf_model), model.placement
     if inner is not model.hf_model:
         return f"it is wrapped in a {type(model.hf_model).__name__}, whose layers are not known"
@@ -129,7 +129,7 @@ _FLOATS = {torch.float32, torch.bfloat16, torch.float16, torch.float64}
 
 
 def _attention(model: "TransformersModel") -> str:
-    """Why its attention cannot promise equal bits; empty if gen's own runs in every layer, at prompts and at steps."""
+    """Why its attention cannot promise equal bits; "" if gen's own runs in every layer, for prompts and for steps."""
     use = model.attention
     if use is None:
         return f"it runs {model.told_attention} attention instead of gen's own; load with attn_implementation='sdpa'"
@@ -156,7 +156,7 @@ def _kinds_of_layers(model: "TransformersModel") -> list[nn.Module]:
 
 
 def _least(layer: nn.Module) -> int | None:
-    """The fewest rows from which on a layer gives the first rows the same bits; None where they are too many."""
+    """The fewest rows from which on a layer gives the first rows the same bits; None if that needs too many."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     width = weight.shape[1] if isinstance(layer, nn.Linear) else weight.shape[0]

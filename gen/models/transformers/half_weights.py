@@ -1,8 +1,8 @@
 """Float16 weights on a CPU, packed for FBGEMM: it multiplies them with float32 activations, and sums in float32.
 
-Half the memory of float32, and less to read for each token; results are those of float32 but for the order of sums.
-Layers of other kinds compute in float32. Example: of the 576 inputs of a layer 512 are packed, and 64 are float32.
-Where a model's embedding is its head too, the head is packed, and the embedding stays in the checkpoint's file.
+They take half the memory of float32, and less is read for each token; results are those of float32 but for the order of
+sums. Layers of other kinds compute in float32. Example: of a layer's 576 inputs, 512 are packed, and 64 are float32. If
+a model's embedding is also its head, the head is packed, and the embedding stays in the checkpoint's file.
 """
 
 import logging
@@ -23,14 +23,14 @@ logger = logging.getLogger("gen")
 
 _ENGINE = "fbgemm"
 _BLOCK = 512  # inputs
-_LEAST = 256  # inputs, from which on a filled block takes less memory than float32
+_LEAST = 256  # inputs; with fewer, a block takes more memory than float32
 
 
 class PackedLinear(nn.Module):
     """A linear layer whose float16 weights are packed; on a CPU, for float32 activations.
 
-    FBGEMM packs blocks of 512 inputs, the last one filled up with zeros. Where it would be mostly zeros its weights are
-    kept beside it in float32.
+    FBGEMM packs blocks of 512 inputs, and fills the last one up with zeros. If that block would be mostly zeros, its
+    weights are kept in float32 instead.
     """
 
     def __init__(self, linear: nn.Linear, scratch: Tensor) -> None:
@@ -53,7 +53,7 @@ class PackedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """What its weights take: FBGEMM's blocks, filled up, and the rest."""
+        """How many bytes its weights take: FBGEMM's blocks, filled up, and the rest."""
         blocks = -(-self._packed_features // _BLOCK) * _BLOCK
         columns = -(-self.out_features // 16) * 16
         return 2 * blocks * columns + (0 if self._rest is None else self._rest.nbytes)
@@ -66,7 +66,7 @@ class PackedLinear(nn.Module):
 
     @property
     def bias(self) -> Tensor | None:
-        """(out_features,), float32; None where there is none."""
+        """(out_features,), float32; None without a bias."""
         bias: Tensor | None = torch.ops.quantized.linear_unpack_fp16(self._packed)[1]
         return bias
 
@@ -114,16 +114,16 @@ class HalfEmbedding(nn.Embedding):
 
 
 def _stays(fn: Callable[[Tensor], Tensor]) -> bool:
-    """Whether what is done to all weights leaves those of float32 on the CPU as they are."""
+    """Whether a function that is applied to all weights leaves those in float32 on the CPU as they are."""
     one = fn(torch.empty(0, device="cpu", dtype=torch.float32))
     return one.device.type == "cpu" and one.dtype == torch.float32
 
 
 def suit_cpu_(model: "PreTrainedModel") -> bool:
-    """Make a float16 model on a CPU, which computes slowly in that type, one that computes in float32; log how.
+    """Make a float16 model on a CPU compute in float32, since CPUs are slow in float16; log how.
 
     Returns:
-        Whether its weights are packed, to be taken back by `unpack_` if something does not work with that.
+        Whether its weights are packed; if something does not work with that, `unpack_` undoes it.
     """
     name = type(model).__name__
     if model.dtype != torch.float16:
@@ -142,7 +142,7 @@ def suit_cpu_(model: "PreTrainedModel") -> bool:
 
 
 def unpack_(model: nn.Module) -> None:
-    """Make a packed model one of plain float32 layers."""
+    """Turn a packed model into one of plain float32 layers."""
     for part in [*model.modules()]:
         if isinstance(part, PackedLinear | HalfEmbedding):
             part.unpack_()
@@ -150,7 +150,7 @@ def unpack_(model: nn.Module) -> None:
 
 
 def packed_dtype(model: nn.Module) -> torch.dtype | None:
-    """The dtype of weights that are packed, and of the embedding's; None where there are none."""
+    """The dtype of packed weights, and of their embedding; None if there are none."""
     return torch.float16 if any(isinstance(part, PackedLinear | HalfEmbedding) for part in model.modules()) else None
 
 
@@ -165,7 +165,7 @@ def _pack_(model: nn.Module) -> None:
         if type(module) is nn.Embedding:
             module.__class__ = HalfEmbedding
             weight, in_file = module.weight.data, left_in_file(module.weight.data)
-            module.weight.data = weight.clone() if in_file is None else in_file  # else the whole file stays mapped
+            module.weight.data = weight.clone() if in_file is None else in_file  # otherwise the whole file stays mapped
         else:
             for own in module.parameters(recurse=False):
                 own.data = own.data.float() if own.is_floating_point() else own.data
@@ -176,7 +176,7 @@ def _pack_(model: nn.Module) -> None:
 
 @contextmanager
 def _engine() -> Iterator[None]:
-    """FBGEMM packs, whatever is set."""
+    """Let FBGEMM pack, whichever engine is set."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = _ENGINE
     try:

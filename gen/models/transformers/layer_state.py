@@ -1,4 +1,4 @@
-"""What a layer keeps of all rows, and where a step writes: tensors alone, no class of transformers' cache."""
+"""What a layer keeps of all rows, and where a step writes: only tensors, no class of transformers' cache."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,10 +19,10 @@ class LayerState:
     """What one layer keeps of all rows. Tensors are made at the first prompt, on the device where the layer is.
 
     Attributes:
-        columns: by name, tensors (count, ..., length, width) with an entry for each token of a row, and for those that
-            whole pieces of columns have more.
-        apart: by name, the tensors (1, ..., room, width) of rows that have memory of their own, by row; what `columns`
-            has of such a row means nothing.
+        columns: by name, tensors (count, ..., length, width) with an entry for each token of a row; the length is
+            rounded up to whole pieces of columns.
+            apart: by name, the tensors (1, ..., room, width) of rows that have memory of their own, by row; `columns`
+            has nothing valid for such a row.
         summaries: by kind and number, tensors (count, ...) that stand for all tokens of a row: recurrent states.
     """
 
@@ -37,14 +37,14 @@ class LayerState:
     def write_prompt(
         self, name: str, rows: slice, start: int, states: Tensor, view: int | None = None, used: int | None = None
     ) -> Tensor:
-        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; the rows' first columns.
+        """Put a prompt's states (n, ..., tokens, width) into rows, from column `start` on; returns the first columns.
 
-        What the rows were before is gone: a NaN of theirs would be a NaN even where the mask gives it no weight.
+        What the rows had before is zeroed: a NaN would stay a NaN even where the mask gives it no weight.
 
         Args:
-            view: how many columns are returned; None for those of the prompt and what is before it. Padding for which
-                there is no column is dropped.
-            used: how many of the rows' columns may have something; None for all.
+            view: how many columns to return; None for those up to the prompt's end. Padding for which there is no
+                column is dropped.
+                used: how many of the rows' columns may have been written; None for all.
         """
         kept = self._of(name, rows, states[0])
         end = min(start + states.shape[-2], kept.shape[-2])
@@ -56,7 +56,7 @@ class LayerState:
         return kept[..., :view, :]
 
     def write_pieces(self, name: str, pieces: "Pieces", states: Tensor) -> Tensor:
-        """Put the states (n, ..., tokens, width) of pieces into their rows; the rows' columns so far."""
+        """Put the states (n, ..., tokens, width) of pieces into their rows; returns the rows' columns so far."""
         kept = self._of(name, pieces.rows, states[0])[..., : pieces.end, :]
         heads = kept.dim() == 4
         kept.masked_fill_(pieces.gone.unsqueeze(1) if heads else pieces.gone, 0)
@@ -67,8 +67,8 @@ class LayerState:
         return kept
 
     def load(self, name: str, row: int, start: int, states: Tensor) -> None:
-        """Put states (..., tokens, width) that a row had into a row, from column `start` on; what comes after them is
-        to be written by a prompt."""
+        """Put saved states (..., tokens, width) into a row, from column `start` on; a prompt must write the columns
+        after them."""
         self._of(name, slice(row, row + 1), states)[0][..., start : start + states.shape[-2], :] = states
 
     def write_summaries(self, rows: slice, layer: "LinearAttentionCacheLayerMixin") -> None:
@@ -87,7 +87,7 @@ class LayerState:
         kept[rows] = state
 
     def write_step(self, name: str, place: "Place", states: Tensor) -> Tensor:
-        """Put states (n, ..., tokens, width) into each of the first rows; the columns that those look at."""
+        """Put states (n, ..., tokens, width) into the first n rows; returns the columns that these attend to."""
         kept = self.columns[name]
         heads = kept.dim() == 4
         if place.width > 1:
@@ -101,7 +101,7 @@ class LayerState:
         return kept[: len(states), ..., : place.view, :]
 
     def forget(self, place: "Place", column: Tensor, own_column: Tensor) -> None:
-        """Zero some columns (n, tokens) of the first rows: a NaN there would be one even where the mask hides it."""
+        """Zero columns (n, tokens) of the first rows: a NaN there would stay a NaN even where the mask hides it."""
         row, count = place.row.unsqueeze(1), len(place.row)
         for name, kept in self.columns.items():
             kept[(row, slice(None), column) if kept.dim() == 4 else (row, column)] = self._zeros[name]
@@ -110,12 +110,12 @@ class LayerState:
                     own[0].index_fill_(-2, own_column[number], 0)
 
     def read_apart(self, count: int) -> Apart:
-        """The keys and values of those of the first rows that have memory of their own."""
+        """The keys and values of the first `count` rows, as far as these have memory of their own."""
         keys, values = (self.apart.get(name, {}) for name in ("keys", "values"))
         return tuple((row, keys[row], values[row]) for row in keys if row < count)
 
     def copy(self, source: int, targets: slice, view: int) -> None:
-        """Make rows equal to another one, whose first `view` columns count; the others are as after `write_prompt`."""
+        """Make rows equal to another one, whose first `view` columns count; the other columns become zero."""
         for summary in self.summaries.values():
             summary[targets].copy_(summary[source])
         for name, columns in self.columns.items():
@@ -128,10 +128,10 @@ class LayerState:
                 kept[..., end:, :] = 0
 
     def grow(self, length: int, rooms: Mapping[int, int]) -> None:
-        """Give every row room for `length` columns, but for rows with memory of their own; what fits is kept.
+        """Give every row room for `length` columns, except rows with memory of their own; what fits is kept.
 
         Args:
-            rooms: how many columns those have room for, by row.
+            rooms: how many columns these rows get room for, by row.
         """
         self.length, self._rooms = length, dict(rooms)
         for name in list(self.columns):
@@ -146,27 +146,27 @@ class LayerState:
                     self.columns[name][row] = _resized(own, length)[0]
 
     def _of(self, name: str, rows: slice, like: Tensor) -> Tensor:
-        """What there is of rows, (n, ..., columns, width): of one that has memory of its own, or of some that have not.
+        """The columns of rows, (n, ..., columns, width): of one row with memory of its own, or of rows without.
 
         Args:
-            like: states (..., tokens, width) of a row, for which tensors are made where there are none yet.
+            like: states (..., tokens, width) of a row; tensors are made to fit them if there are none yet.
         """
         if name not in self.columns:
             shape = (self.count, *like.shape[:-2], whole(self.length), like.shape[-1])
             self.columns[name] = torch.zeros(shape, dtype=like.dtype, device=like.device)
-            self._zeros[name] = torch.zeros((), dtype=like.dtype, device=like.device)  # no number of the host's
+            self._zeros[name] = torch.zeros((), dtype=like.dtype, device=like.device)  # not on the host
             self.grow(self.length, self._rooms)
         apart = self.apart[name].get(rows.start)
         return self.columns[name][rows] if apart is None else apart
 
     def row(self, name: str, row: int) -> Tensor:
-        """What there is of a row, (..., columns, width)."""
+        """The columns of a row, (..., columns, width)."""
         own = self.apart.get(name, {}).get(row)
         return self.columns[name][row] if own is None else own[0]
 
 
 class Side(NamedTuple):
-    """A tensor that holds what one layer keeps of all rows, or several alike.
+    """A tensor that holds what one layer keeps of all rows, or what several layers of one shape keep.
 
     Attributes:
         axis: the dimension of rows.
@@ -179,8 +179,8 @@ class Side(NamedTuple):
 
 
 def side_by_side(states: Sequence[LayerState]) -> list[Side]:
-    """All that layers keep. On CUDA layers of one shape are moved into one tensor, of at most so many bytes that to
-    launch a kernel for each is nothing beside its work; a CPU is faster with each by itself."""
+    """All that layers keep. On CUDA, layers of one shape are moved into one tensor, up to a size at which the launch of
+    a kernel takes no time beside its work; a CPU is faster with each layer by itself."""
     columns, summaries = [state.columns for state in states], [state.summaries for state in states]
     return [*_side_by_side(columns, True), *_side_by_side(summaries, False)]
 
@@ -205,7 +205,7 @@ def _side_by_side(states: Sequence[dict[Any, Tensor]], columns: bool) -> Iterato
 
 
 def _resized(columns: Tensor, length: int) -> Tensor:
-    """The first columns, as many as whole pieces have, and zeros where there were none; as they are if that is all."""
+    """The first `length` columns, rounded up to whole pieces, filled up with zeros; unchanged if they are as many."""
     if columns.shape[-2] == whole(length):
         return columns
     made = columns.new_zeros((*columns.shape[:-2], whole(length), columns.shape[-1]))
@@ -215,14 +215,14 @@ def _resized(columns: Tensor, length: int) -> Tensor:
 
 
 class Place:
-    """Where a step writes and what it looks at, on one device.
+    """Where a step writes and what it attends to, on one device.
 
     Attributes:
         row: (n,), int64: 0 to n - 1.
-        column: (n,), or (n, width) for several tokens, int64: each row's next columns, of those that have no memory of
-            their own.
-        own_column: the same of all.
-        view: how many columns are looked at.
+        column: (n,), or (n, width) for several tokens, int64: each row's next columns, for rows without memory of their
+            own.
+            own_column: the same for all rows.
+            view: how many columns the step attends to.
         width: how many tokens each row reads.
     """
 
@@ -231,16 +231,16 @@ class Place:
 
 
 class Pieces:
-    """Where tokens go that come after columns of their own in each row, on one device.
+    """Where the tokens of pieces go, in each row after columns of its own, on one device.
 
     Args:
         rows: which rows.
-        columns: (n, tokens), int64, on the device: of each token.
+        columns: (n, tokens), int64, on the device: the column of each token.
         end: one more than the last column.
 
     Attributes:
         row: (n, 1), int64: 0 to n - 1.
-        gone: (n, end, 1), bool: what the rows had from there on.
+        gone: (n, end, 1), bool: the columns that the rows lose, from each row's first new one on.
     """
 
     def __init__(self, rows: slice, columns: Tensor, end: int) -> None:

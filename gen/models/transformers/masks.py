@@ -1,9 +1,9 @@
 """Attention masks for rows that each have a column of their own: which earlier columns a token may see.
 
 Example: a window of 3, a row whose next token goes to column 4, and 6 columns in view: it sees columns 2, 3 and 4.
-transformers makes its own masks for rows of one length, on the host's count of tokens; these read columns on the
-device. Source of the kinds: `create_masks_for_generate` of transformers, read here from the config, because older
-versions fail for some models.
+transformers makes masks for rows of one length, from the host's count of tokens; these masks use the columns on the
+device. Source of the kinds: `create_masks_for_generate` of transformers; gen reads them from the config, because older
+versions of it fail for some models.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _KINDS: dict[str, dict[str, str | None]] = {
-    # what a layer's kind needs: names of masks, and how each looks; None for no mask
+    # for each kind of layer, the names of its masks and the kind of each; None for no mask
     FULL: {FULL: FULL},
     SLIDING: {SLIDING: SLIDING},
     CHUNKED: {CHUNKED: CHUNKED},
@@ -29,8 +29,8 @@ _KINDS: dict[str, dict[str, str | None]] = {
     "hybrid": {FULL: FULL, "linear_attention": None, "hybrid": FULL},
     "hybrid_sliding": {SLIDING: FULL, "linear_attention": None},
 }
-_WITHOUT_WINDOW = {"moshi"}  # model types that do not look at the window of their config
-_WITHOUT_TOKENS = {"moe", "mlp"}  # kinds of layers that keep nothing; a model that has them makes its masks itself
+_WITHOUT_WINDOW = {"moshi"}  # model types that ignore the window in their config
+_WITHOUT_TOKENS = {"moe", "mlp"}  # kinds of layers that keep nothing; a model with such layers makes its masks itself
 
 
 class Masks:
@@ -38,11 +38,11 @@ class Masks:
 
     Args:
         config: of the decoder.
-        flat: whether the model takes a mask (rows, columns) alone, as those with ALiBi do.
+        flat: whether the model takes only a mask (rows, columns), like models with ALiBi.
     Attributes:
-        flat: as given, or where the model makes its masks itself.
+        flat: as given, or True because the model makes its masks itself.
     Raises:
-        ModelError: the config has a kind of layer that is not known.
+        ModelError: gen does not know a kind of layer in the config.
     """
 
     def __init__(self, config: "PreTrainedConfig", *, flat: bool, dtype: torch.dtype) -> None:
@@ -76,8 +76,8 @@ class Masks:
             queries: (rows, tokens), int64: the tokens' own columns.
             columns: (view,), int64: 0 to view - 1, on the same device.
         Returns:
-            (rows, 1, tokens, view) of the model's dtype: 0 where a token may look, the lowest number elsewhere; a dict
-            of such by kind of layer where the model has several; or (rows, view) bool for a flat one. No host sync.
+            (rows, 1, tokens, view) of the model's dtype: 0 where a token may attend, the lowest number elsewhere; a
+            dict of such masks by kind of layer if the model has several; or (rows, view) bool, flat. No host sync.
         """
         if self.flat:
             return columns <= queries[:, -1:]
@@ -100,7 +100,7 @@ class Masks:
         return seen
 
     def _numbered(self, seen: Tensor) -> Tensor:
-        """As numbers to add: eager attention needs them, and sdpa would make them of truth values in every layer."""
+        """The mask as numbers to add: eager attention needs them, and sdpa would convert bools anew in every layer."""
         if seen.device not in self._numbers:
             lowest = torch.finfo(self._dtype).min
             self._numbers[seen.device] = tuple(  # type: ignore[assignment]

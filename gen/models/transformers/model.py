@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Mask = Tensor | dict[str, Tensor | None] | None
 
-# model types whose windows, or distances between tokens, are counted back from the last column of the cache
+# model types that count windows, or distances between tokens, back from the last column of the cache
 _COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
 _CHANGED_BY_TRAINING = (_DropoutNd, _BatchNorm)
 
@@ -44,7 +44,7 @@ class TransformersModel:
     Attributes:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
-        attention: what use is made of gen's own attention; None where the model lets no other function in.
+        attention: how gen's own attention was used; None if the model lets no other function in.
         has_products: whether steps compute linear layers by `gen.models.transformers.step_products`.
     """
 
@@ -62,12 +62,12 @@ class TransformersModel:
         self.placement: Placement = read_placement(model)
         self.idle: Idle[object] = Idle()
         config = self.decoder_config = model.config.get_text_config(decoder=True)
-        # with ALiBi the model needs to see which columns are there, and takes no mask of another shape
+        # with ALiBi, the model needs a mask of (rows, columns), and takes no other shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
         self.has_products = model is self.hf_model and is_worth_it(model)
-        self.goes_wide = False  # until a probe has shown that a step may read several tokens of a row
-        self.wide_difference = 0.0  # of the logits then, in units of their spread
+        self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
+        self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
         self._step_rows: dict[tuple[int, str], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0
@@ -98,15 +98,15 @@ class TransformersModel:
 
     @property
     def parts_rows(self) -> bool:
-        """See `gen.models.base.MayPartRows`: whether no other attention than gen's own has looked at any column."""
+        """See `gen.models.base.MayPartRows`: whether only gen's own attention has run."""
         return self.attention is not None and self.attention.alone
 
     def takes(self, argument: str) -> bool:
-        """Whether the model's forward names an argument, or hands it on to its decoder, which names it."""
+        """Whether the model's forward has this argument, or passes it on to its decoder, which has it."""
         return argument in self._forward_arguments
 
     def find_step_rows(self) -> int:
-        """See `gen.models.base.SameBits.find_step_rows`; found once for a number of threads."""
+        """See `gen.models.base.SameBits.find_step_rows`; found once for each number of threads."""
         from gen.models.transformers.exactness import find_step_rows
 
         key = torch.get_num_threads(), torch.get_float32_matmul_precision()
@@ -116,7 +116,7 @@ class TransformersModel:
 
     @cached_property
     def reads_on(self) -> bool:
-        """Whether its forward of several tokens goes on from recurrent states; not in all architectures."""
+        """Whether its forward of several tokens goes on from recurrent states; not all architectures do."""
         from gen.models.transformers.probing import reads_on
 
         return reads_on(self)
@@ -130,7 +130,7 @@ class TransformersModel:
         found = Snapshot(self.hf_model)
         self._refuse_training(found.modules)
         self._refuse_moved()
-        # a recorded step would run no hooks, take no turn, and not find weights that come and go
+        # a recorded step would run no hooks, take no turn, and miss weights that come and go
         return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
@@ -147,14 +147,14 @@ class TransformersModel:
     def prompt_inputs(
         self, token_ids: Tensor, start: int, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The positions of prompts, and further inputs of the model's forward, where they belong.
+        """The positions of prompts, and further inputs of the model's forward on their devices.
 
         Args:
             token_ids: (rows, width), int64, on the CPU.
             start: the position of the first of them.
-            inputs: what goes with the images of the one prompt, if it has any.
+            inputs: the inputs of the images of the one prompt, if it has any.
         Returns:
-            (rows, width), or (axes, rows, width) where a position has several axes; int64, on the CPU.
+            (rows, width), or (axes, rows, width) if a position has several axes; int64, on the CPU.
         """
         rows, width = token_ids.shape
         return torch.arange(start, start + width, device="cpu").expand(rows, -1), {}
@@ -172,7 +172,7 @@ class TransformersModel:
         inputs: Mapping[str, Tensor],
         logits_to_keep: int | Tensor,
     ) -> Tensor:
-        """The logits (rows, places, vocab_size) after some places of token_ids (rows, n), or after all."""
+        """The logits (rows, places, vocab_size) after the last places of token_ids (rows, n), or after those given."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
         with self.turn():
             output = self.hf_model(
@@ -189,11 +189,11 @@ class TransformersModel:
         return logits
 
     def step_products(self) -> AbstractContextManager[object]:
-        """While the forward of a step runs, and of no prompt: products of few rows, where they are faster."""
+        """A block for the forward of a step, not of a prompt: products of few rows, where they are faster."""
         return Products() if self.has_products else nullcontext()
 
     def turn(self) -> AbstractContextManager[None]:
-        """While the model's forward runs; one thread at a time where it has exllamav3's layers, which share buffers."""
+        """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""
         if not self._shares_buffers:
             return nullcontext()
         return turns.EXLLAMAV3(self.placement.logits_device, self.placement.devices)
@@ -207,7 +207,7 @@ class TransformersModel:
         return Use()
 
     def _refuse_training(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Refuse a model in training mode; what was put into it later counts if its class is one that this changes."""
+        """Refuse a model in training mode; a module that was added later counts if training mode changes its class."""
         if any(one.training and (one in self._known or isinstance(one, _CHANGED_BY_TRAINING)) for one in modules):
             name = type(self._inner).__name__
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
@@ -248,7 +248,7 @@ class TransformersModel:
 
 
 def _arguments(model: "PreTrainedModel") -> frozenset[str]:
-    """What a forward takes by name; of those that it hands on to its decoder, the positions."""
+    """The names of a forward's arguments; of those that it passes on to its decoder, only the positions."""
     parameters = inspect.signature(model.forward).parameters
     hands_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     decoder = model.get_decoder() if hands_on and hasattr(model, "get_decoder") else None

@@ -16,8 +16,8 @@ class Adapter:
     """An adapter and its base model.
 
     Attributes:
-        source: of the adapter.
-        base: of the model that it was trained on.
+        source: where the adapter is.
+        base: where the model that it was trained on is.
     """
 
     source: Source
@@ -25,7 +25,7 @@ class Adapter:
 
     @property
     def tokenizer(self) -> Source:
-        """The adapter's own where it has one: training may have added tokens."""
+        """The adapter's own tokenizer if it has one, since training may have added tokens; else the base model's."""
         return self.source if self.source.find("tokenizer_config.json") else self.base
 
     def put_on(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
@@ -35,7 +35,7 @@ class Adapter:
         if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(tokenizer))
         options = self.source.options
-        # torch_device: where the file is read to; peft's own choice is the first CUDA device
+        # torch_device: where peft reads the file to; its own choice is the first CUDA device
         adapted: PreTrainedModel = PeftModel.from_pretrained(model, self.source.name, torch_device="cpu", **options)
         return adapted
 

@@ -62,7 +62,7 @@ def _layers(model: "PreTrainedModel") -> list[nn.Module]:
 
 
 def _vision_part(model: "PreTrainedModel") -> nn.Module | None:
-    """What reads the images, by the names that transformers has for it."""
+    """The module that reads the images, found by transformers' own method."""
     if "pixel_values" not in signature(model.forward).parameters:
         return None
     part = model.get_encoder(modality="image")
@@ -70,7 +70,7 @@ def _vision_part(model: "PreTrainedModel") -> nn.Module | None:
 
 
 def runs_on(module: nn.Module) -> torch.device:
-    """The device that computes with the module's weights; accelerate's hooks may keep them elsewhere until then."""
+    """The device that computes with the module's weights; accelerate's hooks may store them elsewhere."""
     for part in module.modules():
         for hook in _hooks(part):
             if getattr(hook, "execution_device", None) is not None:
@@ -83,7 +83,7 @@ def runs_on(module: nn.Module) -> torch.device:
 
 
 def _hooks(module: nn.Module) -> Iterator[Any]:
-    """The module's accelerate hooks, those in a sequence too."""
+    """The module's accelerate hooks, one by one."""
     hook = getattr(module, "_hf_hook", None)
     if hook is not None:
         yield from getattr(hook, "hooks", (hook,))

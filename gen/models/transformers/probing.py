@@ -1,18 +1,18 @@
-"""One probe when a model is taken: two short prompts as a batch, and a model that would be run wrongly is refused.
+"""Probes a model once, when gen takes it over: two short prompts as a batch show whether gen would run it wrongly.
 
-The prompts have unequal lengths. gen reads them as it reads any batch, then makes two steps, and moves rows before each
-as samples and beams do; at last it fills a row anew. The logits after prompts and after each step are compared with
-those of the model's own forward over each prompt and its new tokens alone, without cache, padding or mask. For
-quantised weights, whose activations may be rounded by what else is in the batch, they are compared with its forward
-over the padded batch.
+The prompts have unequal lengths. gen reads them like any batch, then makes two steps, and moves rows before each step
+as samples and beams do; at last it fills a row anew. The logits after the prompts and after each step are compared with
+those of the model's own forward over each prompt and its new tokens alone, without cache, padding or mask. If weights
+are quantised, activations may be rounded by what else is in the batch: then the logits are compared with those of the
+model's forward over the padded batch.
 
 A difference is the root mean square over the vocabulary, in units of the logits' standard deviation: unequal texts
 differ by about 1.4, rounding alone by 1e-6 in float32 and 0.01 in bfloat16. Rounding may also send a token to another
 expert of a mixture, so that a model is refused only if it differs with each of three pairs of prompts.
 
-At last two steps read several tokens of each row, whose last ones are forgotten. A model whose logits differ then is
-not refused: its steps read one token of a row. If they differ by more than rounding in float32 does, a text depends on
-which steps read several.
+At last, two steps read several tokens of each row and forget the last ones. If the logits differ here, the model is not
+refused, but its steps read one token of a row. If they differ by more than rounding in float32, but are tolerated, a
+text depends on which steps read several.
 """
 
 import logging
@@ -39,7 +39,7 @@ LENGTHS = (7, 3)
 STEPS = 2
 _WIDE = 4  # tokens of a row in a step
 TRIES = 3
-_ROUNDING = 0.2  # of the tolerance is more than rounding alone makes, and less than states that are not gone on from
+_ROUNDING = 0.2  # of the tolerance: more than the effect of rounding, less than that of lost states
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 logger = logging.getLogger("gen")
@@ -55,12 +55,12 @@ class Difference:
 
 
 def probe_model(model: "TransformersModel") -> None:
-    """Raise unless gen gives the logits that the model's own forward gives; a model with offloaded weights is let pass.
+    """Raise unless gen gives the logits that the model's own forward gives; models with offloaded weights always pass.
 
-    The model, torch's random numbers and its other settings are left as they are found.
+    The model, torch's random numbers and torch's other settings stay as they are.
 
     Raises:
-        ModelError: the logits differ, or a forward fails. It says where and by how much.
+        ModelError: the logits differ, or a forward fails; the message says where and by how much.
     Host sync: several; this is at load.
     """
     model.goes_wide = False
@@ -102,7 +102,7 @@ def probe_model(model: "TransformersModel") -> None:
 def reads_on(model: "TransformersModel") -> bool:
     """Whether the model's own forward of several tokens goes on from the recurrent states of those before them.
 
-    Host sync: several; asked once of a model.
+    Host sync: several; computed once for a model.
     """
     from transformers import DynamicCache
 
@@ -130,7 +130,7 @@ def _probe_wide(
     expected: dict[tuple[int, int], Tensor],
     tolerance: float,
 ) -> None:
-    """See whether a step may read several tokens of each row, of which some are forgotten; if not, none will."""
+    """Test whether a step may read several tokens of each row and forget some; if not, no step will."""
     try:
         model.goes_wide = True
         if len(continuations[0]) < STEPS or getattr(model.new_rows(1, 1), "widest", 1) < _WIDE:
@@ -138,7 +138,7 @@ def _probe_wide(
             return
         worst = model.wide_difference = _largest(_wide_logits(model, prompts, continuations), expected).size
         problem = "" if worst <= tolerance else f"its logits differ by {worst:.2g} of their spread"
-    except Exception as error:  # as of forwards above
+    except Exception as error:  # as with the forwards above
         problem = f"{type(error).__name__}: {error}"
     if problem:
         model.goes_wide = False
@@ -148,9 +148,9 @@ def _probe_wide(
 def _wide_logits(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> list[tuple[int, int, Tensor]]:
-    """As `_logits_of_gen`: of steps of some tokens a row, whose last ones are forgotten, and of what comes after them.
+    """Like `_logits_of_gen`, for steps that read several tokens per row and forget the last ones, and for a step after.
 
-    The first one is forgotten as a whole. Of the second one counts one token in one row, and two in the other one.
+    The first step is forgotten as a whole. Of the second step, one token counts in one row, and two in the other.
     """
     length = max(map(len, prompts)) + 3 * _WIDE
     rows = model.new_rows(len(prompts), length)
@@ -170,20 +170,20 @@ def _wide_logits(
 
 
 def tolerance_of(model: nn.Module) -> tuple[float, str]:
-    """The most that logits may differ, and for which weights: the coarsest type that the model has, or quantised."""
+    """How much logits may differ, and for which weights: the coarsest type that the model has, or quantised."""
     if _quantised(model):  # its activations are rounded too
         return max(TOLERANCE.values()), "quantised weights"
     dtypes = {parameter.dtype for parameter in model.parameters()} & TOLERANCE.keys()
     dtype = max(dtypes or {torch.float32}, key=TOLERANCE.__getitem__)
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return TOLERANCE[torch.float16], "TensorFloat-32"  # has as many digits
+        return TOLERANCE[torch.float16], "TensorFloat-32"  # as precise as float16
     return TOLERANCE[dtype], str(dtype).removeprefix("torch.")
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
     """The root mean square difference of two tensors, in units of the standard deviation of the second.
 
-    What stands for infinity, such as the lowest number of a type, counts as infinity; that has to be in both.
+    A number that stands for infinity, such as the lowest one of a type, counts as infinity, and must be in both.
     """
     found, expected = found.double(), expected.double()
     size = expected[expected.isfinite()].abs()
@@ -197,9 +197,9 @@ def distance(found: Tensor, expected: Tensor) -> float:
 
 @contextmanager
 def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
-    """Run a model without a trace: random numbers and what its forward sets on its modules are put back.
+    """Run a model without a trace: restore random numbers, and attributes that its forward sets on its modules.
 
-    Compiled models run uncompiled: the compiler is not what the probe is about.
+    Compiled models run uncompiled: the probe does not test the compiler.
     """
     before = [(module, dict(vars(module))) for module in model.modules()]
     cuda = [device.index for device in devices if device.type == "cuda"]
@@ -220,7 +220,7 @@ def undisturbed(model: nn.Module, devices: Sequence[torch.device]) -> Iterator[N
 
 
 def _texts(model: "TransformersModel", attempt: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Two prompts that fit into the context, and the tokens that continue each; special ones only if all are."""
+    """Two prompts that fit into the context, and the tokens that continue each; special ones only if all tokens are."""
     longest = max(1, min(LENGTHS[0], model.context_length - STEPS))
     shorter = max(1, min(LENGTHS[1], longest - 1))
     steps = min(STEPS, model.context_length - longest)
@@ -262,7 +262,7 @@ def _logits_of_gen(
 def _logits_alone(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> dict[tuple[int, int], Tensor]:
-    """The same by (prompt, new tokens), from one forward for each prompt and its continuation."""
+    """The same logits by (prompt, new tokens), from one forward for each prompt and its continuation."""
     expected: dict[tuple[int, int], Tensor] = {}
     for row, (prompt, new) in enumerate(zip(prompts, continuations, strict=True)):
         token_ids = torch.tensor([prompt + new], device=model.placement.input_device)
@@ -274,7 +274,7 @@ def _logits_alone(
 def _logits_padded(
     model: "TransformersModel", prompts: list[list[int]], continuations: list[list[int]]
 ) -> dict[tuple[int, int], Tensor]:
-    """The same from one forward of both, padded on the side and with the tokens that gen pads them with."""
+    """The same from one forward of both, padded on the same side and with the same tokens as gen pads them."""
     device = model.placement.input_device
     texts = [prompt + new for prompt, new in zip(prompts, continuations, strict=True)]
     width, left = max(map(len, texts)), model.pads_left

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
     from gen.models.transformers.model import Mask, TransformersModel
 
-# linear layers give a token the same bits in any batch where it has so many rows, or a whole number of times as many
-_WIDTH, _PLACES = 16, 4  # of prompts with their padding, and of the places after which logits are made
-_STEP_COSTS = 16  # tokens that are read in the time of a step, about
+# linear layers give a token the same bits in any batch whose number of rows is a multiple of these
+_WIDTH, _PLACES = 16, 4  # tokens of prompts with padding; places after which logits are made
+_STEP_COSTS = 16  # about as many tokens are read in the time of a step
 WIDEST = 8  # tokens of a row in a step
-_LOGITS = 2**25  # how many numbers the logits of prompts that are read together may have
+_LOGITS = 2**25  # the most numbers in the logits of prompts that are read together
 
 
 class TransformersRows:
-    """Rows of a static cache, each with a column of its own; see `gen.models.base.Rows`.
+    """Rows of a static cache, each at its own column; see `gen.models.base.Rows`.
 
     State, changed in place: each layer's keys and values, where the layer is; `columns`, (count,) int64 on every device
     that has a layer: where each row's next token is written; `positions`, (count, 1) int64 on the embedding's device:
-    the next token's position, which images can put apart from its column. A row may have memory of its own, so that the
-    others need not have room for as much.
+    the next token's position, which images can make different from its column. A row may have memory of its own, so
+    that the others need not have room for as many tokens.
     """
 
     refillable = True
@@ -60,18 +60,18 @@ class TransformersRows:
             {on: make(count, dtype=torch.int64, device=on) for on in self._column}
             for make in (torch.arange, torch.zeros)
         )
-        self._rooms: Mapping[int, int] = {}  # of rows that have memory of their own
+        self._rooms: Mapping[int, int] = {}  # of rows that have memory of their own: how many tokens
         self._shared = length
         self._bound()
         self._all_columns = torch.arange(whole(length), device=device)
         self._masks = Masks(model.decoder_config, flat=model.takes_flat_masks, dtype=model.placement.dtype)
         self._read_to: dict[int, tuple[int, int]] = {}  # of rows: their prompts' ends, without and with padding
         self._caches: dict[tuple[int, int], Cache] = {}
-        self._sides: list[Side] = []  # all that layers keep, once rows go on from others
+        self._sides: list[Side] = []  # all that layers keep; filled when rows first go on from others
         self._wide: dict[tuple[int, int, int], tuple[Place, Cache]] = {}
         device_map = getattr(innermost(model.hf_model), "hf_device_map", {})
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
-        self.replayable = not self._spread  # a graph is of one device
+        self.replayable = not self._spread  # a graph is for one device
         self._use, self._plan = model.attention, Plan()
         self._attention = None if self._use is None else StepAttention(self._plan, self._use)
         self._pads = self._use is not None and not self.whole_prompts
@@ -87,7 +87,7 @@ class TransformersRows:
         logits = []
         for run in self._runs(prompts, inputs, targets):
             here, those = _slice(targets[run]), prompts[run]
-            if one_by_one:  # of one length each, as all runs of recurrent rows
+            if one_by_one:  # all are of one length, as in any such run
                 for at, token_ids in enumerate(zip(*those, strict=True)):
                     made = self._read(here, [*zip(token_ids)], start + at, {})
             else:
@@ -104,7 +104,7 @@ class TransformersRows:
         self, rows: slice, pieces: Sequence[Sequence[int]], starts: Sequence[int], places: Sequence[int]
     ) -> Tensor:
         """See `gen.models.base.ReadsPlaces.read`."""
-        one_line = self._model.takes_flat_masks and len(set(starts)) > 1  # has such a mask for all tokens of a row
+        one_line = self._model.takes_flat_masks and len(set(starts)) > 1  # one mask for all tokens of a row
         apart = len(pieces) > 1 and not self._rooms.keys().isdisjoint(range(self.count)[rows])
         if one_line or apart:
             each = zip(range(self.count)[rows], pieces, starts, strict=True)
@@ -134,11 +134,11 @@ class TransformersRows:
         return logits
 
     def look_at(self, lengths: Sequence[int]) -> None:
-        """See `gen.models.base.LooksByRow.look_at`; on CUDA all rows look at all columns of a step."""
+        """See `gen.models.base.LooksByRow.look_at`; on CUDA all rows attend to all columns of a step."""
         if not lengths or self._position.device.type != "cpu":
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._states[0].columns.get("keys")) is not None:
-            there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else one that is read
+            there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # free rows are left out
             self._plan.look(lengths, keys[0, ..., 0, :].numel(), there)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
@@ -160,7 +160,7 @@ class TransformersRows:
 
     @property
     def widest(self) -> int:
-        """See `gen.models.base.WideRows.widest`: 1 but where all is attention, on one device, and has been probed."""
+        """See `gen.models.base.WideRows.widest`: 1 unless all layers are attention, on one device, and were probed."""
         wide = self._model.goes_wide and not (self.whole_prompts or self._masks.flat or self._spread)
         return WIDEST if wide else 1
 
@@ -180,13 +180,13 @@ class TransformersRows:
         """See `gen.models.base.WideRows.advance`."""
         count = len(counts)
         self._counts[:, :count].add_(counts).clamp_(max=self._most[:, :count])
-        behind = self._next_columns(count, self._place.width)  # all that do not count are among them
+        behind = self._next_columns(count, self._place.width)  # with all columns of tokens that do not count
         for state in self._states:
             state.forget(self._place, *behind)
 
     def _next_columns(self, count: int, width: int) -> tuple[Tensor, Tensor]:
-        """The next columns (n, width) of rows that have no memory of their own, and of all; the last one where there is
-        no more room, as in rows that are free."""
+        """The next columns (n, width) of rows without memory of their own, and of all rows; the last column again if a
+        row has no more room, as in free rows."""
         columns = self._counts[0, :count].unsqueeze(1) + self._all_columns[:width]
         columns.clamp_(max=self._most[0, :count].unsqueeze(1))
         return columns.clamp(max=self._shared - 1) if self._rooms else columns, columns
@@ -201,7 +201,7 @@ class TransformersRows:
         return self._wide[count, view, width]
 
     def _columns_elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The columns on other devices than the embedding's, and the last ones that they come to."""
+        """The columns on devices other than the embedding's, each with the last columns of the rows."""
         return ((own, self._last[on]) for on, own in self._column.items() if on != self._counts.device)
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
@@ -209,7 +209,7 @@ class TransformersRows:
         if not self._sides:
             self._lay_side_by_side()
         count = len(ancestors)
-        on = {ancestors.device: ancestors}  # one copy a device
+        on = {ancestors.device: ancestors}  # one copy per device
         for tensor, axis in self._tensors(view):
             if tensor.device not in on:
                 on[tensor.device] = ancestors.to(tensor.device, non_blocking=True)
@@ -308,20 +308,20 @@ class TransformersRows:
         yield from (own for own, _ in self._columns_elsewhere())
 
     def _tensors(self, view: int) -> Iterator[tuple[Tensor, int]]:
-        """All that belongs to rows, but what the loop counts, and in which dimension they are."""
+        """All tensors of rows except the loop's counter, each with the dimension of its rows."""
         for tensor, axis, columns in self._sides:
             yield tensor[..., :view, :] if columns else tensor, axis
         yield self._counts[:2], 1
         yield from ((own, 0) for own, _ in self._columns_elsewhere())
 
     def _lay_side_by_side(self) -> None:
-        """So that few launches do for all layers."""
+        """Put the layers' tensors side by side, so that few launches serve all layers."""
         self._sides = side_by_side(self._states)
-        self._caches.clear()  # they look at what was moved
+        self._caches.clear()  # they hold views of tensors that were moved
         self._wide.clear()
 
     def _bound(self) -> None:
-        """See how far each row counts: its last column, the last position, and as many tokens as there is room for."""
+        """Set how far each row counts: its last column, the last position, and as many tokens as there is room for."""
         rooms, device = [self._rooms.get(row, self._shared) for row in range(self.count)], self._counts.device
         most = torch.tensor(
             [rooms, [self._model.context_length] * self.count, [self.length] * self.count], device="cpu"
@@ -332,10 +332,10 @@ class TransformersRows:
     def _runs(
         self, prompts: Sequence[Sequence[int]], inputs: Sequence[Inputs], targets: Sequence[int]
     ) -> Iterator[slice]:
-        """Which neighbours are read together: with images none, with recurrent layers those of one length.
+        """Which neighbours are read together: none with images, and only those of one length with recurrent layers.
 
         Args:
-            targets: the row of each; one that has memory of its own is read alone.
+            targets: the row of each prompt; a row with memory of its own is read alone.
         """
         first = 0
         while first < len(prompts):
@@ -357,8 +357,8 @@ class TransformersRows:
     def _read(self, rows: slice, prompts: Sequence[Sequence[int]], start: int, inputs: Inputs) -> Tensor:
         """Read prompts, padded on the right, into rows; the logits (n, vocab_size) after each.
 
-        Causal attention does not see what comes later, and a row's own tokens overwrite the padding before its mask
-        shows those columns.
+        Causal attention does not see the padding, which comes later, and a row's own tokens overwrite it before the
+        mask shows its columns.
         """
         model, device = self._model, self._position.device
         lengths = [len(prompt) for prompt in prompts]
@@ -401,17 +401,17 @@ class TransformersRows:
         return logits
 
     def _used(self, rows: slice, start: int) -> int | None:
-        """On a CPU: how many columns of a row may have something, where nothing but steps has written to it since its
-        prompt was read up to `start`; None elsewhere, where that is not known."""
+        """On a CPU, how many columns of a row may have been written, if only steps have written to it since its
+        prompt was read up to `start`; None if this is not known."""
         read, padded = self._read_to.get(rows.start, (0, 0))
-        known = start > 0 and read == start and rows.stop == rows.start + 1 and not self._sides  # else rows are mixed
+        known = start > 0 and read == start and rows.stop == rows.start + 1 and not self._sides  # else they were mixed
         if not known or self._position.device.type != "cpu":
             return None
-        column = int(self._column[self._position.device][rows.start])  # where the next step writes; the last one stays
+        column = int(self._column[self._position.device][rows.start])  # of the next step; never past the last one
         return max(padded, column + 1)
 
     def _set_next(self, rows: slice, columns: Tensor, positions: Tensor | None = None) -> None:
-        """Where the rows' next tokens go: columns (n,), and positions (n, 1) where these are others; on the CPU."""
+        """Set where the rows' next tokens go: columns (n,), and positions (n, 1) if these differ; on the CPU."""
         for row in range(self.count)[rows]:
             self._read_to.pop(row, None)
         for own in self._column.values():
@@ -421,9 +421,9 @@ class TransformersRows:
         self._position[rows] = to_device(highest, self._position.device)
 
     def _kept(self, lengths: Collection[int], count: int, width: int = 0) -> Sequence[int]:
-        """The tokens, counted from 1, after which logits are made for so many prompts of these lengths.
+        """The tokens, counted from 1, after which logits are made for `count` prompts of these lengths.
 
-        A model that is spread is told how many of the last ones, not which: it may need that tensor anywhere.
+        A model on several devices gets the number of last tokens, not a tensor of places, which it may need anywhere.
         """
         if self._spread:
             return range(min(lengths), max(*lengths, width) + 1)
@@ -447,7 +447,7 @@ class TransformersRows:
 
 
 def _for_each(count: int, mask: "Mask") -> "Mask":
-    """The mask of one row, or such masks by kind of layer, for so many; nothing is copied."""
+    """The mask of one row, or such masks by kind of layer, expanded to `count` rows; nothing is copied."""
     if isinstance(mask, dict):
         return {kind: None if one is None else one.expand(count, -1, -1, -1) for kind, one in mask.items()}
     return mask if mask is None else mask.expand(count, *[-1] * (mask.dim() - 1))
@@ -458,6 +458,6 @@ def _slice(rows: range) -> slice:
 
 
 def _side_by_side(prompts: Sequence[Sequence[int]], width: int) -> Tensor:
-    """(n, width), int64, on the CPU; padded with a token of its own: no other one's NaN gets into a prompt's row."""
+    """(n, width), int64, on the CPU; padded with the prompt's own token: no other token's NaN gets into its row."""
     padded = [[*prompt, *[prompt[-1]] * (width - len(prompt))] for prompt in prompts]
     return torch.tensor(padded, dtype=torch.int64, device="cpu")

@@ -1,7 +1,7 @@
-"""What a model computes with, taken down, to be compared later: its modules, tensors and all their other attributes.
+"""Records what a model computes with, to compare it later: its modules, tensors and all their other attributes.
 
-Example: after `model.set_adapter("b")` the list of active adapters in each layer has another name in it. The snapshots
-of before and after differ there, and are equal everywhere else.
+Example: after `model.set_adapter("b")`, the list of active adapters in each layer has another name in it. The snapshots
+from before and after differ there, and are equal everywhere else.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.nn.modules import module as every_module
 
 _PARTS = "_parameters", "_buffers", "_modules"
-_EVERY = [*vars(Module())]  # the attributes of every module, which come first; hooks are among them
+_EVERY = [*vars(Module())]  # the attributes that every module has first, hooks among them
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
 _LEAVES = frozenset((*_NUMBERS, type, FunctionType, BuiltinFunctionType, MethodType, torch.dtype, torch.device))
 _MAPPINGS = frozenset((dict, OrderedDict))
@@ -26,14 +26,14 @@ _LEAF, _OTHER, _FOLLOWED, _LIKE = range(4)  # see `_way`
 
 
 class Snapshot:
-    """What a module, or a list of tensors, and all that it is made of had at one moment; equal to another one if
-    nothing else is there now.
+    """A module, or a list of tensors, with all of its parts at one moment; two snapshots are equal if they found the
+    same things.
 
-    It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); of other objects, functions among
-    them, it takes down which they are. It holds what it has found, since ids are used again.
+    It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); it records the identity of other
+    objects, such as functions. It holds what it has found, since Python uses ids again.
 
     Attributes:
-        modules: all that there are.
+        modules: all modules.
     """
 
     def __init__(self, root: Module | list[Tensor]) -> None:
@@ -44,7 +44,7 @@ class Snapshot:
         self._seen: set[int] = set()
         self._left: list[Any] = []
         self._look_at((root,))
-        for thing in self._left:  # which grows
+        for thing in self._left:  # the list grows
             if isinstance(thing, Module):
                 self._take_module(thing)
             elif isinstance(thing, Tensor):
@@ -67,20 +67,20 @@ class Snapshot:
     __hash__ = None  # type: ignore[assignment]  # what it holds can change
 
     def versions(self) -> tuple[int, ...]:
-        """How often the numbers of each tensor have been changed by now, as torch counts them: `tensor.data.add_()` is
-        not counted."""
+        """How often the numbers of each tensor have been changed so far, as torch counts it: `tensor.data.add_()` does
+        not count."""
         return tuple([-1 if tensor.is_inference() else tensor._version for tensor in self._tensors])
 
     @property
     def hooked(self) -> bool:
-        """Whether code of somebody else's runs before or after a module's forward."""
+        """Whether hooks run before or after a module's forward."""
         everywhere: Any = every_module
         if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
             return True
         return any(one._forward_hooks or one._forward_pre_hooks for one in self.modules)
 
     def difference(self, earlier: "Snapshot") -> str:
-        """The first thing that is not as it was, in words."""
+        """The first thing that has changed, in words."""
         for one, two in zip(self._found, earlier._found, strict=False):
             if not _same(one, two):
                 return f"{_shown(two)} is {_shown(one)} now"
@@ -90,7 +90,7 @@ class Snapshot:
         state = vars(module)
         names, values = [*state], [*state.values()]  # copied, since a forward in another thread may change it
         own = len(_EVERY)
-        if names[:own] != _EVERY:  # of a class that has something before it is a module
+        if names[:own] != _EVERY:  # its class set attributes before Module.__init__
             pairs = [(name, value) for name, value in zip(names, values, strict=False) if name not in _EVERY]
             names, values, own = [name for name, _ in pairs], [value for _, value in pairs], 0
         self.modules.append(module)
@@ -104,7 +104,7 @@ class Snapshot:
         self._look_at(things)
 
     def _look_at(self, things: Sequence[Any]) -> None:
-        """Take down which things these are; what is in them is looked at later, once."""
+        """Record the identity of these things; their contents are looked at later, once."""
         found, seen, left = self._found, self._seen, self._left
         for thing in things:
             kind: Any = type(thing)  # mypy takes no class for hashable
@@ -119,8 +119,8 @@ class Snapshot:
 
 @lru_cache(maxsize=1024)
 def _way(kind: type) -> int:
-    """What is done with things of a kind: they are taken down; looked into, too; or looked into alone, since equal ones
-    are as good."""
+    """What to do with things of a kind: record their identity; look into them, too; or only look into them, since equal
+    contents are as good."""
     if kind in _LEAVES:
         return _LEAF
     if kind in _MAPPINGS or kind in _SEQUENCES or hasattr(kind, "to_dict"):
@@ -136,7 +136,7 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
     """Where a tensor's numbers are: `.half()` and `.data =` keep the tensor and change this."""
     try:
         address = tensor.data_ptr()
-    except RuntimeError:  # of a class that keeps its numbers elsewhere
+    except RuntimeError:  # its class keeps numbers elsewhere
         address = 0
     return tensor.dtype, address, tensor.shape, tensor.stride()
 

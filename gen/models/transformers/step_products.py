@@ -1,14 +1,14 @@
 """Linear layers of a step on an AMD CPU: the same products by kernels that read large weights faster than MKL's do.
 
-A step's product has few rows, and takes as long as its weights take to be read. MKL is torch's usual choice. With one
-row it waits for memory; with more it first copies the weights into another layout. oneDNN reads them as they are. One
-row is asked for twice, with rows and columns exchanged, for which MKL has a kernel that copies nothing either. Example:
-of the linear layers of SmolLM2-135M in float32, one row takes 46 ms as torch computes it and 30 ms here, two rows 78
-and 53 ms, eight rows 77 and 72 ms.
+A step's product has few rows, and takes as long as it takes to read its weights. MKL is torch's usual choice. With one
+row it waits for memory; with more it first copies the weights into another layout. oneDNN reads them as they are. For
+one row, gen computes the row twice with rows and columns exchanged, for which MKL has a kernel without copies. Example:
+in the linear layers of SmolLM2-135M in float32, one row takes 46 ms with torch and 30 ms here, two rows 78 and 53 ms,
+eight rows 77 and 72 ms.
 
-Weights stay as they are, and only gen's own steps see this: a model's forward outside of them, in any thread, runs as
-ever. Which kernel runs depends on the machine, the model and the number of rows, never on a measurement: the same call
-gives the same bits in every process.
+Weights stay as they are, and only gen's own steps do this: a model's forward outside of them, in any thread, does not
+change. Which kernel runs depends on the machine, the model and the number of rows, never on a measurement: the same
+call gives the same bits in every process.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-_LARGE = 2**16  # numbers of a layer; the call alone costs more than is gained with fewer
+_LARGE = 2**16  # numbers of a layer; with fewer, the call costs more than it gains
 _BEYOND_CACHES = 2**25  # numbers of all of them
 
 
@@ -41,7 +41,7 @@ class Products(TorchFunctionMode):
 
 
 def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `torch.nn.functional.linear`, which names its arguments so; rows from two on are summed in one order.
+    """Like `torch.nn.functional.linear`, with the same names of arguments; two rows and more are summed in one order.
 
     Args:
         input: (..., inputs), float32, on the CPU; at least one row.
@@ -51,7 +51,7 @@ def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
         (..., outputs), contiguous. Host sync: none.
     """
     if has_torch_function((input,)):
-        made: Tensor = handle_torch_function(product, (input,), input, weight, bias)  # which a recording keeps
+        made: Tensor = handle_torch_function(product, (input,), input, weight, bias)  # a recording keeps this call
         return made
     if input.numel() > input.shape[-1]:
         made = torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
@@ -63,7 +63,7 @@ def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 @cache
 def _on_amd() -> bool:
-    """Whether this is a CPU of AMD's with AVX-512, where the kernels have been compared, and torch has oneDNN."""
+    """Whether this is an AMD CPU with AVX-512, where the kernels were compared, and torch has oneDNN."""
     try:
         vendor = "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -79,7 +79,7 @@ def _replaces(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool
 
 
 def _serves(weight: Any) -> bool:
-    """Whether a weight is a large, contiguous matrix of float32 in the CPU's memory, and of no subclass."""
+    """Whether a weight is a large, contiguous float32 matrix in the CPU's memory, and not of a subclass."""
     if type(weight) is not nn.Parameter or weight.dtype != torch.float32 or not weight.is_cpu:
         return False
     return weight.dim() == 2 and weight.numel() >= _LARGE and weight.is_contiguous()

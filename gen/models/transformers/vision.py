@@ -29,9 +29,9 @@ def reads_images(model: "PreTrainedModel") -> bool:
 class VisionModel(TransformersModel):
     """A vision-language model of transformers behind `gen.models.base.ImageReader`.
 
-    Images are read at prefill alone; then it decodes as a text model does. Token ids and positions go to the device of
-    the embedding, pixel values to that of the vision part, which `placement.vision_device` records. What a call
-    needs, its positions too, belongs to the call: nothing is kept on the model.
+    It reads images only at prefill; then it decodes like a text model. Token ids and positions go to the device of
+    the embedding, pixel values to that of the vision part, which `placement.vision_device` records. Everything that a
+    call needs, including its positions, belongs to the call: nothing is kept on the model.
 
     Attributes:
         processor: the transformers processor; never changed.
@@ -41,10 +41,10 @@ class VisionModel(TransformersModel):
         super().__init__(model, processor.tokenizer)
         self.processor = processor
         template = getattr(processor, "chat_template", None)
-        if isinstance(template, dict):  # several by name, of which "default" is used
+        if isinstance(template, dict):  # named ones; "default" is used
             template = template.get("default")
         self.tokenizer = Tokenizer(processor.tokenizer, chat_template=template)
-        self._place = getattr(processor, "image_token", None)  # the text that stands for an image, if it has one
+        self._place = getattr(processor, "image_token", None)  # the text that stands for an image, if any
         tokens = (getattr(processor, "image_token_id", None), *(getattr(processor, "image_token_ids", None) or ()))
         written = [token for token in tokens if token is not None]
         read = getattr(model.config, "image_token_id", None)
@@ -98,21 +98,21 @@ class VisionModel(TransformersModel):
 
         Raises:
             ModelError: the model finds other places for images in the tokens than its processor has made.
-        Host sync: at an image the model itself waits, to compare numbers of tokens and to cut images apart.
+        Host sync: with images, the model itself waits, to compare numbers of tokens and to cut images apart.
         """
         if not inputs:
             return super().forward_all(token_ids, positions, mask, cache, inputs, logits_to_keep)
         try:
-            with torch.device("cpu"):  # vision parts make some indices without a device; the caller's may be any
+            with torch.device("cpu"):  # vision parts make some indices without a device; the default may be any
                 return super().forward_all(token_ids, positions, mask, cache, inputs, logits_to_keep)
         except ValueError as error:
             reason = str(error).rstrip(".")
             raise ModelError(f"{reason}; use the processor that belongs to {type(self._inner).__name__}.") from error
 
     def _positions(self, token_ids: Tensor, inputs: Inputs) -> Tensor:
-        """Positions in the text, or where the model has them over time, height and width of images, those.
+        """Positions in the text, or the model's own positions over time, height and width of images if it has them.
 
-        Computed on the CPU and given to the model, which would otherwise keep a part of them for its next call.
+        They are computed on the CPU and given to the model, which would otherwise keep some of them for its next call.
         """
         base = getattr(self._inner, self._inner.base_model_prefix, None)
         get_rope_index = getattr(base, "get_rope_index", None)

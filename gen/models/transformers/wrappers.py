@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def innermost(model: Any) -> "PreTrainedModel":
-    """The transformers model that a wrapper calls; its forward says which arguments are taken.
+    """The transformers model that a wrapper calls; its forward names the arguments.
 
     Raises:
-        ModelError: the wrapper learned a prompt: tokens that no prompt has would be in the cache or the embeddings.
+        ModelError: the wrapper has a learned prompt, whose tokens would be in the cache or the embeddings.
     """
     while True:
         inner = model

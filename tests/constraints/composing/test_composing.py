@@ -111,9 +111,9 @@ def test_what_is_not_regular_goes_to_the_host_engine_with_all_around_it(model: A
     [
         (lambda: gen.either("a", int, "a"), "two equal branches, 'a'"),
         (lambda: gen.either(Person, gen.sequence("x"), Person), "two equal branches"),
-        (lambda: gen.repeat(gen.text()), "repeats what may be empty"),
-        (lambda: gen.sequence("x", gen.repeat(gen.either("", int))), "repeats what may be empty"),
-        (lambda: gen.repeat(gen.grammar('start: "a"?')), "repeats what may be empty"),
+        (lambda: gen.repeat(gen.text()), "repeats a part that may be empty"),
+        (lambda: gen.sequence("x", gen.repeat(gen.either("", int))), "repeats a part that may be empty"),
+        (lambda: gen.repeat(gen.grammar('start: "a"?')), "repeats a part that may be empty"),
         (lambda: gen.sequence("x", gen.regex("(?!)")), "no text meets one of its parts"),
         (lambda: gen.sequence("a</s>b"), "names '</s>', which ends this model's texts"),
         (lambda: gen.sequence(gen.text(), NESTED), "cannot tell where one part ends"),

@@ -58,9 +58,9 @@ def test_the_rows_that_a_step_needs_are_found_on_the_machine() -> None:
 )
 def test_what_cannot_promise_it_is_refused_with_the_reason(shape: str, changes: dict[str, Any], reason: str) -> None:
     model = gen.from_transformers(tiny_model(shape, **changes), byte_tokenizer())
-    with pytest.raises(gen.ModelError, match=rf"exact=True is not to be had of \w+: {reason}"):
+    with pytest.raises(gen.ModelError, match=rf"exact=True is not possible with \w+: {reason}"):
         gen.generate(model, "abc", exact=True)
-    with pytest.raises(gen.ModelError, match="exact=True is not to be had"):
+    with pytest.raises(gen.ModelError, match="exact=True is not possible"):
         gen.Engine(model, exact=True)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gen.constraints.schema.writing.writer import Place, Writer
 
 Counts = tuple[int, ...]
-"""How many items so far are such as each `contains` asks for, up to where this matters."""
+"""For each `contains`, how many items so far meet it, up to the highest number that matters."""
 
 
 def write_array(writer: "Writer", part: Part, state: int, place: "Place") -> int | None:
@@ -25,7 +25,7 @@ def write_array(writer: "Writer", part: Part, state: int, place: "Place") -> int
 
 
 class _Array:
-    """Each item has a state of its own, named by its `Counts`, until all further items are alike: then comes a loop."""
+    """After each item there is a state for each `Counts`, until all further items are alike: then comes a loop."""
 
     def __init__(self, writer: "Writer", part: Part, place: "Place") -> None:
         self._writer, self._part = writer, part
@@ -65,7 +65,7 @@ class _Array:
         return all(count >= one.least for count, one in zip(counts, self._part.contains, strict=True))
 
     def _item(self, number: int, counts: Counts, state: int) -> Iterator[tuple[Counts, int]]:
-        """An item after `state`: how many there are with it that each `contains` asks for, and the state after it."""
+        """Write an item after `state` in each way; yields the `Counts` with this item, and the state after it."""
         ways: list[tuple[Counts, tuple[Any, ...]]] = [((), item_schemas(self._part, number))]
         for asked, count, top in zip(self._part.contains, counts, self._tops, strict=True):
             other = () if asked.most is None else (self._writer.opposite(asked.schema),)
@@ -77,7 +77,7 @@ class _Array:
                 yield more, end
 
     def _loop(self, here: dict[Counts, int], known: int) -> None:
-        """Any number of items more, after the known ones."""
+        """Write any number of further items after the known ones."""
         writer, nfa = self._writer, self._writer.nfa
         loops = {counts: nfa.state() for counts in product(*(range(top + 1) for top in self._tops))}
         for counts, one in here.items():
@@ -91,7 +91,7 @@ class _Array:
         self._may_close(after)
 
     def _may_close(self, here: dict[Counts, int]) -> None:
-        """Let arrays end at states after enough items that each `contains` asks for."""
+        """Let arrays end at those of the states where every `contains` is met."""
         for counts, one in here.items():
             if self._enough(counts):
                 self._ends.append(self._writer.text(one, f"{self._closing}]"))

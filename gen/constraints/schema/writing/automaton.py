@@ -19,7 +19,7 @@ _LEVELS = 100
 
 
 class _Written(NamedTuple):
-    """What was written for a value: between which marks, and the states where the value begins and ends."""
+    """A value as it was written: the marks before and after it, and the states where it begins and ends."""
 
     begin: Mark
     beyond: Mark
@@ -28,7 +28,7 @@ class _Written(NamedTuple):
 
 
 class AutomatonWriter(Writer):
-    """See `Writer`. A value's own states are reached from its start alone, so that they can be copied."""
+    """See `Writer`. Only a value's start leads to its other states, so they can be copied."""
 
     nfa: Nfa
 
@@ -84,7 +84,7 @@ class AutomatonWriter(Writer):
         return None if numbers is None else self.nfa.insert(numbers, state)
 
     def _copy(self, written: _Written | None, state: int) -> int | None:
-        """Copy what was written before, to stand after `state`."""
+        """Copy a value that was written before, to stand after `state`."""
         if written is None:
             return None
         shift = self.nfa.copy(written.begin, written.beyond)

@@ -1,7 +1,7 @@
 """The formats of JSON Schema as regular expressions.
 
-Each is a part of what its RFC allows that every reader takes: no leap seconds, no year 0, names short enough that no
-part of them is too long. Formats that are none of these say nothing about a text, as the specification has it.
+Each allows the part of its RFC that every reader accepts: no leap seconds, no year 0, names short enough that no part
+of them is too long. Any other format says nothing about a text, as in the specification.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ _OCTET = r"(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _GROUP = "[0-9a-fA-F]{1,4}"
 _MIDDLES = "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
 _IPV6 = f"(({_GROUP}:){{7}}{_GROUP}|({_GROUP}:){{1,7}}:|{_MIDDLES}|:(:{_GROUP}){{1,7}}|::)"
-_LABEL = (  # of whose third and fourth character not both are hyphens: those would be another alphabet's
+_LABEL = (  # third and fourth character are not both hyphens: that marks names in other alphabets
     "[a-zA-Z0-9]([a-zA-Z0-9]|[a-zA-Z0-9-]([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
     "|-[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?))?"
 )
@@ -34,7 +34,7 @@ _QUERY = rf"([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|{_ESCAPED})*"
 _AFTER_PATH = rf"(\?{_QUERY})?(#{_QUERY})?"
 _AUTHORITY = rf"//([a-zA-Z0-9._~-]+@)?{_LABEL}(\.{_LABEL})*(:[1-9]\d{{0,3}})?"
 _URI = rf"[a-zA-Z][a-zA-Z0-9+.-]*:({_AUTHORITY}(/{_PATH}*)*|/?{_PATH}+(/{_PATH}+)*/?){_AFTER_PATH}"
-_SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # a first one without a colon is no scheme
+_SEGMENT = rf"([a-zA-Z0-9._~!$&'()*+,;=@-]|{_ESCAPED})"  # without a colon, so that a first segment is no scheme
 _REFERENCE = rf"({_URI}|(/({_PATH}+(/{_PATH}*)*)?|{_SEGMENT}+(/{_PATH}*)*)?{_AFTER_PATH})"
 _POINTER = r"(/([^/~]|~[01])*)*"
 _ATOM = r"([a-zA-Z0-9 _,:;@%&=~\"'<>!#/-]|\\[dDwWsSbB.\\/^$*+?()\[\]{}|-]|\.|\[\^?([a-zA-Z0-9 _.,:@]|a-z|A-Z|0-9)+\])"
@@ -64,11 +64,11 @@ FORMATS = {
     "base64 encoding": r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
 
-LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # in all: what a label or name may have
+LONGEST = {"hostname": 63, "idn-hostname": 63, "email": 64, "idn-email": 64}  # of the whole text: the limit of one part
 
 
 def format_texts(name: str) -> Dfa | None:
-    """The texts of a format; any text for formats that are none."""
+    """The texts of a format; any text for other formats."""
     return _known(name) if name in FORMATS else ANY
 
 

@@ -1,8 +1,8 @@
 """Values as a grammar for llguidance: a value is a rule, so that a schema may refer to itself, and no text is too long.
 
 Example: {"properties": {"next": {"$ref": "#"}}} is `s0: "{" s1` and `s1: "}" | "'next'" ": " s0 "}"`, with double
-quotes for single ones. llguidance always takes the longest terminal, so that no terminal may be another one and more:
-strings and numbers are one each, commas and brackets too.
+quotes for single ones. llguidance always takes the longest terminal, so no terminal may begin with another one: each
+string, number, comma and bracket is one terminal.
 """
 
 import json as json_text
@@ -41,9 +41,9 @@ class GrammarWriter(Writer):
         self.nfa = Network(deadline)
         self._rules: dict[tuple[tuple[int, ...], int, int], int] = {}
         self._todo: list[tuple[Sequence[Any], int, Place]] = []
-        self._kept: list[Sequence[Any]] = []  # so that no other schema gets the identity of one of a rule
+        self._kept: list[Sequence[Any]] = []  # schemas of rules, kept so that no other schema gets their ids
         self._digits: list[str] = []  # terminals that others are made of
-        self._numbers: dict[int, tuple[Dfa, str]] = {}  # terminals of numbers; the automata keep their identities
+        self._numbers: dict[int, tuple[Dfa, str]] = {}  # terminals of numbers; the automata are kept for their ids
 
     def grammar(self, schema: Any, place: Place) -> str:
         """A grammar of the values of a schema, in Lark. Raises Unsupported, TooLarge, Empty."""
@@ -53,7 +53,7 @@ class GrammarWriter(Writer):
             check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
             try:
                 end = self.any_of(self.parts_of(schemas, place.path), first, place)
-            except Unsupported as error:  # which matters if such a value can be written at all
+            except Unsupported as error:  # raised later, if the grammar needs this rule
                 self.nfa.refused[first] = error
                 end = first
             if end is not None:
@@ -61,12 +61,12 @@ class GrammarWriter(Writer):
         return "\n".join([self.nfa.lark(start), *self._digits])
 
     def value(self, schemas: Sequence[Any], state: int, place: Place) -> int | None:
-        """See `Writer`; whether there is such a value is seen at the end."""
+        """See `Writer`; only the finished grammar shows whether there is such a value."""
         return self.nfa.reads(state, self._rule(schemas, place))
 
     def _rule(self, schemas: Sequence[Any], place: Place) -> int:
         """The first state of the rule of all values that meet some schemas."""
-        if self.layout.indent is None:  # what stands at another level is written alike, and as deep as one likes
+        if self.layout.indent is None:  # values are written alike at all levels, and nest to any depth
             place = place._replace(level=0, depth=1)
         elif place.level > _LEVELS:
             raise TooLarge(f"whitespace='indent' has no end at {place.path[:80]}")
@@ -88,13 +88,13 @@ class GrammarWriter(Writer):
         try:
             if self.texts(part, path) is None:
                 return None
-        except TooLarge:  # which says that there are some
+        except TooLarge:  # then there are some
             pass
         quote = terminal_of(literal('"'))
         return self.nfa.reads(state, f"{quote} {_strings(part, json=True)} {quote}")
 
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
-        """See `Writer`. Arrays and objects are written word by word, as all others are."""
+        """See `Writer`. Arrays and objects are written terminal by terminal, like any others."""
         end = self.nfa.state()
         plain = []
         for value in values:
@@ -129,7 +129,7 @@ class GrammarWriter(Writer):
         return self.nfa.reads(state, self._acyclic(numbers))
 
     def _acyclic(self, texts: Dfa) -> str:
-        """Texts of an automaton in which nothing comes again, as a terminal for each state."""
+        """The texts of an automaton without cycles, with a terminal for each state."""
         if id(texts) in self._numbers:
             return self._numbers[id(texts)][1]
         name = f"D{len(self._digits)}"
@@ -145,7 +145,7 @@ class GrammarWriter(Writer):
 
 
 def string_terminal(parts: Sequence[Part]) -> str:
-    """The strings of some parts as they are, without quotes and escapes, as a terminal of Lark. Raises Unsupported."""
+    """A Lark terminal for the strings of the parts as they are, without quotes and escapes. Raises Unsupported."""
     return f"({' | '.join(_strings(part, json=False) for part in parts)})"
 
 

@@ -1,7 +1,7 @@
-"""Objects of which some property must have a name and a value of some kind: the ways to have such properties.
+"""Objects in which some property must have a name and a value of some kind: the ways to have such properties.
 
-Example: of an object that lists "a" and may have others, some name must hold an "x" and some a "y". The others that it
-needs are one with both letters, or one with "x" alone and one with "y" alone: names of unlike kinds are never the same.
+Example: an object lists "a" and may have other properties; some name must contain "x", and some name "y". It needs one
+other name with both letters, or one with "x" only and one with "y" only: names of different kinds are never equal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Others(NamedTuple):
 
 class Way(NamedTuple):
     """Properties of an object: those that are listed, which of them are required, and what others it needs: one of each
-    of these, no two with the same name."""
+    list in `needed`, no two with the same name."""
 
     listed: Sequence[Listed]
     required: frozenset[str]
@@ -45,7 +45,7 @@ class Way(NamedTuple):
 def ways(
     writer: "Writer", part: Part, listed_ones: Sequence[Listed], others: list[Others], place: "Place"
 ) -> Iterator[Way]:
-    """The ways in which some properties are as a part asks. Raises Unsupported for more than a few."""
+    """The ways to have the properties that `part.some` asks for. Raises Unsupported for more than a few."""
     required = frozenset(part.required)
     names = {id(one): writer.parts_of((one.names,), place.path) for one in part.some}
 
@@ -79,10 +79,10 @@ def ways(
 def _covers(
     writer: "Writer", asked: list[Some], others: list[Others], place: "Place"
 ) -> Iterator[tuple[list[Others], ...]]:
-    """Properties that are not listed, of unlike kinds of names, so that each of what is asked is met by one.
+    """Sets of properties that are not listed, with names of different kinds, in which one meets each condition.
 
-    Two names of one kind might be the same, so that there are none: where an object would need them, only those are
-    written in which one property is what both are asked to be.
+    Two names of one kind might be equal, so no set has two of them: where two conditions could be met by two such
+    names, only objects in which one property meets both are written.
     """
     if len(asked) > _MOST_ASKED:
         raise Unsupported(f"not with more than {_MOST_ASKED} properties that are not listed at {place.path}")
@@ -118,7 +118,7 @@ def _covers(
 
 
 def _names_of_kind(writer: "Writer", asked: list[Some], kind: frozenset[int], place: "Place") -> list[Part]:
-    """The names that are such as some are asked to be, and not such as the rest."""
+    """The names that meet the conditions of a kind, and none of the others."""
     schemas = [one.names if number in kind else writer.opposite(one.names) for number, one in enumerate(asked)]
     parts = [one for one in writer.parts_of(schemas, place.path) if "string" in one.types]
     if refusal := next((refusal for one in parts if (refusal := one.refusal("string"))), None):
@@ -131,5 +131,5 @@ def _subsets(numbers: Sequence[int]) -> list[frozenset[int]]:
 
 
 def _says_nothing(asked: Some) -> bool:
-    """Whether the value may be any."""
+    """Whether any value will do."""
     return asked.value is True or asked.value == {}

@@ -1,11 +1,11 @@
-"""A grammar in the making: states as of an Nfa, whose edges are whole words and other rules.
+"""A grammar while it is written: states like those of an Nfa, with terminals and other rules on the edges.
 
-Example: "[", then values with ", " between, then "]", where the values are those of a rule that begins at 7,
+Example: "[", then values of the rule that begins at state 7, with ", " between, then "]",
 
     0 --"["--> 1        1 --7--> 2        2 --", "--> 1        2 --"]"--> 3, the end
 
-is in Lark, with states of one way out written into those that lead to them: `s0: "[" s1`, `s1: s7 s2`,
-`s2: ", " s1 | "]"`.
+becomes, in Lark, `s0: "[" s1`, `s1: s7 s2`, `s2: ", " s1 | "]"`; a state with one way out may be written into the
+rules that lead to it.
 """
 
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, check_deadline
@@ -16,16 +16,16 @@ Symbol = str | int
 """A terminal, as Lark writes one, or the first state of a rule."""
 
 Way = tuple[Symbol, int] | None
-"""What is read, "" for nothing, and where that leads; None where a rule may end."""
+"""The symbol that is read ("" for nothing) and the state after it; None where a rule may end."""
 
 
 class Network:
-    """States numbered from 0; see `gen.constraints.automata.nfa.Nfa`, whose interface this is.
+    """States numbered from 0, with the interface of `gen.constraints.automata.nfa.Nfa`.
 
     Attributes:
         states: how many there are.
         ends: the states at which a rule ends.
-        refused: why rules that begin at some states cannot be written.
+        refused: for the first state of a rule, why the rule cannot be written.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -62,7 +62,7 @@ class Network:
         return new
 
     def lark(self, start: int) -> str:
-        """The grammar of what can be reached from a rule and has texts. Raises Empty if it has none, Unsupported."""
+        """The grammar of a rule and of all that it needs. Raises Empty if the rule has no texts, Unsupported."""
         ways = {state: self._ways(state) for state in range(self.states)}
         live = _live(ways)
         if start not in live:
@@ -73,7 +73,7 @@ class Network:
         return _lines(ways, start, self.refused)
 
     def _ways(self, state: int) -> list[Way]:
-        """What a state leads to."""
+        """The ways out of a state."""
         out: list[Way] = [None] if state in self.ends else []
         out += self._edges.get(state, ())
         return out + [("", one) for one in dict.fromkeys(self._silent.get(state, ()))]

@@ -1,7 +1,7 @@
 """Numbers as texts: within bounds, whole or not, multiples of a number.
 
-Digits are compared with a bound's as they come. Example: at most 12.5; after "12" the whole digits are equal, after
-"12." too, after "12.4" the number is less for good, after "12.6" it is greater and there is no way on.
+Digits are compared with a bound's as they come. Example, at most 12.5: after "12" and "12." the digits are equal so
+far, after "12.4" the number is less whatever follows, and "12.6" is greater, so it is not allowed.
 """
 
 from fractions import Fraction
@@ -18,11 +18,11 @@ from gen.constraints.automata.texts import both, of_length
 from gen.constraints.schema.parts import Bound, Part
 
 DIGITS = 19
-"""Most whole digits, unless a bound has as many; fewer of multiples of large numbers. Small models do not end in
-digits."""
+"""The most whole digits, unless a bound has as many; fewer for multiples of large numbers. Without a limit, small
+models may never stop writing digits."""
 
 _DECIMALS = 18
-_EXACT = 15  # digits that floats tell apart: a number beside an excluded bound is beside it as a float too
+_EXACT = 15  # digits that floats tell apart: a number that is not an excluded bound is not it as a float either
 ANY_WHOLE = r"-?[1-9][0-9]{0,18}|0"
 ANY_NUMBER = r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"  # finite as a float
 _BROKEN = r"-?[0-9]+\.[0-9]*[1-9][0-9]*"  # which is not whole
@@ -31,13 +31,13 @@ _FEWEST_DIGITS = 6  # of multiples of large numbers
 
 
 def part_numbers(part: Part, whole: bool) -> Dfa | None:
-    """The numbers of a part, whole ones alone or all that it has. Raises as `number_texts` does."""
+    """The numbers of a part, only the whole ones or all. Raises as `number_texts` does."""
     if whole or "integer" in part.types:
         return number_texts(part.low, part.high, part.multiples, whole, part.no_multiples)
     if part.multiples:
         return None
     numbers = number_texts(part.low, part.high, (), False)
-    # of more digits a float may be whole
+    # with more digits, the float may be whole
     return of_length(both(numbers, matched(_BROKEN, deadline_in(60)), deadline_in()), 0, _EXACT + 1)
 
 
@@ -54,11 +54,11 @@ def number_texts(
     Args:
         no_multiples: whole numbers; a number that is a multiple of one is left out.
 
-    Raises Unsupported for multiples of nothing, TooLarge for multiples of large numbers.
+    Raises Unsupported for multiples of zero or less, TooLarge for multiples of large numbers.
     """
     if any(one <= 0 for one in multiples):
         raise Unsupported("multipleOf of zero, or less,")
-    if whole:  # what is whole and a multiple of 5/2 is one of 5
+    if whole:  # a whole multiple of 5/2 is a multiple of 5
         multiples = tuple(Fraction(one.numerator) for one in multiples)
     whole = whole or (bool(multiples) and all(one.denominator == 1 for one in multiples))
     scale = max((len(_digits(one)[1]) for one in multiples), default=0)
@@ -93,7 +93,7 @@ def _signed(positive: Dfa | None, negative: Dfa | None) -> Dfa | None:
 
 
 class _Multiple(NamedTuple):
-    """What a number is a multiple of, in units of this many decimals, and of what it is not."""
+    """What a number must be a multiple of, in units of `decimals` decimals, and of what it must not be one."""
 
     of: int
     not_of: tuple[int, ...]
@@ -101,11 +101,11 @@ class _Multiple(NamedTuple):
 
     @property
     def divisor(self) -> int:
-        """What numbers are divided by: the remainder of that division tells all other remainders."""
+        """The number to divide by: its remainder gives the remainders of all others."""
         return lcm(self.of, *self.not_of)
 
     def holds(self, rest: int) -> bool:
-        """Whether a number with this rest is what it should be."""
+        """Whether a number with this remainder is allowed."""
         return rest % self.of == 0 and all(rest % one for one in self.not_of)
 
 
@@ -114,12 +114,12 @@ class _State(NamedTuple):
     decimals: int  # digits after it; -1: there is no point so far
     least: int  # the digits so far compared with those of the least: -1, 0, 1
     most: int
-    rest: int  # of a division by the multiple
+    rest: int  # the remainder of a division by the divisor
     zero: bool  # the text is "0" so far: no other digit may follow
 
 
 class _Magnitudes:
-    """Numbers without a sign from a least to a most."""
+    """Numbers without a sign, between two bounds."""
 
     def __init__(self, least: Bound | None, most: Bound | None, whole: bool, multiple: _Multiple) -> None:
         if least is None or least[0] < 0:
@@ -136,7 +136,7 @@ class _Magnitudes:
             self._digits = len(self._most[0])
         self._decimals = 0 if whole else max(_DECIMALS, *(len(after) for _, after in bounds))
         self._together = _EXACT if self._most_excluded and not whole else None
-        if multiple.decimals:  # more digits are no such multiple to those who read floats
+        if multiple.decimals:  # with more digits, the float is no such multiple
             self._decimals, self._together = multiple.decimals, _EXACT
         for bound in bounds:
             if (self._least_excluded or self._most_excluded) and not whole and len("".join(bound)) > _EXACT:
@@ -184,7 +184,7 @@ class _Magnitudes:
         return _State(at + 1, -1, least, most, rest, at == 0 and digit == 0)
 
     def _pointed(self, state: _State) -> _State:
-        """After the point: a number of fewer whole digits is less."""
+        """The state after the point; a number of fewer whole digits is less."""
         least, most = self._against(state)
         return _State(1 if self._together is None else state.whole, 0, least, most, state.rest, False)
 

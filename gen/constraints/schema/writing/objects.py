@@ -78,7 +78,7 @@ class _Object:
     def write(self, state: int, others: list[Others]) -> int | None:
         writer, nfa, way = self._writer, self._writer.nfa, self._way
         here = {0: writer.text(state, "{")}  # the state after this many properties
-        keys: dict[int, int] = {}  # where a property's name begins, by how many there are with it
+        keys: dict[int, int] = {}  # where a property's name begins, by the count of properties with it
         last_required = max((place for place, (name, _) in enumerate(way.listed) if name in way.required), default=-1)
         closing: dict[bool, int] = {}  # where an object may end, with no property or with some
         for place, (name, schemas) in enumerate(way.listed):
@@ -124,9 +124,9 @@ class _Object:
                 self._writer.nfa.join(separated, keys.setdefault(after, self._writer.nfa.state()))
 
     def _write_others(self, here: dict[int, int], keys: dict[int, int], others: list[Others]) -> None:
-        """Any number of properties that are not listed, at the states after those that are."""
+        """Write any number of properties that are not listed, after those that are."""
         nfa, limit = self._writer.nfa, self._counts.limit
-        if limit is None:  # any number more; one alone is counted
+        if limit is None:  # any number: the count stays at 1
             here.setdefault(1, nfa.state())
         for count in range(limit or 1):
             self._separate(here if limit is None else {count: here[count]} if count in here else {}, keys)
@@ -135,7 +135,7 @@ class _Object:
                     nfa.join(end, here.setdefault(count + 1, nfa.state()))
 
     def _properties(self, state: int, others: list[Others]) -> list[int]:
-        """One property that is not listed; the states after it."""
+        """Write one property that is not listed; returns the states after it."""
         writer = self._writer
         ends = []
         for names, schemas in others:
@@ -168,8 +168,8 @@ def _names(writer: "Writer", part: Part, place: "Place") -> Part | None:
 
 
 def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tuple[list[Others], list[Listed]]:
-    """The names that are not listed, by which patterns they match; and one by one where they are few, so that none
-    comes twice."""
+    """The names that are not listed, grouped by the patterns that they match; few names become listed ones, so that
+    none comes twice."""
     closed = writer.closed and is_closed(part)
     rest = merge(allowed, Part(types=ANY_NAME.types, excluded=frozenset({*listed_names(part), *part.absent})))
     out, few_ones = [], []
@@ -191,7 +191,7 @@ def _others(writer: "Writer", part: Part, allowed: Part, place: "Place") -> tupl
 
 
 def _by_patterns(writer: "Writer", part: Part, names: Part, place: "Place") -> list[tuple[Part, tuple[str, ...]]]:
-    """Some names by which patterns of properties they match. Raises Unsupported for too many kinds of names."""
+    """The names, grouped by the patterns of properties that they match. Raises Unsupported for too many groups."""
     out: list[tuple[Part, tuple[str, ...]]] = [(names, ())]
     for pattern in dict.fromkeys(pattern for one in part.properties for pattern in one.matching):
         yes, no = Part(types=ANY_NAME.types, patterns=(pattern,)), Part(types=ANY_NAME.types, unmatched=(pattern,))

@@ -22,7 +22,7 @@ def string_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
 
 
 def perhaps_texts(part: Part, patterns: Patterns, path: str) -> Dfa | None:
-    """The strings that meet the part in some reading: patterns as wide as they are read, formats as mere remarks."""
+    """The strings that meet the part in some reading: the widest of its patterns; formats check nothing."""
     texts: Dfa | None = ANY
     for pattern in part.patterns:
         texts = both(texts, patterns.texts(pattern, path, certain=False), patterns.deadline)

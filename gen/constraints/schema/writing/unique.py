@@ -1,7 +1,7 @@
-"""Arrays whose items are all different: of few values, or of items that cannot be equal where they stand.
+"""Arrays whose items are all different: of few values, or of items whose places make them different.
 
-Which values came so far is what a state is. Where there are too many such sets, the items come in the schema's order:
-of {"enum": ["a", "b", "c"]} the arrays of at most two items lead through {}, {a}, {b}, {c}, {a, b}, {a, c}, {b, c}.
+A state is the set of values that came so far. If there are too many sets, the items come in the schema's order.
+Example: arrays of at most two of ["a", "b", "c"] have the states {}, {a}, {b}, {c}, {a, b}, {a, c}, {b, c}.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ _MOST_PLACES = 8
 
 
 def always_unique(writer: "Writer", part: Part, place: "Place") -> bool:
-    """Whether no two items of an array can be equal, by where they stand."""
+    """Whether no two items of an array can be equal, because the schemas of their places are disjoint."""
     each: list[Sequence[Part]] = []
     while part.max_items is None or len(each) < part.max_items:
         here = writer.parts_of(item_schemas(part, len(each)), place.path)
-        if not here:  # no array is longer
+        if not here:  # longer arrays do not exist
             break
         if len(each) == _MOST_PLACES:
             return False
@@ -61,7 +61,7 @@ def write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> in
         nfa.join(writer.text(start, "]"), end)
     here = {
         0: start
-    }  # the state after a set of values, as the bits of a number; after the last one and how many if ordered
+    }  # the state after each set of values, by the set's bits; if ordered, by the number of its last value
     for count in range(most):
         after: dict[int, int] = {}
         for came, one in here.items():

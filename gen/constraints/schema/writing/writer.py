@@ -1,7 +1,7 @@
-"""What is written for a value of a schema, alike for an automaton and for a grammar.
+"""Writes the values of a schema; the part that is the same for automata and for grammars.
 
-`objects`, `arrays` and `unique` write by way of a `Writer`. States are those of an automaton that reads bytes
-(`automaton`), or of a network that reads whole words (`grammar`).
+`objects`, `arrays` and `unique` write through a `Writer`. Its states belong to an automaton that reads bytes
+(`automaton`), or to a network that reads terminals (`grammar`).
 """
 
 from abc import ABC, abstractmethod
@@ -49,9 +49,9 @@ class Writer(ABC):
 
     Attributes:
         nfa: the states.
-        closed: objects have what they list alone.
+        closed: whether objects have only the properties that they list.
         disjoint: proves that parts have no value in common.
-        left_out: what values there are that are not written, if there are any.
+        left_out: which values the schema has that are not written; None if there are none.
     """
 
     nfa: States
@@ -78,15 +78,15 @@ class Writer(ABC):
 
     @abstractmethod
     def text(self, state: int, text: str) -> int:
-        """Write a text as it is; returns the state after it, as all of these do."""
+        """Write a text as it is; returns the state after it, as do the methods below."""
 
     @abstractmethod
     def string(self, part: Part, state: int, path: str) -> int | None:
-        """Write any of a part's strings in JSON; None if there is none."""
+        """Write any of a part's strings, as JSON; None if there is none."""
 
     @abstractmethod
     def listed(self, values: Sequence[Any], state: int, place: Place) -> int:
-        """Write one of some values, at least one."""
+        """Write one of the values; there must be at least one."""
 
     @abstractmethod
     def number(self, part: Part, whole: bool, state: int) -> int | None:
@@ -110,7 +110,7 @@ class Writer(ABC):
         return self._texts[key]
 
     def few_strings(self, part: Part, most: int, path: str) -> list[str] | None:
-        """The strings of a part themselves; None if they are more than `most`."""
+        """The strings of a part themselves; None if there are more than `most`."""
         if part.values is not None:
             found = (one for one in part.values if isinstance(one, str))
             return [one for one in found if meets(part, one, self.parts_of, self.patterns, path)]
@@ -118,7 +118,7 @@ class Writer(ABC):
         return [] if texts is None else few(texts, most)
 
     def any_of(self, parts: Sequence[Part], state: int, place: Place) -> int | None:
-        """Write any value of some parts after `state`; returns the state after it, None if there is no value."""
+        """Write any value of the parts after `state`; returns the state after it, None if there is no value."""
         ends = [end for part in parts for end in self._part(part, state, place) if end is not None]
         if not ends:
             return None
@@ -128,7 +128,7 @@ class Writer(ABC):
         return end
 
     def _part(self, part: Part, state: int, place: Place) -> Iterator[int | None]:
-        """Write a part after `state`; where each of its alternatives ends."""
+        """Write a part after `state`; yields where each of its alternatives ends."""
         if part.values is not None:
             values = allowed_values(part, self.parts_of, self.patterns, place.path)
             if values:
