@@ -113,7 +113,7 @@ class ReadsPlaces(Protocol):
             pieces: token ids, at least one each.
             starts: after how many tokens of its row each piece comes; a row must have room for as many more as the
                 longest piece has.
-                places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
+            places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
         Returns:
             (n, len(places), vocab_size), floating, on the logits device; any values for places past a piece's end. Host
             sync: none.

@@ -26,7 +26,7 @@ class Properties:
         additional: the schema of all others; None if none is written.
         lists: whether closed objects may have the properties named here, and no others.
         holds: whether it comes from a schema that the value must meet; False for a negated schema, which does not
-        "evaluate" properties.
+            "evaluate" properties.
     """
 
     named: dict[str, Any]
