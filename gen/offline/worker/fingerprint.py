@@ -1,4 +1,4 @@
-"""A model's fingerprint: a folder, here or on another machine, gives the same texts if its fingerprint is the same."""
+"""A model's fingerprint: a folder, here or on another machine, must have the same one to give the same texts."""
 
 import hashlib
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Operators that need more than a run on the CPU: they move single numbers, take lists, or have Python kernels.
 
 Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp (_index_put_impl_), TensorCompare.cpp (where_self_out),
-TensorShape.cpp (slice_scatter and its kin), ForeachUtils.h (can_use_fast_route).
+TensorShape.cpp (slice_scatter and the like), ForeachUtils.h (can_use_fast_route).
 """
 
 from collections.abc import Mapping, Sequence

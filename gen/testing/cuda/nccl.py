@@ -25,7 +25,7 @@ _ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """The substitutes, each as (module or class, name, value). None if torch has no gloo."""
+    """The substitutes, each as (module or class, name, value); empty if torch has no gloo."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return []
     from torch.distributed import distributed_c10d

@@ -57,7 +57,7 @@ class _State:
     def __init__(self) -> None:
         self.on = False
         self.clocks: dict[Key, Clock] = {}
-        self.pending: list[tuple[Access, StreamRaceError]] = []  # memory that was freed too early, not yet reported
+        self.pending: list[tuple[Access, StreamRaceError]] = []  # memory that was freed while work may still use it
 
 
 state = _State()
