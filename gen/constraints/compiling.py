@@ -51,7 +51,7 @@ def compiled_before(model: Model, output_type: Any) -> Constraint | None:
     """The kept constraint of an output type, at once; None if the type has not been compiled yet.
 
     Raises:
-        ConstraintError: as of `compile`.
+        ConstraintError: as `compile`.
     """
     if isinstance(output_type, Constraint):
         return _checked(model, output_type)
@@ -137,7 +137,7 @@ def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
     """Do the costly part of `carry_out` for a plan.
 
     Raises:
-        ConstraintError: as of `compile`.
+        ConstraintError: as `compile`.
     """
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
     constraint = _held(made, vocabulary)

@@ -247,7 +247,7 @@ class PydanticSchemas(GenerateJsonSchema):
         return {**made, ELSEWHERE: show(alias)}
 
     def _moment(self, schema: Any, made: Any, *alone: str) -> tuple[Any, dict[str, Any]]:
-        """A moment's JSON schema, marked if it has a setting of `alone`, which pydantic must check; and its bounds."""
+        """A moment's JSON schema and its bounds; marked if it has one of the settings `alone`, for pydantic only."""
         bounds = {name: schema[name] for name in _BOUNDS if schema.get(name) is not None}
         names = [name for name in alone if schema.get(name) is not None]
         if schema.get("tz_constraint") not in (None, "aware"):

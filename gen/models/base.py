@@ -94,7 +94,7 @@ class Rows(Protocol):
 
 @runtime_checkable
 class ReadsPlaces(Protocol):
-    """Rows that can go on from their first columns, and give logits after any of the tokens that they read.
+    """Rows that can each go on after any of their tokens, and give logits after any of the tokens that they read.
 
     Attributes:
         reads_places: whether they can; recurrent states stand for all tokens of a row, and cannot go on from fewer.
@@ -113,7 +113,7 @@ class ReadsPlaces(Protocol):
             pieces: token ids, at least one each.
             starts: after how many tokens of its row each piece comes; a row must have room for as many more as the
                 longest piece has.
-                places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
+            places: the tokens of the pieces, counted from 0, after which to give logits; at least one, ascending.
         Returns:
             (n, len(places), vocab_size), floating, on the logits device; any values for places past a piece's end. Host
             sync: none.
@@ -289,7 +289,7 @@ class MayPartRows(Protocol):
 
 @runtime_checkable
 class PartsRows(MayPartRows, Protocol):
-    """Rows of which some may have room for more tokens than the others, if `parts_rows`."""
+    """Rows some of which may have room for more tokens than the others, if `parts_rows`."""
 
     def lay_out(self, length: int, rooms: Mapping[int, int]) -> None:
         """Give every row room for `length` tokens, some rows for more; moves memory, like `Rows.grow`.

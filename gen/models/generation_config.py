@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 _CUTS = ("temperature", "top_k", "top_p", "min_p")
-_PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0}  # value: no effect
+_PENALTIES = {"repetition_penalty": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0}  # and their neutral values
 _LEFT_OUT_CUTS = {"typical_p": 1, "top_h": None, "epsilon_cutoff": 0, "eta_cutoff": 0}
 _LEFT_OUT = {
     "num_beams": 1,

@@ -53,7 +53,7 @@ class Idle(Generic[T]):
             _all.add(self)
 
     def take(self) -> T | None:
-        """Take what is kept out, for the caller alone; None if there is nothing."""
+        """Take out what is kept, for the caller alone; None if there is nothing."""
         try:
             return self._kept.pop()
         except IndexError:

@@ -1,1 +1,1 @@
-"""Many prompts: as they come, one after the other, and as jobs on many devices that survive their own processes."""
+"""Many prompts: iterated as they come, or run as jobs on many devices; jobs survive the end of their processes."""

@@ -23,14 +23,14 @@ _SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "Be
 
 
 def describe_sampler(sampler: Any) -> list[Any] | None:
-    """A sampler of gen's as its name and settings; None is the checkpoint's recommendation.
+    """A gen sampler as its name and settings; None is the checkpoint's recommendation.
 
     Raises:
-        ArgumentError: a sampler of one's own, or a setting that is no number.
+        ArgumentError: a custom sampler, or a setting that is no number.
     """
     if sampler is None:
         return None
-    from gen import samplers  # which have imported torch, if there is one
+    from gen import samplers  # if there is a sampler, they have imported torch already
 
     name = _SAMPLERS.get(type(sampler).__name__)
     if name is None or type(sampler) is not getattr(samplers, name):
@@ -50,7 +50,7 @@ def describe_sampler(sampler: Any) -> list[Any] | None:
 
 
 def made_sampler(described: list[Any] | None) -> Any:
-    """The sampler; the inverse of `describe_sampler`, of what JSON has made of its result.
+    """The sampler; the inverse of `describe_sampler`, after its result went through JSON.
 
     Raises:
         ArgumentError: a setting that it does not take.
@@ -70,10 +70,10 @@ def made_sampler(described: list[Any] | None) -> Any:
 
 
 def describe_speculate(speculate: Any) -> Any:
-    """What `gen.generate` takes for it, as JSON.
+    """A value of `speculate` for `gen.generate`, as JSON.
 
     Raises:
-        ArgumentError: what it does not take.
+        ArgumentError: `gen.generate` does not take it.
     """
     if speculate is False or speculate == "auto":
         return speculate
@@ -151,7 +151,7 @@ def made_type(described: Described | None) -> Any:
 
 
 def _describe_text(output_type: Any) -> Described:
-    """What gen.regex, gen.choice and the like give."""
+    """The results of gen.regex, gen.choice and the like, as JSON."""
     given = vars(output_type)
     match type(output_type).__name__:
         case "Regex":
@@ -180,7 +180,7 @@ def _describe_text(output_type: Any) -> Described:
 def _describe_part(part: Any) -> Described:
     """A part of a composed type: a string, or a type."""
     described = {"string": part} if isinstance(part, str) else describe_type(part)
-    assert described is not None  # no part is None; tells mypy
+    assert described is not None  # a part is never None; tells mypy
     return described
 
 
@@ -231,7 +231,7 @@ def _imported(path: str) -> Any:
 
 
 def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them.
+    """Settings as they are after JSON.
 
     Raises:
         ArgumentError: one of them cannot be written as JSON.

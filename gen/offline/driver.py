@@ -1,4 +1,4 @@
-"""What drives a job: makes its manifest or goes on with it, has a first worker check it, and runs what is open."""
+"""Drives a job: makes its manifest or goes on with it, has a first worker check it, and runs the open parts."""
 
 import secrets
 import tempfile
@@ -35,15 +35,15 @@ Report = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Driver:
-    """One call of `gen.run_batch`, its arguments read.
+    """One call of `gen.run_batch`, with its arguments already read.
 
     Attributes:
         names: of the inputs.
         folder: the job's.
         settings: see `Manifest.settings`.
         engine: where its workers are.
-        rows, shard_rows: see `Manifest`; None for what fits.
-        progress: whether stderr tells how far it is.
+        rows, shard_rows: see `Manifest`; None for as many as fit.
+        progress: whether stderr shows how far the job is.
     """
 
     names: Sequence[str]
@@ -56,7 +56,7 @@ class Driver:
     _began: float = field(default_factory=time.monotonic)
 
     def run(self, *, retry_failed: bool) -> Report:
-        """Run what is open; what `gen.run_batch` returns."""
+        """Run the open parts; returns the report of `gen.run_batch`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lock(self.folder) as lock, closing(self.engine):
             for place in (self.folder, self.folder / "inputs", self.folder / "pieces"):
@@ -73,7 +73,7 @@ class Driver:
             return self._report(known[0])
 
     def rehearse(self) -> Report:
-        """Check all that `run` would, and tell what it would do."""
+        """Check everything that `run` would check, and tell what it would do."""
         with tempfile.TemporaryDirectory() as copies, closing(self.engine):
             known = self._known()
             if known is None:
@@ -90,7 +90,7 @@ class Driver:
         return {"rows": 0, "failed": 0, "tokens": 0, "seconds": time.monotonic() - self._began, "parts": []}
 
     def _known(self) -> tuple[Manifest, str] | None:
-        """The manifest of the job that the folder has, if it has one and it is this job."""
+        """The manifest in the folder; None if there is none. Raises ArgumentError if it is another job's."""
         if not (self.folder / NAME).exists():
             return None
         manifest, digest = read_manifest(self.folder)
@@ -112,7 +112,7 @@ class Driver:
         """The manifest of a new job, which a first worker has checked.
 
         Args:
-            copies: where inputs are copied that can't be read from any place on.
+            copies: the folder for copies of inputs that can't be read from any place on.
         """
         inputs = open_inputs(self.names, copies)
         found = scan(inputs, self.settings["prompt_template"])
@@ -142,7 +142,7 @@ class Driver:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
 
     def _open(self, manifest: Manifest, retry_failed: bool) -> dict[int, int]:
-        """How many rows each shard has that is to be run, by its number."""
+        """The shards that are to be run: how many rows each has, by its number."""
         done = done_parts(self.folder, manifest)
         if retry_failed:
             done = {number for number in done if not read_meta(self.folder, number)["failed"]}

@@ -1,4 +1,4 @@
-"""Files that are there or not: written aside, made safe, then renamed."""
+"""Writes files so that they are there whole or not at all: written aside, synced to disk, then renamed."""
 
 import os
 import secrets
@@ -11,10 +11,10 @@ _ASIDE = ".aside"
 
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
-    """Where to write a file, which has its name from the end of the block on; after an error it is not there.
+    """Where to write a file; it gets its name at the end of the block, and after an error there is no file.
 
     Raises:
-        OSError: it cannot be written, as to a disk that is full.
+        OSError: it cannot be written, for example because the disk is full.
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_ASIDE}")
     try:
@@ -35,7 +35,7 @@ def write_aside(path: Path, text: str) -> None:
 
 
 def remove_left_aside(folder: Path) -> None:
-    """Remove what programs that were killed have left."""
+    """Remove files that killed programs have left."""
     for left in folder.glob(f".*{_ASIDE}"):
         with suppress(OSError):
             left.unlink()

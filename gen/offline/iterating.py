@@ -1,4 +1,4 @@
-"""`generate_iter`: prompts are read while texts grow, and texts are handed out as they end.
+"""`generate_iter`: reads prompts while texts grow, and yields texts as they end.
 
 Example, two rows: four prompts are read, A to D. B ends first and is yielded; C takes its row, and a fifth prompt is
 read.
@@ -59,21 +59,21 @@ def generate_iter(
 ) -> Iterator[tuple[int, Any]]:
     """Continue prompts that come one after the other, as from a file or a generator, in memory that does not grow.
 
-    A text is what `gen.generate` gives for the same prompt and arguments. A prompt that fails costs no other its text.
+    A text is what `gen.generate` gives for the same prompt and arguments. A prompt that fails does not affect others.
 
-    What is not listed here is as for `gen.generate`.
+    Arguments that are not listed here are as for `gen.generate`.
 
     Args:
-        prompts: prompts as `gen.generate` takes them, without end if you like; images come in messages. At most
-            `2 * rows` are read before the results of earlier ones have been taken.
+        prompts: prompts as `gen.generate` takes them, even without end; images come in messages. At most `2 * rows` are
+            read before you have taken the results of earlier ones.
         output_type: one for all prompts.
-        rows: how many run at once; None is what `gen.generate` runs at once on this device. Memory may allow fewer.
+        rows: how many run at once; None is as many as `gen.generate` runs on this device. Memory may allow fewer.
         max_new_tokens: one for all prompts, or a list with one for each; so is `seed`.
     Yields:
-        (number, result): which prompt it is, from 0, and what `gen.generate` returns for it; or in the place of the
-        result the error that it would raise. In the order in which the texts end.
+        (number, result): the number of the prompt, from 0, and what `gen.generate` returns for it, or the error that it
+        would raise. They come in the order in which the texts end.
     Raises:
-        ArgumentError, ConstraintError, ModelError: as of `gen.generate`, for what all prompts share; at the call.
+        ArgumentError, ConstraintError, ModelError: as `gen.generate`, at the call, for what all prompts share.
     Host sync: as `gen.generate`.
     """
     check_model(model)
@@ -134,7 +134,7 @@ def _results(
     rows: int,
     options: Options,
 ) -> Iterator[tuple[int, Any]]:
-    """Each prompt's result or error; nothing that it is computed with outlives a yield."""
+    """Each prompt's result or error; everything that was needed for it is freed after its yield."""
     calls: dict[Job, tuple[int, Call]] = {}
     ended: deque[Job] = deque()
     refused: deque[tuple[int, Exception]] = deque()
@@ -173,7 +173,7 @@ def _results(
 def _handed_out(
     calls: dict[Job, tuple[int, Call]], ended: deque[Job], refused: deque[tuple[int, Exception]]
 ) -> Iterator[tuple[int, Any]]:
-    """The results that are there, which count as read ahead until they are taken."""
+    """The results so far; each counts as a prompt that is read ahead until it is taken."""
     while refused:
         yield refused[0]
         refused.popleft()
@@ -182,14 +182,14 @@ def _handed_out(
         number, call = calls[job]
         try:
             result = call.result(job)
-        except Exception as error:  # a processor of the user's fails with errors of every kind
+        except Exception as error:  # the user's logits processors fail with errors of every kind
             result = error
         yield number, result
         del calls[job]
 
 
 def _of_prompt(name: str, given: Any, number: int) -> Any:
-    """A prompt's own of a list; else what all prompts share."""
+    """A prompt's own value if `given` is a list; otherwise the value of all prompts."""
     if not isinstance(given, list | tuple | range):
         return given
     if number < len(given):

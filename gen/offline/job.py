@@ -1,6 +1,6 @@
-"""`run_batch`: a job's folder made, or gone on with, until every row has a result.
+"""`run_batch`: makes a job's folder, or goes on with one, until every row has a result.
 
-The driver imports no torch: what needs the model is asked of a first worker, before any shard is begun.
+The driver imports no torch: a first worker answers what needs the model, before any shard is begun.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """What has become of a job.
+    """The outcome of a job.
 
     Attributes:
         rows: how many have a result or an error.
@@ -75,45 +75,45 @@ def run_batch(
 ) -> BatchReport:
     """Continue the prompts of files on many devices, and write the results to a folder; go on there after any end.
 
-    Each device has a process with the model, which makes one part of the results after the other. A part is there or
-    not. The same call again makes what is missing: after Ctrl-C, a crash or a full disk, on other devices too. A row's
-    text is what `gen.generate` gives for its prompt and its seed (in float32; in bfloat16 a part made again on the same
-    kind of device is equal, too).
+    Each device has a process with the model, which makes one part of the results after the other. A part is there
+    whole or not at all. Make the same call again after Ctrl-C, a crash or a full disk, on other devices too: it makes
+    the missing parts. A row's text is what `gen.generate` gives for its prompt and its seed (in float32; in bfloat16 a
+    part made again on the same kind of device is equal, too).
 
-    What is not listed here is as for `gen.generate`.
+    Arguments that are not listed here are as for `gen.generate`.
 
     Args:
         inputs: files of rows: JSON lines or CSV (either may be packed with gzip), parquet (needs pyarrow: `pip install
             'gen-torch[parquet]'`), or "-" for JSON lines from stdin. A row has a prompt (a text, or token ids) or
-            messages, and may have an id, unlike all others, a seed and max_new_tokens of its own; its other columns are
-            carried through. Or it is a line of OpenAI's batch format, for chat/completions.
-        out: the job's folder, with which it goes on if there is one.
+            messages, and may have a unique id, a seed and max_new_tokens of its own; its other columns are carried
+            through. Or it is a line of OpenAI's batch format, for chat/completions.
+        out: the job's folder; if it has this job already, the call goes on with it.
         model: as `gen.load` takes it: a directory, a GGUF file, a name on the Hub, or "demo".
-        output_type: as for `gen.generate`, one for all rows. Workers import classes, so that these are to be at the top
+        output_type: as for `gen.generate`, one for all rows. Workers import classes, so define these at the top level
             of a module.
-        devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1", one of them twice for two processes; None is every
-            CUDA device, or else the CPU.
+        devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1"; name a device twice for two processes. None is
+            every CUDA device, or else the CPU.
         dtype: as for `gen.load`.
-        engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU where
-            there is none), which all see `out` and the inputs (`pip install 'gen-torch[ray]'`).
-        ray_address: of the cluster; None begins one on this machine.
-        rows: how many rows run at once; None is what the first worker has room for with half of its memory to spare, at
-            most what `gen.generate` runs at once.
-        shard_rows: how many rows a part has; None is eight times as many.
-        prompt_template: what makes a prompt of a row's columns, as "Classify: {text}".
+        engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
+            there is none); all must see `out` and the inputs (`pip install 'gen-torch[ray]'`).
+        ray_address: of the cluster; None starts one on this machine.
+        rows: how many rows run at once; None is as many as fit into half of the first worker's memory, at most as many
+            as `gen.generate` runs at once.
+        shard_rows: how many rows a part has; None is eight times `rows`.
+        prompt_template: makes a prompt from a row's columns, as "Classify: {text}".
         format: of the parts.
-        retry_failed: make the parts anew that have failed rows.
+        retry_failed: make parts with failed rows again.
         dry_run: check everything, and only say what would be done.
-        progress: whether stderr tells how far it is.
-        speculate: as for `gen.generate`, but that "auto" reckons what pays instead of measuring it: no clock has a say
-            in what a part is.
-        seed: from which, and from its id, the seed of a row without one follows; None draws one for the job.
+        progress: whether stderr shows how far the job is.
+        speculate: as for `gen.generate`, but "auto" calculates what pays instead of measuring it, so that no clock
+            affects a part.
+        seed: a row without a seed gets one derived from this seed and its id; None draws one for the job.
     Returns:
-        How many rows there are, and how many failed: each has its error instead of a text.
+        How many rows there are, and how many failed: a failed row has its error instead of a text.
     Raises:
         ArgumentError: an argument, an input or an output type cannot be used, or the folder has another job. No row has
-            run.
-        DeviceError, ModelError: as of `gen.load`.
+            run then.
+        DeviceError, ModelError: as `gen.load`.
         GenError: another driver works in the folder, no device is left, or memory does not hold this many rows.
         OSError: the folder cannot be written to.
     """

@@ -1,4 +1,4 @@
-"""One driver at a time: a file says whose a job's folder is, and its owner keeps saying that it is alive."""
+"""One driver at a time: a file names the owner of a job's folder, which touches the file as long as it is alive."""
 
 import fcntl
 import json
@@ -33,7 +33,7 @@ class Lock:
         self._over = Event()
 
     def __enter__(self) -> Self:
-        with (self._path.parent / f".{_NAME}").open("w") as guard:  # of two that come at once
+        with (self._path.parent / f".{_NAME}").open("w") as guard:  # if two drivers come at once
             fcntl.flock(guard, fcntl.LOCK_EX)
             if (owner := held_by(self._path.parent)) is not None:
                 raise GenError(
@@ -52,11 +52,11 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether the folder is still this driver's: one that slept long may have lost it."""
+        """Whether the folder is still this driver's; a driver that slept long may have lost it."""
         return _read(self._path) == self._mine
 
     def check(self) -> None:
-        """Raise a GenError if it is not."""
+        """Raise a GenError if the folder is no longer this driver's."""
         if not self.held:
             owner = _read(self._path) or {"pid": "?", "host": "?"}
             raise GenError(
@@ -68,7 +68,7 @@ class Lock:
         while not self._over.wait(_BEAT):
             if not self.held:
                 return
-            with suppress(OSError):  # a disk that is full; whoever writes results says so
+            with suppress(OSError):  # a full disk; writing results will raise
                 os.utime(self._path)
 
     def _write(self) -> None:
@@ -76,7 +76,7 @@ class Lock:
 
 
 def held_by(folder: Path) -> dict[str, Any] | None:
-    """Which driver has a job's folder, as its host and pid; None where none has, or it is gone."""
+    """The driver that has a job's folder, as its host and pid; None if there is none, or if it is gone."""
     path = folder / _NAME
     owner = _read(path)
     if owner is None:
@@ -100,7 +100,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _begun(pid: int) -> str | None:
-    """When a process of this machine began, by its own count; None where there is none, and a pid may come again."""
+    """When a process of this machine began, in ticks, since a pid may be used again; None if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

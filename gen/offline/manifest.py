@@ -1,6 +1,6 @@
-"""A job as its folder has it: all that shapes its texts, in manifest.json, and what of it is done.
+"""A job in its folder: manifest.json has everything that affects its texts; and the scan of its inputs.
 
-A job's parts follow from its manifest alone, so that any worker can make any of them, again if need be.
+A job's parts follow only from its manifest, so any worker can make any part, and make it again if needed.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from gen.offline.inputs.opening import records_of
 from gen.offline.inputs.rows import Row, read_row
 
 NAME = "manifest.json"
-_FORM = 1  # of the manifest; another one when its meaning changes
+_FORM = 1  # of the manifest; it changes when the manifest's meaning does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +29,18 @@ class Manifest:
     """See the module.
 
     Attributes:
-        settings: what shapes the texts, as the driver was given it.
+        settings: everything that affects the texts, as the driver got it.
         inputs: see `gen.offline.inputs.opening.open_inputs`.
         fingerprint: see `gen.offline.worker.fingerprint`.
-        schema: the JSON Schema of the values, where they have one.
+        schema: the JSON Schema of the values, if they have one.
         rows: how many run at once.
         shard_rows: how many a shard has at most.
         threads: of torch in a worker on a CPU.
-        columns: the columns that are carried through, and what is in them: "string", "int64", "double", "bool", "json".
-        shards: of each the number of its input, its first row's number and place in it, and how many rows it has.
-        created: when, in seconds since 1970.
-        versions: of what computes.
-        python: its version, which shapes no text.
+        columns: the columns that are carried through, and their types: "string", "int64", "double", "bool", "json".
+        shards: for each, the number of its input, its first row's number and place there, and how many rows it has.
+        created: when it was made, in seconds since 1970.
+        versions: of gen and of the packages that compute.
+        python: its version, which does not affect texts.
         form: of the manifest.
     """
 
@@ -73,7 +73,7 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes."""
+    """The versions of gen and of the packages that compute."""
     found = {"gen": gen.__version__}
     for package in ("torch", "transformers"):
         try:
@@ -84,7 +84,7 @@ def versions() -> dict[str, str]:
 
 
 def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
-    """What is not as the job began with it; None where all is.
+    """What has changed since the job began, in words; None if nothing has.
 
     Args:
         facts: a worker's "fingerprint", "schema" and "versions", or some of them.
@@ -99,7 +99,7 @@ def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Write it; the sha256 of what is written."""
+    """Write the manifest; returns the sha256 of its text."""
     text = json.dumps(asdict(manifest), ensure_ascii=False, indent=None) + "\n"
     write_aside(folder / NAME, text)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -109,7 +109,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """The manifest of a job and its sha256.
 
     Raises:
-        GenError: there is none, or none that this version reads.
+        GenError: the file is no manifest, or none that this version reads.
         OSError: it cannot be read.
     """
     data = (folder / NAME).read_bytes()
@@ -124,13 +124,13 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What the inputs have.
+    """What is in the inputs.
 
     Attributes:
-        places: of each input where its rows begin.
+        places: for each input, where its rows begin.
         columns: see `Manifest.columns`.
-        longest: the row with the longest prompt; None where none can be run.
-        bodies: whether some are lines of OpenAI's batch format.
+        longest: the row with the longest prompt; None if no row can be run.
+        bodies: whether some rows are lines of OpenAI's batch format.
     """
 
     places: Sequence["array[int]"]
@@ -208,7 +208,7 @@ _KINDS = {bool: "bool", int: "int64", float: "double", str: "string"}
 
 
 def _wider(kind: str | None, value: Any) -> str | None:
-    """What a column has that also has this value."""
+    """The type of a column of type `kind` that also has this value."""
     if value is None:
         return kind
     found = _KINDS.get(type(value), "json")

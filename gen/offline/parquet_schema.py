@@ -1,4 +1,4 @@
-"""The columns of a job's parquet parts: the same in every part, whatever its rows have."""
+"""The columns of a job's parquet parts: the same in every part, whichever columns its rows have."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,19 +35,19 @@ def makes_several(manifest: Manifest) -> bool:
 
 
 def value_type(manifest: Manifest) -> Any:
-    """The pyarrow type of the values, where their schema says all of it; None where they are written as JSON."""
+    """The pyarrow type of the values if their schema fixes one; None if they are written as JSON."""
     return None if manifest.schema is None else _type_of(manifest.schema, manifest.schema.get("$defs", {}), 0)
 
 
 def _type_of(schema: Any, definitions: Mapping[str, Any], depth: int) -> Any:
-    """A fixed type for a schema's values; None where there is none, as for unions."""
+    """A fixed type for a schema's values; None if there is none, as for unions."""
     import pyarrow
 
     if not isinstance(schema, dict) or depth > 16:  # any value; a type within itself
         return None
     if "$ref" in schema:
         return _type_of(definitions.get(schema["$ref"].rpartition("/")[2]), definitions, depth + 1)
-    if "anyOf" in schema:  # one of them beside null
+    if "anyOf" in schema:  # one type beside null
         some = [one for one in schema["anyOf"] if one != {"type": "null"}]
         return _type_of(some[0], definitions, depth + 1) if len(some) == 1 else None
     options = schema.get("enum", [schema["const"]] if "const" in schema else [])

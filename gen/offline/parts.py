@@ -1,6 +1,6 @@
-"""A job's parts: one file of results for each shard, there or not; and what runs have to say beside them.
+"""A job's parts: one file of results for each shard, there whole or not at all; and a file of facts beside each.
 
-Results are those of the rows, in their order, one dict each; see `gen.run_batch` for what is in them.
+There is one result for each row, a dict, in the order of the rows; see `gen.run_batch` for what is in it.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_part(folder: Path, manifest: Manifest, number: int, results: Sequence[
 
 
 def read_meta(folder: Path, number: int) -> Result:
-    """What a part's file beside it tells; of one that has none nothing is known."""
+    """The facts in the file beside a part; zeros if there is no such file."""
     try:
         read: Result = json.loads(meta_path(folder, number).read_text(encoding="utf-8"))
         return read
@@ -63,7 +63,7 @@ def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:
     """Make a part of the pieces that a shard was halved into.
 
     Raises:
-        OSError: as of `write_part`.
+        OSError: as `write_part`.
     """
     pieces = sorted(folder.glob(f"pieces/part-{number:05d}-*"), key=lambda path: int(path.stem.split("-")[2]))
     results = [json.loads(line) for path in pieces for line in path.read_bytes().splitlines()]
@@ -91,17 +91,17 @@ def error_result(manifest: Manifest, row: Row, message: str, text: str | None = 
 
 
 def carried(row: Row) -> Result:
-    """What a result has of the row's other columns."""
+    """The row's other columns, as a result has them."""
     return {"input": dict(row.carried)} if row.carried else {}
 
 
 def request_id(row: Row) -> str:
-    """What OpenAI's format calls an answer: it follows from the row, so that equal parts are equal bytes."""
+    """The id of an answer in OpenAI's format; it follows from the row, so that equal parts are equal bytes."""
     return f"batch_req_{row.id}"
 
 
 def failed(result: Result) -> bool:
-    """Whether a result is that of a row that has failed."""
+    """Whether the row of a result has failed."""
     return result.get("error") is not None or (result.get("response") or {}).get("status_code", 200) != 200
 
 
@@ -122,7 +122,7 @@ def merge_parts(folder: Path, manifest: Manifest, path: Path) -> None:
     """Write all results into one file, in the order of the inputs.
 
     Raises:
-        OSError: as of `write_part`.
+        OSError: as `write_part`.
     """
     parts = [part_path(folder, manifest, number) for number in range(len(manifest.shards))]
     with written_aside(path) as aside:

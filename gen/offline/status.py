@@ -1,4 +1,4 @@
-"""How far a job is, and its results in one file, for who has nothing but its folder."""
+"""How far a job is, and its results in one file, from nothing but its folder."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from gen.offline.parts import done_parts, merge_parts, read_meta
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """How many parts and rows are done, and which driver works on the job; None where none does.
+    """How many parts and rows are done, and which driver works on the job; None if no driver does.
 
     Raises:
         GenError: the folder has no job.
@@ -32,7 +32,7 @@ def merge(folder: Path, path: Path) -> None:
     """Write all results of a job into one file.
 
     Raises:
-        GenError: the job is not done, or the file is to have another format.
+        GenError: the job is not done, or the file's name asks for another format.
         OSError: it cannot be written.
     """
     manifest = _read(folder)

@@ -1,4 +1,4 @@
-"""Virtual GPUs, and a check that the host never waits: for tests of gen, and of what its users build on it."""
+"""Virtual GPUs, and a check that the host never waits: for tests of gen, and of code that builds on it."""
 
 from gen.testing.emulator import virtual_gpus
 from gen.testing.errors import DeviceMismatchError, HostSyncError, StreamRaceError

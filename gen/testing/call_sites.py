@@ -1,4 +1,4 @@
-"""Where in the user's code something happened: the innermost frame that is not torch's or this package's own."""
+"""Finds the place in the user's code where something happened: the innermost frame outside torch and this package."""
 
 import dis
 import os
@@ -10,9 +10,9 @@ from types import CodeType, FrameType
 import torch
 
 _HERE = os.path.dirname(__file__)
-_OBSERVING = os.path.join(os.path.dirname(_HERE), "loop", "replay", "observing.py")  # which hands every operation on
+_OBSERVING = os.path.join(os.path.dirname(_HERE), "loop", "replay", "observing.py")  # it passes every operation on
 _INTERNAL = (os.path.dirname(torch.__file__) + os.sep, _HERE + os.sep, warnings.__file__, _OBSERVING)
-_is_internal: dict[str, bool] = {}  # by file name: frames are walked for every tensor that is made
+_is_internal: dict[str, bool] = {}  # by file name, since every new tensor walks through frames
 
 CallSite = tuple[CodeType, int]  # a code object and an offset in it: much cheaper to take than a line number
 
@@ -37,10 +37,10 @@ def _internal(name: str) -> bool:
 
 
 def assignment(value: object) -> str | None:
-    """The variable of the caller's, or of who called that, which holds a value, and the lines that assign to it.
+    """The variable that holds a value, in the innermost frame that has one, and the lines that assign to it.
 
     Returns:
-        As "`mask` at file:12 or 15 in function"; None if no variable holds it, or only arguments do.
+        For example "`mask` at file:12 or 15 in function"; None if no variable holds it, or only arguments do.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

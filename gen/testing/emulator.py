@@ -20,26 +20,27 @@ from gen.testing.torch_parts import check_torch
 def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: bool = False) -> Iterator[None]:
     """In the block, torch has the devices cuda:0 to cuda:gpus-1, on a machine with or without real ones.
 
-    Tensors on them hold real values and compute what the CPU computes. An operation that mixes devices as CUDA would
-    not raises a DeviceMismatchError, which says what was where and where it was made. The block holds for all threads,
-    each of which has its own current device; it does not nest. Afterwards torch is as before; tensors that are left
-    over can still be computed with and copied to the CPU. See docs/virtual_gpus.md for what is not emulated.
+    Tensors on them hold real values and compute what the CPU computes. An operation with a mix of devices that CUDA
+    would refuse raises a DeviceMismatchError, which names each tensor, its device and the place where it was made. The
+    block holds for all threads, each of which has its own current device; blocks do not nest. Afterwards torch is as
+    before; you can still compute with tensors that are left over, and copy them to the CPU. See docs/virtual_gpus.md
+    for what is not emulated.
 
     Args:
         gpus: how many devices, 1 to 64.
-        memory: what each of them has: bytes, or a size such as "512MiB" or "80GB". What asks for more raises
-            torch.OutOfMemoryError as on CUDA. The values are in the host's memory, which must hold what is in use.
-        check_streams: raise a StreamRaceError where work on one stream touches what another stream, or the host, may
-            still be at work on, and no event or wait orders the two.
+        memory: how much each of them has: bytes, or a size such as "512MiB" or "80GB". If a GPU needs more, it raises
+            torch.OutOfMemoryError as on CUDA. The values are in the host's memory, which must hold all that are in use.
+        check_streams: raise a StreamRaceError if work on one stream touches memory that another stream, or the
+            host, may still be using, and no event or wait orders the two.
     Raises:
-        ArgumentError: `gpus` is no such number, or `memory` no size.
+        ArgumentError: `gpus` is not a number from 1 to 64, or `memory` is no size.
         DeviceError: a block is open already, here or in another thread; or this torch lacks a private part that
-            virtual GPUs rest on, see `gen.testing.torch_parts`.
+            virtual GPUs need, see `gen.testing.torch_parts`.
     """
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= machine.MAX_GPUS:
         raise ArgumentError(f"virtual_gpus takes 1 to {machine.MAX_GPUS} devices, got {gpus!r}")
-    check_torch()  # before the import of what rests on its private parts
-    without_device_check()  # fails here rather than in the first operation
+    check_torch()  # before the import of modules that need its private parts
+    without_device_check()  # to fail here rather than in the first operation
     _load_formulas()
     from gen.testing.calls import cpp_allocations, foreach
     from gen.testing.cuda import memory as usage
@@ -74,8 +75,8 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
 
 
 def _load_formulas() -> None:
-    """Load the formulas of forward derivatives, which torch compiles from its own functions: those of the block have
-    no source."""
+    """Load the formulas of forward derivatives before the block: torch compiles them from the source of its own
+    functions, and their substitutes in the block have none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch._decomp import decompositions_for_jvp  # noqa: F401
@@ -89,7 +90,7 @@ def _restore_default_device(before: Any) -> None:
 
 
 def _forget_answers() -> None:
-    """Clear what torch, transformers and accelerate remember of the devices that there are."""
+    """Clear what torch, transformers and accelerate have cached about available devices."""
     getattr(torch.get_device_module, "cache_clear", bool)()
     for library in ("transformers.utils.import_utils", "accelerate.utils.imports"):
         module = sys.modules.get(library)

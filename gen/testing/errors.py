@@ -1,10 +1,10 @@
-"""The two errors that testing adds: tensors on different devices, and a host that waits."""
+"""The three errors that gen.testing adds: tensors on different devices, a host that waits, and races of streams."""
 
 from gen.errors import DeviceError, GenError
 
 
 class DeviceMismatchError(DeviceError):
-    """An operation on tensors of different devices. A RuntimeError, as CUDA's own."""
+    """An operation on tensors of different devices. It is a RuntimeError, like CUDA's own."""
 
 
 class HostSyncError(GenError, RuntimeError):
@@ -12,4 +12,4 @@ class HostSyncError(GenError, RuntimeError):
 
 
 class StreamRaceError(GenError, RuntimeError):
-    """Work on one stream that touches what another stream, or the host, may still be at work on."""
+    """Work on one stream touches memory that another stream, or the host, may still be using."""

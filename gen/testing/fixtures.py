@@ -1,7 +1,7 @@
 """pytest fixtures: `gen_virtual_gpus` and `gen_no_host_sync`.
 
 Ask for them with `pytest_plugins = ["gen.testing.fixtures"]` in a test module or the top conftest.py, or with
-`-p gen.testing.fixtures`. They are no entry point, so that they cost nothing where they are not used.
+`-p gen.testing.fixtures`. They are no entry point, so they cost nothing if you do not use them.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +25,9 @@ def gen_virtual_gpus(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def gen_no_host_sync(request: pytest.FixtureRequest) -> Callable[..., AbstractContextManager[SyncReport]]:
-    """`gen.testing.no_host_sync`, to use in the test: on real CUDA, or on virtual GPUs where there is none.
+    """`gen.testing.no_host_sync`, to use in the test: on real CUDA, or on virtual GPUs if there is none.
 
-    Where the test asks for `gen_virtual_gpus` too, in whatever order, it is for those.
+    If the test also asks for `gen_virtual_gpus`, in any order, it is for virtual GPUs.
     """
     if "gen_virtual_gpus" in request.fixturenames or not torch.cuda.is_available():
         request.getfixturevalue("gen_virtual_gpus")

@@ -1,4 +1,4 @@
-"""The machine that virtual GPUs make up: how many there are, and each thread's current one."""
+"""The machine of virtual GPUs: how many there are, and each thread's current one."""
 
 import threading
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import torch
 from gen.errors import DeviceError
 
 MAX_GPUS = 64
-CPU = -1  # the place of a tensor that is on no virtual GPU; places from 0 are their indices
+CPU = -1  # the place of a tensor on no virtual GPU; a GPU's place is its index
 
 DEVICES = tuple(torch.device("cuda", index) for index in range(MAX_GPUS))
 
-issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last one counts for the CPU
+issued = [0] * (MAX_GPUS + 1)  # how many kernels and copies each GPU was given; the last number is the CPU's
 
 
 class Captured(Protocol):
@@ -37,7 +37,7 @@ class Machine:
         generators: each GPU's own random state.
         streams: by GPU and priority, the handles of the streams that torch hands out in turn.
         local: each thread's current device and streams, and the graph that it captures.
-        stuck: GPUs whose generator a failed capture has left in the middle of it.
+        stuck: GPUs whose generator is still in a capture that failed.
     """
 
     gpus: int
@@ -66,13 +66,13 @@ class Machine:
         self.local.captured = graph
 
     def refuse_capture(self, what: str) -> None:
-        """Raise where the calling thread captures a graph: CUDA does not do `what` then, and the capture is broken."""
+        """Raise if the calling thread captures a graph: CUDA refuses `what` then, and the capture is broken."""
         if self.captured is not None:
             self.captured.broken = True
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {what}")
 
     def index(self, device: object) -> int | None:
-        """The virtual GPU that a device names; None if it names something else, as the CPU.
+        """The virtual GPU that a device names; None if it names something else, such as the CPU.
 
         Args:
             device: what torch takes as a device: a name, an index, a torch.device. A bare "cuda" is the calling
@@ -102,7 +102,7 @@ _active: list[Machine] = []
 
 
 def active_machine() -> Machine | None:
-    """The machine of the `virtual_gpus` block that is open, in whichever thread; None outside."""
+    """The machine of the open `virtual_gpus` block, of any thread; None outside."""
     return _active[0] if _active else None
 
 
@@ -134,7 +134,7 @@ def start(new: Machine) -> None:
     """Make a machine the active one.
 
     Raises:
-        DeviceError: there is one already.
+        DeviceError: there is an active machine already.
     """
     if _active:
         raise DeviceError(
@@ -145,5 +145,5 @@ def start(new: Machine) -> None:
 
 
 def stop() -> None:
-    """There is no active machine any more."""
+    """Leave no machine active."""
     _active.clear()

@@ -1,7 +1,7 @@
 """A pytest plugin: `pytest -p gen.testing.plugin --virtual-gpus 2` runs the tests of any project on virtual GPUs.
 
-The block is open until the end, and from before the tests and their conftest are imported, so that "needs two GPUs" and
-"run on what there is" find the GPUs.
+The block opens before the tests and their conftest are imported, and stays open until the end, so that conditions such
+as "needs two GPUs" find the GPUs.
 """
 
 from argparse import Namespace
@@ -33,7 +33,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """For a project whose conftest names the plugin, which is read too late for the hook above."""
+    """Open the block for a project whose conftest names the plugin: that is read too late for the hook above."""
     if _block not in config.stash:
         _open(config, config.option)
 

@@ -31,7 +31,7 @@ def open_in_child(gpus: int, memory: int) -> None:
 
 
 class _Inherited:
-    """What a spawned child gets: reading it opens the block, before anything of the child's own is read."""
+    """Sent to a spawned child: unpickling it opens the block before the child reads anything of its own."""
 
     def __reduce__(self) -> Any:
         active = active_machine()
@@ -41,7 +41,7 @@ class _Inherited:
 
 
 def with_virtual_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
-    """multiprocessing.spawn.get_preparation_data: what a spawned process is told first."""
+    """multiprocessing.spawn.get_preparation_data: the data that a spawned process reads first."""
 
     @wraps(original)
     def prepared(name: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _rebuild(tensor: Tensor, gpu: int, requires_grad: bool, is_parameter: bool) 
 
 
 def _reduce(tensor: VirtualTensor) -> Any:
-    """A tensor for another process, in shared memory, as CUDA's are in memory of the GPU that both see."""
+    """A tensor for another process, in shared memory, like a CUDA tensor in the memory of a GPU that both see."""
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
@@ -75,7 +75,7 @@ def _reduce(tensor: VirtualTensor) -> Any:
 
 
 class _Sent:
-    """An ordinary CPU tensor, pickled by its memory, which is the host's whatever the tensor's storage says."""
+    """An ordinary CPU tensor, pickled by its memory, which is the host's even if its storage names a GPU."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor

@@ -1,4 +1,4 @@
-"""What stands in the place of torch's own functions and methods while there are virtual GPUs."""
+"""The substitutes for torch's own functions and methods while there are virtual GPUs."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from gen.testing.calls import (
     sparse_factories,
     tensor_to,
 )
-from gen.testing.calls import function_overrides as function_overrides  # they fill the tables of overrides
+from gen.testing.calls import function_overrides as function_overrides  # the import fills the tables of overrides
 from gen.testing.calls import operator_overrides as operator_overrides
 from gen.testing.cuda import cuda_api, nccl, typed_tensors
 from gen.testing.cuda.generators import VirtualGenerator
@@ -39,7 +39,7 @@ _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module or class, name, value)."""
-    _device_constructors()  # remembers torch's own functions, as long as they are in their places
+    _device_constructors()  # caches torch's own functions, before they are substituted
     wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
         (torch, factories.FILLED, factories.filled),
         (torch, factories.DRAWN, factories.drawn),
@@ -94,7 +94,7 @@ def substitutes() -> list[tuple[object, str, object]]:
 
 
 def _importers(names: Iterable[str]) -> Iterator[tuple[object, str]]:
-    """The modules that imported functions from torch by their names: those that copy ask no kernel that is ours."""
+    """The modules that imported these functions from torch by name: functions that copy call no kernel of ours."""
     originals = [(name, getattr(torch, name)) for name in names]
     for module in list(sys.modules.values()):
         own = getattr(module, "__dict__", {})
@@ -110,9 +110,9 @@ _DRAWING_METHODS = (
 
 
 def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute; return what sets it back, or takes it away if it was inherited.
+    """Set an attribute; returns a function that restores it, or deletes it if it was inherited.
 
-    What is imported in the block may keep a function for good, so that it must do as before when the block has ended.
+    A module that is imported in the block may keep a substitute for good, so after the block it must do as before.
     """
     inherited = name not in vars(owner)
     before = vars(owner).get(name)

@@ -1,7 +1,7 @@
-"""The private parts of torch that virtual GPUs rest on, and the error where a torch lacks one.
+"""The private parts of torch that virtual GPUs need, and the error for a torch that lacks one.
 
-Private parts may change with any version of torch. All that gen.testing uses are named here, and looked for before
-anything that needs them is imported. A newer torch that still has them is taken.
+Private parts may change with any version of torch. This file names all that gen.testing uses, and checks them before
+the import of anything that needs them. A newer torch that still has them is accepted.
 """
 
 from pkgutil import resolve_name
@@ -72,7 +72,7 @@ PARTS = (
     "torch.utils._pytree:tree_leaves",
 )
 
-# What is slow to import, or belongs to objects that there are none of yet: looked for where it is needed.
+# Parts that are slow to import, or belong to objects that do not exist yet: checked where they are needed.
 LATE_PARTS = (
     "torch:TypedStorage._untyped_storage",
     "torch._decomp:decompositions_for_jvp",

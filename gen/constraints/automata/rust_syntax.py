@@ -33,7 +33,7 @@ def conditions(pattern: str, *, flags: int = 0, search: bool, json: bool, certai
     """A pattern of Python's as conditions on the whole text.
 
     Args:
-        search: whether it may match anywhere in a text, as JSON Schema's `pattern` does, and is read as JSON Schema.
+        search: whether it may match anywhere in a text, and is read as JSON Schema reads its `pattern`.
         json: for the content of JSON strings.
         certain: whether a text must match in every reading; otherwise in any.
     Raises:

@@ -24,9 +24,9 @@ class Properties:
         named: the schemas of properties by name.
         matching: the schemas of properties by patterns of their names.
         additional: the schema of all others; None if none is written.
-        lists: whether closed objects may have the properties named here, and no others.
+        lists: whether its names count as the list of properties to which closed objects are limited.
         holds: whether it comes from a schema that the value must meet; False for a negated schema, which does not
-        "evaluate" properties.
+            "evaluate" properties.
     """
 
     named: dict[str, Any]

@@ -5,8 +5,8 @@ A state is a record of whole numbers. Its number is the place in the table where
     0 1 2     the rows of allowed tokens: all, those that do not raise the tokens needed, those that lower them
     3         how many tokens suffice to end a text
     4         how many tokens suffice after any token of the first row
-    5         the record itself, for what is no byte: that leads nowhere else
-    6         the forced token (the only bytes that can come begin with it), plus 1; 0 for none, and before `force`
+    5         the record itself, which comes again after what is no byte
+    6         the forced token, which spells what must come, plus 1; 0 for none, and until `force` is called
     7         the record after that token
     8 ...     the records after the bytes of each class
 

@@ -33,7 +33,7 @@ def groups_of(table: Table, needed: Ints, depth: int) -> tuple[Ints, Ints]:
         table, needed: as `tokens_needed.closable` gives them.
         depth: how many bytes a token has at most.
     Returns:
-        (states + 1,), group 0 being that of the dead state alone, and (groups,).
+        (states + 1,), where only the dead state is in group 0, and (groups,).
     """
     count, classes = table.next.shape
     runs = runs_of(table.next)

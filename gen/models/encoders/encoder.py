@@ -76,7 +76,7 @@ class Encoder:
         """Each text's token ids with the special tokens that the tokenizer adds.
 
         Args:
-            truncate: cut what is beyond context_length; special tokens at the end stay.
+            truncate: cut tokens beyond context_length; special tokens at the end stay.
         """
         limit = self.context_length if truncate and self.context_length < sys.maxsize else None
         with self._lock:

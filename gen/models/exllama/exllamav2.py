@@ -55,7 +55,7 @@ def from_exllamav2(
         ArgumentError: arguments that contradict each other, or are out of range.
         DeviceError: the device does not exist or is the CPU, or exllamav2 put a weight on the wrong device.
         ModelError: exllamav2 cannot be imported, or cannot compute the checkpoint's model; its files are not whole; a
-        split is too small.
+            split is too small.
     Host sync: several; this is at load. The current device, streams and number of threads are as before.
     """
     if device is not None and gpu_split is not None:

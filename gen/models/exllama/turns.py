@@ -21,7 +21,7 @@ class Turns:
 
     Args:
         streams: gives the streams that the library runs on, one for each device, at least for the given devices;
-        called in each turn.
+            called in each turn.
     """
 
     def __init__(self, streams: Streams) -> None:

@@ -51,12 +51,12 @@ def from_exported(
         path_or_program: a file of torch.export.save, which is unpickled: load only what you trust; or the program
             itself, which stays as it is.
         tokenizer: the model's, from transformers.
-        device: where the whole program goes, whatever device it was exported on; None is the caller's current CUDA
-            device where there is one, else the CPU.
+        device: where the whole program goes, wherever it was exported; None is the caller's current CUDA
+            device if there is one, else the CPU.
         eos_token_id: what ends a text; None is the tokenizer's, an empty list nothing.
         context_length: how many tokens a text may have; None is what the program takes.
     Raises:
-        ArgumentError: what was given is no program or no tokenizer, or the program takes no such context_length.
+        ArgumentError: an argument is no program or no tokenizer, or the program takes no such context_length.
         DeviceError: the device does not exist.
         ModelError: the file cannot be read, the program is no causal language model, or has a part that cannot be
             moved; the message says which.

@@ -53,7 +53,7 @@ _KEYS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-_WINDOWS = ("gemma2", "gemma3", "phi3")  # their configs say which layers have a window
+_WINDOWS = ("gemma2", "gemma3", "phi3")  # their configs have a window for some layers
 _PARTIAL = ("nemotron", "phi3", "stablelm")  # may rotate a part of each head
 _OWN_HEAD_WIDTH = ("gemma2", "gemma3", "llama", "nemotron", "qwen3", "qwen3moe")
 _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}

@@ -29,7 +29,7 @@ _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_ex
 
 @torch.inference_mode()
 def find_step_rows(model: "TransformersModel") -> int:
-    """The fewest rows whose step gives each row the same bits as any step of a multiple of as many rows.
+    """The fewest rows whose step gives each row the same bits as a step of any multiple of this number.
 
     Returns:
         A power of two, at most 16.

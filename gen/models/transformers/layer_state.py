@@ -21,7 +21,7 @@ class LayerState:
     Attributes:
         columns: by name, tensors (count, ..., length, width) with an entry for each token of a row; the length is
             rounded up to whole pieces of columns.
-            apart: by name, the tensors (1, ..., room, width) of rows that have memory of their own, by row; `columns`
+        apart: by name, the tensors (1, ..., room, width) of rows that have memory of their own, by row; `columns`
             has nothing valid for such a row.
         summaries: by kind and number, tensors (count, ...) that stand for all tokens of a row: recurrent states.
     """
@@ -44,7 +44,7 @@ class LayerState:
         Args:
             view: how many columns to return; None for those up to the prompt's end. Padding for which there is no
                 column is dropped.
-                used: how many of the rows' columns may have been written; None for all.
+            used: how many of the rows' columns may have been written; None for all.
         """
         kept = self._of(name, rows, states[0])
         end = min(start + states.shape[-2], kept.shape[-2])
@@ -221,8 +221,8 @@ class Place:
         row: (n,), int64: 0 to n - 1.
         column: (n,), or (n, width) for several tokens, int64: each row's next columns, for rows without memory of their
             own.
-            own_column: the same for all rows.
-            view: how many columns the step attends to.
+        own_column: the same for all rows.
+        view: how many columns the step attends to.
         width: how many tokens each row reads.
     """
 

@@ -138,7 +138,7 @@ class TransformersRows:
         if not lengths or self._position.device.type != "cpu":
             self._plan.look_at_all()
         elif self._attention is not None and (keys := self._states[0].columns.get("keys")) is not None:
-            there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # free rows are left out
+            there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else free, or being read
             self._plan.look(lengths, keys[0, ..., 0, :].numel(), there)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:

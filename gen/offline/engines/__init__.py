@@ -1,1 +1,1 @@
-"""What hands a job's shards to workers: processes of this machine, or Ray."""
+"""Engines, which hand a job's shards to workers: processes of this machine, or Ray."""

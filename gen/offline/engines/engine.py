@@ -1,4 +1,4 @@
-"""What an engine is: where a job's workers are, and how they get its shards."""
+"""The interface of an engine, which has a job's workers and hands its shards to them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from gen.offline.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """What of a job is to be done.
+    """The open part of a job.
 
     Attributes:
         folder: the job's.
-        manifest: and its sha256, `digest`.
-        shards: how many rows each shard has that is open, by its number.
-        done: called with what a worker on a device has done, and its answer.
+        manifest, digest: the manifest, and its sha256.
+        shards: the open shards: how many rows each has, by its number.
+        done: called with the device of a worker that has done work, and its answer.
         joined: called with a shard that was halved, when all of its rows are done.
-        blame: called with a row that gets an error, and why.
+        blame: called with a row that gets an error, and the reason.
     """
 
     folder: Path
@@ -39,7 +39,7 @@ class Engine(Protocol):
         """How many threads of torch each worker on a CPU has, if a job begins now."""
 
     def check(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
-        """What a first worker says of a job; see `gen.offline.worker.worker.Worker.check`.
+        """The answer of a first worker that checks a job; see `gen.offline.worker.worker.Worker.check`.
 
         Args:
             longest: the row with the longest prompt.
@@ -48,10 +48,10 @@ class Engine(Protocol):
         """
 
     def run(self, job: Open) -> None:
-        """Run all that is open.
+        """Run all open shards.
 
         Raises:
-            Exception: what ended the job before its end.
+            Exception: the error that stopped the job before its end.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The engine of this machine: a process for each device, made again when it dies."""
+"""The engine of this machine: a process for each device, which is started again when it dies."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,8 @@ from gen.offline.engines.processes import Answer, Worker, WorkerDied, WorkerProc
 from gen.offline.engines.progress import say
 from gen.offline.engines.schedule import Schedule, Seat, told
 
-_LOOK = 0.5  # seconds after which Ctrl-C, or an error, is heard at the latest
-_TRIES = 3  # of a device before another one is asked
+_LOOK = 0.5  # seconds until Ctrl-C, or an error, is noticed at the latest
+_TRIES = 3  # on a device before another one is tried
 
 
 class Local:
@@ -34,7 +34,7 @@ class Local:
         return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // sharing)
 
     def check(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
-        """See `Engine.check`: it is asked of the first device where a worker lives."""
+        """See `Engine.check`: it runs on the first device where a worker stays alive."""
         asked, reason = list(self._devices or ()), ""
         for number, device in enumerate(asked or [None]):
             where = device or "this machine"
@@ -91,11 +91,11 @@ def run_work(
 
     Args:
         start: makes a worker for a seat.
-        asking: what a worker is given with each piece of work.
-        done: called with all that was done.
-        workers: those that there are already, by the numbers of their seats; in the end there are none.
+        asking: further arguments for a worker with each piece of work.
+        done: called with the device and the answer for each piece of work.
+        workers: workers that exist already, by the numbers of their seats; empty in the end.
     Raises:
-        Exception: what ended the job before its end.
+        Exception: the error that stopped the job before its end.
     """
 
     def sit(number: int, seat: Seat) -> None:

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, and what holds for all workers."""
+"""Workers as processes of this machine, and what all workers have in common."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from gen.errors import ArgumentError, ConstraintError, DeviceError, GenError, Mo
 Answer = dict[str, Any]
 
 KINDS: tuple[type[GenError], ...] = (ConstraintError, ArgumentError, DeviceError, ModelError, GenError)
-"""The errors that a worker tells, by their numbers in its answers."""
+"""The errors that a worker may answer, by their numbers in its answers."""
 
 
 class WorkerDied(Exception):
@@ -21,18 +21,18 @@ class WorkerDied(Exception):
 
 
 class Worker(Protocol):
-    """What runs work: a process, or what a test has in its place."""
+    """Runs work: a process, or a test's substitute for one."""
 
     def ask(self, **asked: Any) -> Answer:
-        """Its answer.
+        """The worker's answer.
 
         Raises:
             WorkerDied: it has died.
-            ArgumentError, GenError: what the worker says ends the job.
+            ArgumentError, GenError: the worker's answer is an error that ends the job.
         """
 
     def end(self) -> None:
-        """Let it end, now."""
+        """End the worker now."""
 
 
 class WorkerProcess:
@@ -72,10 +72,10 @@ class WorkerProcess:
 
 
 def read_answer(answer: Answer) -> Answer:
-    """What a worker answers.
+    """A worker's answer, unless it is an error.
 
     Raises:
-        WorkerDied, ArgumentError, GenError: as of `Worker.ask`.
+        WorkerDied, ArgumentError, GenError: as `Worker.ask`.
     """
     if "fault" in answer:
         raise WorkerDied(f"failed with {answer['fault']}")

@@ -1,4 +1,4 @@
-"""What stderr tells of a job: rows, tokens a second of each device, failed rows, and the time that is left."""
+"""A job's progress on stderr: rows, tokens a second of each device, failed rows, and the time that is left."""
 
 import sys
 import time
@@ -9,8 +9,8 @@ from typing import Self
 
 from tqdm import tqdm
 
-_LINES = 30.0  # seconds between two lines where stderr is a file
-_MOST = 8  # devices: more of them are not shown one by one
+_LINES = 30.0  # seconds between two lines if stderr is a file
+_MOST = 8  # devices; more are not shown one by one
 
 
 class Progress:
@@ -19,7 +19,7 @@ class Progress:
     Args:
         total: how many rows the job has.
         done, failed: how many of them have a result, and an error, already.
-        shown: whether anything is shown besides what `say` is given.
+        shown: whether to show anything besides the lines of `say`.
     """
 
     def __init__(self, total: int, done: int, failed: int, *, shown: bool) -> None:
@@ -37,7 +37,7 @@ class Progress:
         self._failed = failed
 
     def add(self, device: str, rows: int, failed: int, tokens: int) -> None:
-        """A device has done some rows."""
+        """Count rows that a device has done."""
         with self._lock:
             self._failed += failed
             self._tokens[device] += tokens
@@ -58,6 +58,6 @@ class Progress:
 
 
 def say(line: str) -> None:
-    """Tell something beside the progress."""
+    """Print a line on stderr beside the progress."""
     if sys.stderr is not None:
         tqdm.write(f"gen: {line}", file=sys.stderr)

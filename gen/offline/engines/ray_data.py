@@ -1,7 +1,7 @@
 """The engine of a Ray cluster: Ray Data hands the open shards to actors, each with a GPU of its own.
 
-Ray begins an actor anew that dies, on another node if need be, and gives it the shard again. A shard that goes on
-killing ends the job: rows are only looked for one by one on one machine, by `gen.offline.engines.local`.
+Ray restarts an actor that dies, on another node if needed, and gives it the shard again. A shard that kills actors
+again and again ends the job: only `gen.offline.engines.local`, on one machine, searches for the row that does it.
 """
 
 import json
@@ -14,14 +14,14 @@ from gen.offline.engines.engine import Open
 from gen.offline.engines.processes import Answer, read_answer
 from gen.offline.engines.progress import say
 
-_RETRIES = 3  # of a shard whose actor has died, and of Ray itself where nothing gets done
+_RETRIES = 3  # of a shard whose actor has died, and of Ray itself if nothing gets done
 
 
 class RayData:
     """See `gen.offline.engines.engine.Engine`.
 
     Args:
-        address: of the cluster, as "ray://host:10001" or "auto"; None begins one on this machine, if there is none.
+        address: of the cluster, as "ray://host:10001" or "auto"; None starts one on this machine, if there is none.
     Raises:
         ArgumentError: Ray is not installed.
     """
@@ -41,7 +41,7 @@ class RayData:
         return 1
 
     def check(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
-        """See `Engine.check`: a task of its own loads the model where Ray has room."""
+        """See `Engine.check`: a separate task loads the model where Ray has room."""
         self._connect()
         task = self._ray.remote(max_retries=_RETRIES, **self._resources())(_check)
         try:
@@ -51,7 +51,7 @@ class RayData:
         return _read(told)
 
     def run(self, job: Open) -> None:
-        """See `Engine.run`; where Ray gives up, what is left is given to it again, as long as some of it gets done."""
+        """See `Engine.run`; if Ray gives up, it gets the rest again, as long as some shards get done."""
         left, failures = set(job.shards), 0
         while left:
             before = len(left)
@@ -66,7 +66,7 @@ class RayData:
                 say(f"Ray has given up, and begins again: {_first_line(error)}")
 
     def _run_some(self, job: Open, left: set[int]) -> None:
-        """Run what is left of the shards, and take out what is done."""
+        """Run the shards that are left, and take out those that are done."""
         data = self._ray.data
         data.DataContext.get_current().enable_progress_bars = False
         has, needs = self._ray.cluster_resources(), self._resources()
@@ -86,7 +86,7 @@ class RayData:
             left.discard(int(row["shard"]))
 
     def close(self) -> None:
-        """See `Engine.close`: the actors end with the driver's connection, which is left if it was there before."""
+        """See `Engine.close`: the actors end with the driver's connection; a connection from before stays open."""
         if self._connected:
             self._ray.shutdown()
 
@@ -99,17 +99,17 @@ class RayData:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def _resources(self) -> dict[str, float]:
-        """What an actor is given."""
+        """The resources of an actor."""
         gpu = self._ray.cluster_resources().get("GPU", 0) >= 1
         return {"num_cpus": 1, "num_gpus": 1} if gpu else {"num_cpus": 1}
 
     def _device(self) -> str:
-        """What an actor loads on: the only GPU that Ray lets it see."""
+        """The device on which an actor loads the model: the only GPU that Ray lets it see, or the CPU."""
         return "cuda:0" if "num_gpus" in self._resources() else "cpu"
 
 
 class Shards:
-    """An actor of Ray Data's that makes the part of each shard that it is given."""
+    """An actor of Ray Data's that makes the part of each shard that it gets."""
 
     def __init__(self, settings: str, folder: str, digest: str) -> None:
         from gen.offline.worker.process import answered
@@ -119,7 +119,7 @@ class Shards:
         self._worker, _ = answered(None, {"settings": described, "device": device, "threads": threads})
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Ray Data's batch of one shard's number; what the worker answers, as JSON."""
+        """Run the shard whose number is in Ray Data's batch; returns the worker's answer as JSON."""
         import socket
 
         from gen.offline.worker.process import answered
@@ -130,7 +130,7 @@ class Shards:
             task = {"shard": int(batch["shard"][0])}
             answer, fault = answered(self._worker, {"folder": self._folder, "digest": self._digest, "task": task})
             if fault:
-                raise SystemExit(answer["fault"])  # Ray begins the actor anew
+                raise SystemExit(answer["fault"])  # Ray restarts the actor
         return {"shard": batch["shard"], "device": [socket.gethostname()], "answer": [json.dumps(answer)]}
 
 
@@ -138,7 +138,7 @@ _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 
 
 def _check(asked: str) -> str:
-    """Make a worker in a task of Ray, and return what it says of the job."""
+    """Make a worker in a Ray task, and return its answer about the job."""
     from gen.offline.worker.process import answered
     from gen.offline.worker.worker import Worker
 

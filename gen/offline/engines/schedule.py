@@ -1,9 +1,9 @@
 """Which worker does what next, and who is to blame when workers die.
 
-Example: rows 0 to 7 of a shard kill three workers. Then rows 0 to 3 and 4 to 7 are tasks of their own, and the half
-that kills a worker is halved again, until row 5 is alone. It gets an error when it kills a worker that has run another
-row to its end: one that has not may have died of its device. A device whose workers die three times without having run
-anything gets no more of them.
+Example: rows 0 to 7 of a shard kill three workers. Then rows 0 to 3 and 4 to 7 become tasks of their own, and the half
+that kills a worker is halved again, until row 5 is alone. The row gets an error when it kills a worker that has run
+another row to its end: any other worker may have died of its device. A device whose workers die three times without
+having run anything gets no more workers.
 """
 
 from collections import deque
@@ -15,8 +15,8 @@ from typing import Any
 
 from gen.errors import GenError
 
-_LOOK = 64  # how many are looked at for one that did not kill the worker before
-_KILLS = 3  # of a whole shard before it is halved, and of a device's workers before it is left out
+_LOOK = 64  # how many tasks are searched for one that did not kill the worker before
+_KILLS = 3  # deaths until a whole shard is halved, and until a device is left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Work:
 
     Attributes:
         shard: which one.
-        first, count: the first row of them, and how many.
+        first, count: their first row, and how many they are.
         whole: whether these are all rows of the shard.
         kills: how many workers they have killed, since they were halved.
         probe: whether they only show that a worker can run a row.
@@ -40,11 +40,11 @@ class Work:
 
     @property
     def suspect(self) -> bool:
-        """Whether it is a row alone that may kill whoever runs it."""
+        """Whether it is a single row that may kill any worker that runs it."""
         return self.count == 1 and not self.probe and (not self.whole or self.kills >= _KILLS)
 
     def holds(self, other: "Work") -> bool:
-        """Whether another one is a part of this, or this itself."""
+        """Whether this work contains another one, or is the same."""
         return self.shard == other.shard and self.first <= other.first < self.first + self.count
 
 
@@ -55,9 +55,9 @@ class Seat:
     Attributes:
         name: of the device.
         proven: whether the worker has run a row to its end.
-        deaths: how many workers have died here since one has.
-        last: what the last of them died of.
-        out: whether there will be no more.
+        deaths: how many workers have died here since one has run a row to its end.
+        last: the work of the last one that died.
+        out: whether the device gets no more workers.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Schedule:
         say: called with a line about a worker that dies, or a device that is left out.
 
     Attributes:
-        error: what ended the job before its end.
+        error: the error that stopped the job before its end.
     """
 
     shards: dict[int, int]
@@ -98,7 +98,7 @@ class Schedule:
         self._todo.extend(Work(shard=number, first=0, count=rows) for number, rows in self.shards.items())
 
     def take(self, seat: Seat) -> Work | None:
-        """What a seat's worker does next, which may have to be waited for; None where nothing is left for it."""
+        """The next work for a seat's worker, after a wait if need be; None if nothing is left for it."""
         with self._changed:
             while True:
                 if self.error is not None or seat.out or (not self._todo and not self._running):
@@ -113,7 +113,7 @@ class Schedule:
         """A worker has done its work.
 
         Args:
-            good: a row that it has run to its end; None where all have an error.
+            good: a row that it has run to its end; None if all rows have an error.
         """
         if not work.probe and not work.whole:
             self._count(work)
@@ -129,7 +129,7 @@ class Schedule:
         """A seat's worker has died; the next one is not proven.
 
         Args:
-            begun: whether it had begun with the work.
+            begun: whether the worker had begun with the work.
         """
         proven, seat.proven = seat.proven, False
         blamed = begun and work.suspect and proven
@@ -138,7 +138,7 @@ class Schedule:
             self._count(work)
         with self._changed:
             self._running -= 1
-            if self.error is not None:  # it was ended
+            if self.error is not None:  # the job was ended
                 return
             seat.deaths += 1
             if not begun:
@@ -163,12 +163,12 @@ class Schedule:
             self._changed.notify_all()
 
     def _next(self, seat: Seat) -> Work | None:
-        """The lock is held."""
+        """The next work for a seat, if there is one; the lock must be held."""
         if seat.deaths == _KILLS - 1 and (probe := self._probe()) is not None:
             return probe
         ready = [work for work in islice(self._todo, _LOOK) if seat.proven or not work.suspect]
         if not ready and self._todo and (self._good is not None or self._running):
-            return self._good  # which proves the worker, for what is suspect; or others may find one
+            return self._good  # proves the worker for suspect rows; if None, another seat may find a good row
         if not self._todo:
             return None
         ready = ready or [self._todo[0]]
@@ -178,14 +178,14 @@ class Schedule:
         return work
 
     def _probe(self) -> Work | None:
-        """A row that shows whether a device runs any: one that has been run, or else the last one."""
+        """A row that shows whether a device can run rows: one that has been run, or else the last one."""
         if self._good is not None or not self._todo:
             return self._good
         last = self._todo[-1]
         return Work(shard=last.shard, first=last.first + last.count - 1, count=1, whole=False, probe=True)
 
     def _count(self, work: Work) -> None:
-        """Rows of a shard that was halved are done."""
+        """Count rows of a halved shard as done."""
         with self._changed:
             left = self._left.get(work.shard, self.shards[work.shard]) - work.count
             self._left[work.shard] = left
@@ -194,7 +194,7 @@ class Schedule:
 
 
 def _again(work: Work) -> Iterable[Work]:
-    """What is to be done after work has killed a worker: the same, or its halves."""
+    """The work that replaces work which has killed a worker: the same, or its halves."""
     kills = work.kills + 1
     if work.count == 1 or (work.whole and kills < _KILLS):
         return [replace(work, kills=kills)]
@@ -204,7 +204,7 @@ def _again(work: Work) -> Iterable[Work]:
 
 
 def told(work: Work) -> dict[str, Any]:
-    """What a worker gets to know of it."""
+    """The work as a worker gets it."""
     count = None if work.whole and not work.probe else work.count
     return {
         "shard": work.shard,

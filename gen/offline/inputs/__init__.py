@@ -1,1 +1,1 @@
-"""What a job reads: files of rows that are read from any place on, and what a row asks for."""
+"""A job's inputs: files of rows that can be read from any place on, and the request of each row."""

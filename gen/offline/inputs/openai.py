@@ -20,7 +20,7 @@ def read_request(record: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a line.
 
     Raises:
-        ArgumentError: it asks for something else than a chat completion.
+        ArgumentError: it asks for something other than a chat completion.
     """
     url, method, body = record.get("url", URL), record.get("method", "POST"), record["body"]
     if url != URL or method != "POST":

@@ -1,4 +1,4 @@
-"""A job's inputs by their names: files that are read where they are, and copies of what can only be read once."""
+"""Opens a job's inputs by their names: files are read where they are; inputs that can be read only once are copied."""
 
 import gzip
 import hashlib
@@ -18,13 +18,13 @@ _BLOCK = 2**20
 
 
 def open_inputs(names: Sequence[str], copies: Path) -> list[dict[str, Any]]:
-    """What a manifest says of each input: its name, path and kind; its size in bytes and its sha256.
+    """The manifest's entry for each input: its name, path and kind; its size in bytes and its sha256.
 
     Args:
-        copies: a folder for copies of what can't be read from any place on: stdin, what gzip has packed, and parquet
+        copies: a folder for copies of inputs that can't be read from any place on: stdin, gzip files, and parquet
             files with large groups of rows.
     Raises:
-        ArgumentError: one is missing or no such file.
+        ArgumentError: an input is missing, or is no such file.
     """
     if not names:
         raise ArgumentError("give at least one input: a file, or - for stdin.")
@@ -40,7 +40,7 @@ def open_inputs(names: Sequence[str], copies: Path) -> list[dict[str, Any]]:
 
 
 def check_unchanged(known: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Raise an ArgumentError unless these are the inputs that a manifest has; what came from stdin is in its copy."""
+    """Raise an ArgumentError unless these are the manifest's inputs, unchanged; for stdin, its copy is checked."""
     if [one["name"] for one in known] != list(names):
         had = ", ".join(one["name"] for one in known)
         raise ArgumentError(f"the job in this folder has the inputs {had}; got {', '.join(names)}.")
@@ -57,7 +57,7 @@ def check_unchanged(known: Sequence[dict[str, Any]], names: Sequence[str]) -> No
 
 
 def records_of(described: dict[str, Any]) -> Records:
-    """An input as a manifest has it."""
+    """The records of an input in a manifest."""
     name = "stdin" if described["name"] == STDIN else described["name"]
     return Records(name=name, path=described["path"], kind=described["kind"])
 

@@ -1,6 +1,6 @@
 """Files of records, read from any place on: JSON lines, CSV, parquet.
 
-Example: the records of "a.jsonl" from place 10 on are those of the lines that begin at byte 10 and after it.
+Example: the records of "a.jsonl" from place 10 on are the lines that begin at byte 10 or after it.
 """
 
 import csv
@@ -17,7 +17,7 @@ Kind = Literal["jsonl", "csv", "parquet"]
 Record = dict[str, Any] | str  # a str says why it could not be read
 _SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _MARK = b"\xef\xbb\xbf"  # Windows puts it before UTF-8
-LARGEST_GROUP = 2**14  # rows of a parquet file that are read together, at most, for it to be read from any place on
+LARGEST_GROUP = 2**14  # the most rows in a group of a parquet file that can be read from any place on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Records:
     """A file of records.
 
     Attributes:
-        name: what users call it.
+        name: the user's name for it.
         path: where it is.
         kind: how it is written.
     """
@@ -35,20 +35,20 @@ class Records:
     kind: Kind
 
     def read(self, place: int = 0) -> Iterator[tuple[int, Record]]:
-        """Each record from a place on, with the place where it begins: a byte; of parquet the number of the row.
+        """Each record from a place on, with the place where it begins: a byte, or for parquet the number of the row.
 
         Raises:
-            ArgumentError: the file is no such file at all.
+            ArgumentError: the whole file is not of this kind.
             OSError: it cannot be read.
         """
         return {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[self.kind](Path(self.path), place)
 
 
 def kind_of(name: str) -> tuple[Kind, bool]:
-    """How a file is written, by its name, and whether it is packed with gzip.
+    """The kind of a file, by its name, and whether it is packed with gzip.
 
     Raises:
-        ArgumentError: its name does not say.
+        ArgumentError: its name does not tell the kind.
     """
     path = Path(name.lower())
     packed = path.suffix == ".gz"
@@ -88,7 +88,7 @@ def read_line(line: bytes) -> Record:
 
 
 def _lines(path: Path, place: int) -> Iterator[tuple[int, Record]]:
-    """JSON lines; blank ones are no records."""
+    """JSON lines; blank lines are skipped."""
     with path.open("rb") as file:
         file.seek(place)
         for line in file:
@@ -148,7 +148,7 @@ def _parquet(path: Path, place: int) -> Iterator[tuple[int, Record]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: dates and decimals are texts."""
+    """A value that JSON can write: dates and decimals become texts."""
     if isinstance(value, dict):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a row of an input asks for: its id, its prompt, what it has of its own settings, and what is carried through."""
+"""Reads a row of an input: its id, its prompt, its own settings, and the columns that are carried through."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from gen.offline.inputs.openai import is_request, read_request
 from gen.offline.inputs.records import Record
 
 _OWN = ("id", "prompt", "messages", "seed", "max_new_tokens")
-LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
+LARGEST = 2**63 - 1  # of int64, as in gen.arguments, which imports torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,10 @@ class Row:
     Attributes:
         id: its own, or the input's name and its number, from 1.
         prompt: a text, messages or token ids, as it came: `gen.generate` checks it.
-        asked: the settings that it has of its own, as the manifest has those of all rows.
-        body: that of a line of OpenAI's batch format, instead of a prompt; None for other rows.
+        asked: its own settings, in the form of the manifest's settings for all rows.
+        body: the body of a line in OpenAI's batch format, instead of a prompt; None for other rows.
         carried: its other columns.
-        error: why it is no row that can be run; "" where it is one.
+        error: why the row cannot be run; "" if it can.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Row:
 
 
 def read_row(record: Record, default_id: str, template: str | None = None) -> Row:
-    """A record as a row; what is wrong with it is its error."""
+    """A record as a row; a problem with it becomes the row's error."""
     if isinstance(record, str):
         return Row(id=default_id, error=record)
     body: Mapping[str, Any] | None = {} if is_request(record) else None
@@ -65,7 +65,7 @@ def read_row(record: Record, default_id: str, template: str | None = None) -> Ro
 
 
 def row_seed(seed: int, row: Row) -> int:
-    """A row's seed: its own, or one that follows from the job's and its id."""
+    """A row's seed: its own, or one derived from the job's seed and the row's id."""
     if "seed" in row.asked:
         return int(row.asked["seed"])
     digest = hashlib.blake2b(f"{seed}\0{row.id}".encode(errors="surrogatepass"), digest_size=8).digest()
@@ -111,7 +111,7 @@ def _column(record: Mapping[str, Any], name: str) -> str:
 
 
 def _given(record: Mapping[str, Any], name: str) -> bool:
-    """Whether a row has a value of its own; an empty column of a CSV is none, but for a prompt."""
+    """Whether a row has a value; an empty column of a CSV is no value, unless it is the prompt."""
     return record.get(name) is not None and (name == "prompt" or record[name] != "")
 
 

@@ -24,14 +24,14 @@ from gen.server.texts import Ended
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBody:
-    """A body, read.
+    """A body that was read.
 
     Attributes:
-        fields: what it says.
+        fields: its fields.
         messages: its conversation.
-        output_type: None where it asks for none.
-        settings: those of its own, as `Settings` has them.
-        copies: how often each text is written: several times where a sampler that draws nothing was asked for n texts.
+        output_type: its output type; None if it has none.
+        settings: its own settings, in the form of `Settings`.
+        copies: how often each text is written: several times if the body asks a sampler that does not draw for n texts.
         called: the finish_reason of texts that end with calls of tools.
     """
 
@@ -44,11 +44,11 @@ class ReadBody:
 
 
 def read_body(model: Model, body: Mapping[str, Any], usual: Sampler | None, known: set[str]) -> ReadBody:
-    """What a line asks for.
+    """Read the body of a line.
 
     Args:
         usual: the job's sampler.
-        known: fields that are not to be reported as unknown; those that are reported are added.
+        known: unknown fields that were reported already; newly reported ones are added.
     Raises:
         ApiError, ArgumentError: it cannot be answered.
     """
@@ -80,14 +80,14 @@ def answer_of(manifest: Manifest, row: Row, body: ReadBody, call: Call, job: Job
     """The line of a row's answer. It follows from the row and the manifest, so that equal parts are equal bytes.
 
     Raises:
-        GenError: as of `Job.completions`.
+        GenError: as `Job.completions`.
     """
     request = job.request
     ended = [
         Ended(made, Events(request, job.told_of_prompt).whole(made)) for made in call.completions(job)
     ] * body.copies
     whole = whole_chat(model.tokenizer, body.fields, ended, len(request.prompt_ids), body.called)
-    del whole["usage"]["prompt_tokens_details"]  # what was read for a row depends on those beside it
+    del whole["usage"]["prompt_tokens_details"]  # which tokens were read before depends on the rows beside this one
     calls = [call for choice in whole["choices"] for call in choice["message"].get("tool_calls", ())]
     for number, one in enumerate(calls):
         one["id"] = "call_" + blake2b(f"{row.id}\0{number}".encode(errors="surrogatepass"), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""A model's fingerprint: what another folder, or the same one on another machine, must have to give the same texts."""
+"""A model's fingerprint: a folder, here or on another machine, must have the same one to give the same texts."""
 
 import hashlib
 from pathlib import Path
@@ -12,10 +12,10 @@ _END = 2**20  # bytes of a weight file that are read, at its beginning and at it
 
 
 def fingerprint(name: str) -> dict[str, str]:
-    """The sha256 of each file of a model and of its adapter; of weights that of the size and both ends.
+    """The sha256 of each file of a model and of its adapter; for weights, of the file's size and both ends.
 
     Raises:
-        ModelError: as of `gen.load`.
+        ModelError: as `gen.load`.
     """
     path = None if name == "demo" else find_path(name)
     if path is not None and path.is_file():

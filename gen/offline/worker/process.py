@@ -1,6 +1,6 @@
-"""A worker as a process of its own, which hears what to do line by line on stdin, and ends when that does.
+"""A worker as a process of its own, which reads requests line by line from stdin, and ends when stdin ends.
 
-Each line is a JSON object, and so is the answer on what was stdout: what libraries print goes to stderr.
+Each line is a JSON object, and so is each answer on stdout; output that libraries print goes to stderr.
 """
 
 import json
@@ -17,7 +17,7 @@ from gen.offline.engines.processes import KINDS
 from gen.offline.inputs.rows import Row
 from gen.offline.worker.worker import Task, Worker
 
-FAULT = 70  # the exit code after an error that the process may not survive, which its last line tells
+FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
-    """What to answer, and whether the process ends."""
+    """The answer to a request, and whether the process must end."""
     try:
         match asked:
             case {"settings": settings, "device": device, "threads": threads}:
@@ -55,7 +55,7 @@ def answered(worker: Worker | None, asked: dict[str, Any]) -> tuple[Any, bool]:
     except GenError as error:
         kind = next(kind for kind in KINDS if isinstance(error, kind))
         return {"error": str(error), "kind": KINDS.index(kind)}, False
-    except OSError as error:  # as of a disk that is full
+    except OSError as error:  # for example, a full disk
         return {
             "error": f"{error}. What is done stays; the same call goes on from there.",
             "kind": KINDS.index(GenError),

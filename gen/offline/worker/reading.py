@@ -1,4 +1,4 @@
-"""Rows as calls of `gen.generate`: each has the job's settings, changed by its own."""
+"""Reads rows as calls of `gen.generate`: each has the job's settings, overridden by its own."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class ReadRow:
     """A row as a call.
 
     Attributes:
-        body: of a line of OpenAI's batch format what it asks for; None of others.
+        body: the body of a line in OpenAI's batch format; None for other rows.
     """
 
     row: Row
@@ -37,10 +37,10 @@ class ReadRow:
     body: "ReadBody | None"
 
     def result(self, manifest: Manifest, model: Model, job: Job) -> Result:
-        """Its results.
+        """The result of the row.
 
         Raises:
-            GenError: as of `gen.generate`.
+            GenError: as `gen.generate`.
         """
         if self.body is not None:
             from gen.offline.worker.bodies import answer_of
@@ -55,7 +55,7 @@ class Reader:
     """Reads rows.
 
     Args:
-        settings: those of the manifest.
+        settings: the manifest's settings.
     """
 
     def __init__(self, model: Model, settings: Mapping[str, Any]) -> None:
@@ -87,13 +87,13 @@ class Reader:
 
     @cached_property
     def _sampler(self) -> Sampler | None:
-        """That of all rows; None is the checkpoint's recommendation."""
+        """The sampler of all rows; None is the checkpoint's recommendation."""
         made: Sampler | None = made_sampler(self._settings["sampler"])
         return made
 
     @cached_property
     def _constraint(self) -> Constraint | None:
-        """That of all rows whose bodies ask for none."""
+        """The constraint of all rows whose bodies have no output type."""
         output_type = made_type(self._settings["output_type"])
         return None if output_type is None else gen.compile(self._model, output_type)
 
@@ -109,5 +109,5 @@ def failure_of(manifest: Manifest, row: Row, error: Exception) -> Result:
 
 
 def _own_words(error: Exception) -> str:
-    """What an error says of a row, which is the only prompt of its call."""
+    """An error's message without "prompt 0": the row is the only prompt of its call."""
     return re.sub(r"^prompt 0(: | )", lambda found: "" if found[1] == ": " else "the prompt ", str(error))

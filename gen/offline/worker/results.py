@@ -1,4 +1,4 @@
-"""What is written of a row's completions."""
+"""The result that is written for a row's completions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,8 +15,8 @@ def result_of(row: Row, completions: Sequence["Completion"], *, several: bool, t
     """A row's result.
 
     Args:
-        several: whether a list of texts was asked for.
-        typed: whether an output type was.
+        several: whether the job asks for a list of texts.
+        typed: whether it has an output type.
     """
     result: Result = {"id": row.id}
     told = [_told(completion, typed) for completion in completions]

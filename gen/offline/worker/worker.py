@@ -1,7 +1,7 @@
-"""What a worker does, whichever engine runs it: checks a job's settings, and makes its parts.
+"""A worker of any engine: checks a job's settings, and makes its parts.
 
-A part is one call of the loop with a fixed number of rows, in an order that follows from the manifest, so that it is
-the same whoever makes it, in bfloat16 too on the same kind of device.
+A part is one call of the loop with a fixed number of rows, in an order that follows from the manifest. So every worker
+makes the same part; in bfloat16 this holds on the same kind of device.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gen.loop.jobs import Job
     from gen.requests.request import Request
 
-_UNSPENT = 0.5  # of a GPU's memory is left where a worker chooses the number of rows
+_UNSPENT = 0.5  # of a GPU's memory is left free if a worker chooses the number of rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class Task:
 
     Attributes:
         shard: which one.
-        first, count: the first of its rows, and how many; None for all to its end.
-        probe: whether it only shows that the worker can run a row, and nothing is written.
-        attempt: which one it is, from 1.
+        first, count: the first of its rows, and how many; None for all up to the shard's end.
+        probe: whether the task only shows that the worker can run a row, and nothing is written.
+        attempt: the number of the attempt, from 1.
     """
 
     shard: int
@@ -53,7 +53,7 @@ class Worker:
         device: as `gen.load` takes it.
         threads: of torch, on a CPU.
     Raises:
-        DeviceError, ModelError: as of `gen.load`.
+        DeviceError, ModelError: as `gen.load`.
     """
 
     def __init__(self, settings: Any, device: str | None, threads: int) -> None:
@@ -73,13 +73,13 @@ class Worker:
         self._manifest: tuple[Manifest, str] | None = None
 
     def check(self, longest: Row | None, devices: list[str | None]) -> Result:
-        """What the driver needs to know before it begins; a token is made.
+        """What the driver needs to know before it begins; this generates one token.
 
         Args:
             longest: the row with the longest prompt.
-            devices: what other workers will be given.
+            devices: the devices of other workers.
         Raises:
-            ArgumentError: settings that no row can run with.
+            ArgumentError: no row can run with the settings.
             DeviceError: one of the devices does not exist.
         """
         from gen.devices import available_devices, resolve_device
@@ -88,7 +88,7 @@ class Worker:
             resolve_device(device)
         row = Row(id="", prompt=[{"role": "user", "content": "x"}] if self._settings["chat"] else "x")
         [request] = self._reader.read(row).call.requests
-        self._run([replace(request, constraint=None, limit=1)], rows=None)  # a token of what all rows share
+        self._run([replace(request, constraint=None, limit=1)], rows=None)  # one token with all rows' settings
         return {
             **self._facts(),
             "rows": self._rows_that_fit(longest),
@@ -99,12 +99,12 @@ class Worker:
         """Make a part, or a piece of one.
 
         Args:
-            digest: the sha256 of the manifest that the driver has.
+            digest: the sha256 of the driver's manifest.
         Returns:
             How many rows, failed rows and tokens; the first row that was run to its end, or None.
         Raises:
-            GenError: the part cannot be made here: the manifest or the model is another one, or memory does not do.
-            Exception: what a worker does not survive, such as an error of CUDA.
+            GenError: the part cannot be made here: the manifest or the model is another one, or memory is too small.
+            Exception: an error that a worker does not survive, such as one of CUDA.
         """
         begin, manifest = time.time(), self._read_manifest(folder, digest)
         rows = manifest.shard(task.shard, task.first, task.count)
@@ -155,7 +155,7 @@ class Worker:
         return [results[index] for index in range(len(rows))]
 
     def _run(self, requests: Sequence["Request"], rows: int | None) -> list["Job"]:
-        """Run requests in as many rows, those of the parts before, if there are any, with their recorded steps."""
+        """Run requests in this many rows: those of earlier parts with their recorded steps, if there are any."""
         from gen.calls import find_step_rows
         from gen.loop.jobs import new_job
         from gen.loop.options import Options
@@ -168,7 +168,7 @@ class Worker:
         return jobs
 
     def _rows_that_fit(self, longest: Row | None) -> int:
-        """How many rows like the longest run at once with half of the memory to spare, at most the usual number."""
+        """How many rows like the longest one run at once in half of the memory, at most the usual number."""
         from gen.loop.memory import tokens_that_fit
         from gen.loop.row_pool import usual_rows
 
@@ -176,22 +176,22 @@ class Worker:
         known = getattr(getattr(self._model, "idle", None), "token_bytes", None)
         try:
             request = None if longest is None else self._reader.read(longest).call.requests[0]
-        except (ArgumentError, ApiError):  # which will be its error
+        except (ArgumentError, ApiError):  # the row will get this error
             request = None
         room = None if known is None else tokens_that_fit(placement, known)
         if request is None or room is None:
             return usual
         if placement.logits_device.type == "cuda":
-            room = int(room * _UNSPENT)  # of a CPU's memory rows take half at most
+            room = int(room * _UNSPENT)  # on a CPU, rows take at most half of the memory anyway
         return max(1, min(usual, room // (len(request.prompt_ids) + request.limit)))
 
     def _facts(self) -> Result:
-        """What must be the same wherever a part is made, but for the manifest."""
+        """What must be the same on every worker, beside the manifest."""
         schema = schema_of_type(made_type(self._settings["output_type"]))
         return {"fingerprint": self._fingerprint, "schema": schema, "versions": versions()}
 
     def _read_manifest(self, folder: Path, digest: str) -> Manifest:
-        """The manifest of the job, if it is what the driver has, and the model is that of the manifest."""
+        """The job's manifest, if it is the driver's, and if the worker's model is the manifest's."""
         if self._manifest is not None and self._manifest[1] == digest:
             return self._manifest[0]
         host = socket.gethostname()
@@ -219,7 +219,7 @@ class Worker:
 
 
 def schema_of_type(output_type: Any) -> Any:
-    """The JSON Schema of an output type's values; None where there is no type, or they may be anything."""
+    """The JSON Schema of an output type's values; None if there is no type, or if they may be anything."""
     from gen.constraints.output_types import Choice, Either, Grammar, JsonSchema, Regex, Repeat, Text
     from gen.constraints.output_types import Sequence as InOrder
     from gen.constraints.python_types import schema_of

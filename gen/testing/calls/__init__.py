@@ -1,1 +1,1 @@
-"""What stands in for torch's own functions, methods and kernels while there are virtual GPUs."""
+"""Substitutes for torch's own functions, methods and kernels while there are virtual GPUs."""

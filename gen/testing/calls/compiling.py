@@ -1,4 +1,4 @@
-"""What torch would compile or trace, run as it is: what it would generate runs on real devices only."""
+"""Runs code as it is instead of compiling or tracing it, since compiled code runs only on real devices."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,7 +18,7 @@ _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 def not_compiled(model: Any = None, **options: object) -> Any:
-    """torch.compile that leaves functions as they are; a module gets its usual wrapper, which has `_orig_mod`."""
+    """A torch.compile that leaves functions as they are; a module gets its usual wrapper, which has `_orig_mod`."""
     if model is None:
         return lambda function: not_compiled(function)
     if not isinstance(model, nn.Module):
@@ -36,8 +36,8 @@ def no_export(*args: object, **kwargs: object) -> Any:
 
 
 def compile_alike(substitute: object, original: object) -> None:
-    """Have TorchScript compile what stands for a function of torch to the operator that the function is."""
-    # by id, and filled at the first call with what torch has then
+    """Have TorchScript compile the substitute of a torch function to the operator of that function."""
+    # a table by id, which torch fills at the first call
     operators = _get_builtin_table()  # type: ignore[no-untyped-call]
     operator = operators.get(id(original))
     if operator is not None:
@@ -50,7 +50,7 @@ def compile_as_itself(substitute: object) -> None:
 
 
 def eagerly(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`HigherOrderOperator.__call__` that runs torch.cond, flex_attention and their kin without tracing them."""
+    """A `HigherOrderOperator.__call__` that runs torch.cond, flex_attention and the like without tracing them."""
 
     @wraps(original)
     def __call__(self: HigherOrderOperator, /, *args: Any, **kwargs: Any) -> Any:

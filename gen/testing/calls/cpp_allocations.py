@@ -1,7 +1,7 @@
-"""Kernels for the dispatch key of CUDA: what torch's C++ parts allocate on "cuda:1" is a virtual tensor.
+"""Kernels for the dispatch key of CUDA: a tensor that torch's C++ code allocates on "cuda:1" is a virtual one.
 
-They serve what takes a device and is not substituted: functions that were imported before the block, and compositions
-such as torch.fft.fftfreq.
+They serve functions that take a device and have no substitute: those that were imported before the block, and
+compositions such as torch.fft.fftfreq.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ def _on_gpu(made: Tensor, device: Any) -> Tensor:
 
 
 def register() -> Callable[[], None]:
-    """Register the kernels; return what takes them away."""
+    """Register the kernels; returns a function that removes them."""
     torch._C._ensureCUDADeviceGuardSet()
     kernels = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     kernels.impl("empty.memory_format", _empty, "CUDA")  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""The call from Python under which operators run: what it was given, and what torch makes inside of it.
+"""The call from Python under which operators run: the tensors it was given, and those that torch makes inside of it.
 
-Many functions of torch are compositions that make tensors of their own, on the device of their arguments. Here those
-come out on the CPU. They are told apart from the user's by the call: if it was given no CPU tensor but scalars, any
-other CPU tensor within it is torch's own, and counts as being where the arguments are.
+Many torch functions are compositions that make tensors of their own, on the device of their arguments. Here these come
+out on the CPU. The call tells them apart from the user's tensors: if its only CPU tensors are scalars, then any other
+CPU tensor within it is torch's own, and counts as being where the arguments are.
 """
 
 import threading
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gen.testing.machine import CPU
 
-ENGINE = -2  # `home` in a backward pass: what is not on a GPU there was made by torch's own formulas
+ENGINE = -2  # `home` in a backward pass: there, torch's own formulas made every tensor that is on no GPU
 
-_GIVEN_BY_CPU = {Tensor.__getitem__, Tensor.__setitem__}  # lists and numbers as indices and values are CPU tensors
+_GIVEN_BY_CPU = {Tensor.__getitem__, Tensor.__setitem__}  # lists and numbers as indices and values become CPU tensors
 
 
 class Call(threading.local):
@@ -30,7 +30,7 @@ class Call(threading.local):
     scalars: tuple[Tensor, ...] = ()
 
     def owns(self, tensor: Tensor, home: int) -> bool:
-        """Whether a tensor is one that torch made in this call for itself, beside arguments on GPU `home`."""
+        """Whether torch made a tensor for itself in this call, beside arguments on GPU `home`."""
         if self.home == ENGINE:
             return getattr(tensor, "_gpu", None) is None
         if self.home == CPU or self.home != home or getattr(tensor, "_gpu", None) is not None:
@@ -45,7 +45,7 @@ def read_call(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
     home = CPU
     scalars: list[Tensor] = []
     pending: list[Any] = [*args, *kwargs.values()]
-    for value in pending:  # grows as it goes
+    for value in pending:  # grows on the way
         if isinstance(value, Tensor):
             gpu = getattr(value, "_gpu", None)
             if gpu is None:

@@ -1,4 +1,4 @@
-"""Operators whose kernels users wrote in Python: they run on the virtual tensors themselves, so that all is seen."""
+"""Operators with kernels that users wrote in Python: these run on the virtual tensors, so every call is seen."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,12 +21,12 @@ def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """Run the kernel for CUDA, or the one for all devices.
 
     Raises:
-        NotImplementedError: there is one for the CPU alone, and a tensor on a GPU.
+        NotImplementedError: there is only a kernel for the CPU, and a tensor is on a GPU.
     """
     on_gpu = any(place_of(tensor) != CPU for _, _, tensor in rule.tensors(args, kwargs))
     kernel = _kernel(rule.func, "cuda" if on_gpu else "cpu")
     outer = current_call.home, current_call.scalars
-    current_call.home, current_call.scalars = CPU, ()  # nothing in a user's kernel was made by torch
+    current_call.home, current_call.scalars = CPU, ()  # torch makes no tensor of its own in a user's kernel
     try:
         return kernel(*args, **kwargs)
     finally:
@@ -51,6 +51,6 @@ def _kernel(func: OpOverload, device_type: str) -> Callable[..., Any]:
 
 
 def _with_torch_functions(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a kernel as any other code of the user: what it calls asks the class of its tensors."""
+    """Run a kernel like any other code of the user's, with torch functions dispatched to its tensors' class."""
     with torch._C._EnableTorchFunction():
         return kernel(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""How a function or an operator that is given a virtual tensor runs: where, after which checks, and what it gives.
+"""Runs a function or an operator that is given a virtual tensor: where, after which checks, and with which result.
 
-Functions are torch's as a program calls them, and may be compositions; operators are what they consist of. Each
-operator runs on the CPU, after a check of all places, and its results are on the GPU of its arguments.
+Functions are torch's, as a program calls them, and may be compositions of operators. Each operator runs on the CPU,
+after a check of all devices, and its results are on the GPU of its arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from gen.testing.tensors.plain_tensors import directly, on_the_cpu
 from gen.testing.tensors.virtual_tensor import VirtualTensor, adopt, handlers, mark, pinned
 
 Special = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
-SPECIAL: dict[object, Special] = {}  # what to do instead for some functions of torch, see `function_overrides`
+SPECIAL: dict[object, Special] = {}  # replacements for some functions of torch, see `function_overrides`
 Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
-BY_NAME: dict[str, Kernel] = {}  # and for some operators, see `operator_overrides`
+BY_NAME: dict[str, Kernel] = {}  # replacements for some operators, see `operator_overrides`
 BY_KIND: dict[Kind, Kernel] = {}
 
 

@@ -1,4 +1,4 @@
-"""What makes tensors, taught to make them on virtual GPUs: torch.zeros and its kin, `new_*`, `*_like`."""
+"""Factories of tensors, taught to make them on virtual GPUs: torch.zeros and the like, `new_*`, `*_like`."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -35,12 +35,12 @@ Factory = Callable[..., Any]
 
 
 def filled(original: Factory) -> Factory:
-    """A factory of the kind of torch.zeros."""
+    """A factory like torch.zeros."""
 
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
         target, pin = _take_place(kwargs)
-        with directly():  # a size or value may be on a GPU and is read; the result is where it was asked for
+        with directly():  # a size or value on a GPU is read; the result is on the device that was asked for
             if target is None:
                 return _finish_on_cpu(original(*args, **kwargs), pin)
             if type(kwargs.get("out")) is VirtualTensor:
@@ -66,12 +66,12 @@ def _check_memory(original: Factory, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def drawn(original: Factory) -> Factory:
-    """A factory of random numbers, of the kind of torch.rand."""
+    """A factory of random numbers, like torch.rand."""
 
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
         if original is _normal and any(type(value) is VirtualTensor for value in (*args, *kwargs.values())):
-            return original(*args, **kwargs)  # with tensors it is an operator
+            return original(*args, **kwargs)  # with tensors, normal is an operator
         target, pin = _take_place(kwargs)
         check_generator(kwargs.get("generator"), target)
         if target is None:
@@ -87,7 +87,7 @@ def drawn(original: Factory) -> Factory:
 
 
 def like(original: Factory) -> Factory:
-    """A factory that takes after a tensor, of the kind of torch.zeros_like and Tensor.new_zeros."""
+    """A factory that copies a tensor's properties, like torch.zeros_like and Tensor.new_zeros."""
 
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def like(original: Factory) -> Factory:
 
 
 def copied(original: Factory) -> Factory:
-    """A factory that copies what it is given, of the kind of torch.tensor. Host sync: numbers go to a GPU blocking."""
+    """A factory that copies its data, like torch.tensor. Host sync: copies of numbers to a GPU block."""
 
     @wraps(original)
     def factory(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -158,10 +158,10 @@ def report_reads(data: Any) -> None:
 
 
 def from_dlpack(original: Factory) -> Factory:
-    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory, from a capsule too.
+    """torch.from_dlpack, which gives a tensor on the same virtual GPU and of the same memory, also from a capsule.
 
     Raises:
-        BufferError: as of `gen.testing.tensors.dlpack.check_export`.
+        BufferError: as `gen.testing.tensors.dlpack.check_export`.
     """
 
     @wraps(original)
@@ -188,7 +188,7 @@ def to_dlpack(original: Factory) -> Factory:
 
 
 def noted(original: Factory) -> Factory:
-    """What makes a CPU tensor of other memory: it is noted where."""
+    """A function that makes a CPU tensor of other memory; the place of the call is noted."""
 
     @wraps(original)
     def factory(*args: Any, **kwargs: Any) -> Any:
@@ -219,7 +219,7 @@ def check_generator(generator: torch.Generator | None, target: int | None) -> No
 
 
 def with_generator_check(original: Factory) -> Factory:
-    """An operator that takes a generator: on CPU tensors it refuses a GPU's."""
+    """An operator that takes a generator; on CPU tensors it refuses a GPU's generator."""
 
     @wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
@@ -235,7 +235,7 @@ _normal = torch.normal
 
 
 def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:
-    """Read the device of a factory's arguments; if it is a virtual GPU, take it out. Memory is pinned afterwards."""
+    """Read the device from a factory's arguments, and remove it if it is a virtual GPU. Memory is pinned afterwards."""
     device = kwargs.get("device")
     pin = bool(kwargs.pop("pin_memory", False))
     if device is None:

@@ -1,4 +1,4 @@
-"""`torch._foreach_*` and optimizers over tensors of several devices: as CUDA's slow path, one tensor at a time."""
+"""`torch._foreach_*` and optimizers over tensors of several devices: like CUDA's slow path, one tensor at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -35,14 +35,14 @@ _ONE: dict[str, Callable[..., Any]] = {
 }
 
 
-_CHECKED_ONE_BY_ONE = ("_foreach_mm",)  # refused for integers on CUDA, as each product is
+_CHECKED_ONE_BY_ONE = ("_foreach_mm",)  # CUDA refuses integers here, as in each product
 
 
 def check_scalars(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Check the numbers that a call takes as a tensor. Source: ForeachUtils.h and cuda/ForeachBinaryOpScalarTensor.cu.
 
     Raises:
-        DeviceMismatchError: numbers for each tensor are not on the CPU, or the one that is added is not with the list.
+        DeviceMismatchError: numbers for each tensor are not on the CPU, or the number to add is not on the list's GPU.
     """
     named = rule.named(args, kwargs)
     for name in rule.host_arguments & named.keys():
@@ -67,18 +67,18 @@ def check_scalars(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def in_one_piece(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call is run as a whole: all tensors are in one place, and none is to be checked by itself."""
+    """Whether a call runs as a whole: all tensors are on one device, and none needs a check of its own."""
     return rule.name not in _CHECKED_ONE_BY_ONE and on_one_device(rule, args, kwargs)
 
 
 def on_one_device(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether all tensors in the lists of a call are in the same place."""
+    """Whether all tensors in the lists of a call are on one device."""
     lists = [value for value in (*args, *kwargs.values()) if isinstance(value, list | tuple)]
     return len({place_of(item) for values in lists for item in values if isinstance(item, Tensor)}) <= 1
 
 
 def one_by_one(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a `_foreach_` operator as the operator of its name on each tensor in turn, which is checked by itself."""
+    """Run the plain operator of a `_foreach_` operator's name on each tensor in turn, with a check for each."""
     name = rule.name.removeprefix("_foreach_")
     base = name.split(".")[0]
     run = _ONE.get(name) or _ONE.get(base) or getattr(torch.ops.aten, base)
@@ -96,7 +96,7 @@ def one_by_one(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def group_by_device_and_dtype(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch._C._group_tensors_by_device_and_dtype, which optimizers and clip_grad_norm_ ask."""
+    """torch._C._group_tensors_by_device_and_dtype, which optimizers and clip_grad_norm_ call."""
 
     @wraps(original)
     def group(lists: Sequence[Sequence[Tensor | None]], with_indices: bool = False) -> Any:
@@ -132,7 +132,7 @@ def _is_step(tensor: Tensor) -> bool:
 
 
 def support() -> Callable[[], None]:
-    """Have optimizers and clip_grad_norm_ take virtual tensors in groups by default; return what undoes it."""
+    """Have optimizers and clip_grad_norm_ take virtual tensors in groups by default; returns a function to undo it."""
     supported: tuple[list[Any], list[Any]] = (_by_optimizers, _by_utilities)
     for kinds in supported:
         kinds.append(VirtualTensor)

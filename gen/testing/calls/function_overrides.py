@@ -1,4 +1,4 @@
-"""Functions of torch that need more than to be run on the CPU, where they are given a virtual tensor."""
+"""Functions of torch that need more than a run on the CPU if they are given a virtual tensor."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,11 +53,11 @@ def setitem(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`ctc_loss`: lengths are the host's. Host syncs: lengths on a GPU are copied to the host, and averaging copies
-    those of the targets back. Source: aten/src/ATen/native/LossCTC.cpp.
+    """`ctc_loss`, which needs its lengths on the host. Host syncs: lengths on a GPU are copied to the host, and
+    averaging copies the targets' lengths back. Source: aten/src/ATen/native/LossCTC.cpp.
 
     Raises:
-        DeviceMismatchError: the targets are on another device, and not as cuDNN takes them from the CPU.
+        DeviceMismatchError: the targets are on another device, and are none that cuDNN takes from the CPU.
     """
     names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
     named = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -83,14 +83,14 @@ def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def pad_packed_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`_pad_packed_sequence`: batch sizes are the host's, what it fills with the sequences is where these are."""
+    """`_pad_packed_sequence`: batch sizes are on the host, and the padded result is on the sequences' device."""
     padded, lengths = call_plainly(func, args, kwargs)
     place = place_of(args[0])
     return (padded if place == CPU else adopt(padded, place)), lengths
 
 
 def nested(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`torch.nested.as_nested_tensor` of the strided layout, whose gradients end the process.
+    """`torch.nested.as_nested_tensor` of the strided layout; its gradients would crash the process.
 
     Raises:
         DeviceError: a tensor requires a gradient.
@@ -101,7 +101,7 @@ def nested(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def fft(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A function of torch.fft, which on CUDA takes half precision too."""
+    """A function of torch.fft, which also takes half precision on CUDA."""
     if args and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.complex32):
         return half_fft(func, args, kwargs)
     return call_plainly(func, args, kwargs)
@@ -111,7 +111,7 @@ def meshgrid(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """`torch.meshgrid`, of tensors on one device. Source: aten/src/ATen/native/TensorShape.cpp.
 
     Raises:
-        DeviceMismatchError: they are on several.
+        DeviceMismatchError: they are on several devices.
     """
     tensors = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
     if len({place_of(tensor) for tensor in tensors}) > 1:
@@ -123,10 +123,10 @@ def meshgrid(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def tensor_split(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`tensor_split`, which the host must know the places for. Source: aten/src/ATen/native/TensorShape.cpp.
+    """`tensor_split`, for which the host must know the places. Source: aten/src/ATen/native/TensorShape.cpp.
 
     Raises:
-        DeviceMismatchError: they are on a GPU.
+        DeviceMismatchError: the places are on a GPU.
     """
     for places in (*args[1:2], *kwargs.values()):
         if isinstance(places, Tensor) and place_of(places) != CPU:
@@ -138,7 +138,7 @@ def tensor_split(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def pad_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`pad_sequence`, which copies the sequences to where the first one is.
+    """`pad_sequence`, which copies the sequences to the device of the first one.
     Source: aten/src/ATen/native/PackedSequence.cpp."""
     named = {**dict(zip(("sequences",), args, strict=False)), **kwargs}
     sequences, rest = named.pop("sequences"), args[1:]
@@ -148,7 +148,7 @@ def pad_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def with_waiting_backward(name: str) -> Special:
-    """A function whose gradient's formula looks on the host for zeros; it looks for none in a virtual tensor.
+    """A function whose gradient formula looks for zeros on the host; here the wait is reported instead.
     Source: torch/csrc/autograd/FunctionsManual.cpp (prod_backward, cumprod_backward)."""
 
     def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -161,11 +161,11 @@ def with_waiting_backward(name: str) -> Special:
 
 
 def with_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A function of torch.linalg, whose `out` must be where its first tensor is.
+    """A function of torch.linalg, whose `out` must be on the device of its first tensor.
     Source: checkSameDevice in aten/src/ATen/native/LinearAlgebraUtils.h.
 
     Raises:
-        DeviceMismatchError: it is not.
+        DeviceMismatchError: `out` is on another device.
     """
     out = kwargs.get("out")
     given = next((tensor for tensor in args if isinstance(tensor, Tensor)), None)

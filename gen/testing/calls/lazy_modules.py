@@ -1,4 +1,4 @@
-"""Parameters and buffers of lazy modules: until they have a shape, only the device that they will be on is kept."""
+"""Parameters and buffers of lazy modules: until they have a shape, only their later device is kept."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +13,7 @@ LAZY = (UninitializedParameter, UninitializedBuffer)
 
 
 def placed(lazy: Any, device: Any) -> Any:
-    """The lazy parameter or buffer itself, which will be made on a device; other devices are torch's affair."""
+    """The lazy parameter or buffer itself, with the virtual GPU that it will be on; torch handles other devices."""
     lazy._later = machine().index(device)
     return lazy
 

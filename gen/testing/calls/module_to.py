@@ -1,4 +1,4 @@
-"""`nn.Module.to` and its kin, which read their arguments in C++, and modules of TorchScript."""
+"""`nn.Module.to` and the like, which read their arguments in C++, and modules of TorchScript."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -14,7 +14,7 @@ from gen.testing.tensors.virtual_tensor import VirtualTensor
 
 
 def parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch._C._nn._parse_to, which takes the index of a GPU and a tensor on one too."""
+    """torch._C._nn._parse_to, which also takes the index of a GPU, and a tensor on one."""
 
     @wraps(original)
     def parse(*args: Any, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ def parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @torch.no_grad()
 def apply_to_script(module: Any, function: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-    """`ScriptModule._apply`: its tensors are kept in C++, where what stands for them in Python cannot be changed."""
+    """`ScriptModule._apply`: it sets the tensors in C++, since changes to their Python objects have no effect there."""
     if recurse:
         for child in module.children():
             child._apply(function)

@@ -1,7 +1,7 @@
-"""Operators that need more than to be run on the CPU: those that move single numbers, take lists, or are Python's.
+"""Operators that need more than a run on the CPU: they move single numbers, take lists, or have Python kernels.
 
 Sources: aten/src/ATen/native/TensorAdvancedIndexing.cpp (_index_put_impl_), TensorCompare.cpp (where_self_out),
-TensorShape.cpp (slice_scatter and its kin), ForeachUtils.h (can_use_fast_route).
+TensorShape.cpp (slice_scatter and the like), ForeachUtils.h (can_use_fast_route).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,14 @@ _MAKING = (
 
 
 def _moved(tensor: Tensor, place: int) -> Tensor:
-    """A tensor in another place, of the same memory: it is only read there."""
+    """A tensor on another device, of the same memory, since it is only read there."""
     report_transfer(tensor, place, False, False)
     return plain(tensor) if place == CPU else on_gpu(plain(tensor), place)
 
 
 def _with_value_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """index_put: a single number is moved to the tensor that it is put into; a CPU's number is left to the checks."""
+    """index_put: a number on another GPU is moved to the device of the target tensor; numbers on the CPU are checked
+    later."""
     named = rule.named(args, kwargs)
     target, value = place_of(named["self"]), named["values"]
     if value.dim() == 0 and place_of(value) not in (CPU, target):
@@ -46,7 +47,7 @@ def _with_value_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _with_numbers_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """where: single numbers of other GPUs are moved to the first GPU among the operands."""
+    """where: single numbers on other GPUs are moved to the first GPU among the operands."""
     named = rule.named(args, kwargs)
     operands = ("condition", "self", "other")
     home = next(place for place in (place_of(named[name]) for name in operands) if place != CPU)
@@ -57,7 +58,7 @@ def _with_numbers_moved(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """slice_scatter and its kin copy `src` into a copy of `self`, wherever it is."""
+    """slice_scatter and the like copy `src`, from any device, into a copy of `self`."""
     named = rule.named(args, kwargs)
     home = place_of(named["self"])
     if place_of(named["src"]) != home:
@@ -69,7 +70,7 @@ def _with_source_copied(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What makes tensors, maybe neither on a GPU nor on the CPU: torch's formulas ask "meta" for shapes."""
+    """An operator that makes tensors, maybe on neither a GPU nor the CPU: torch's formulas use "meta" for shapes."""
     device = kwargs.get("device")
     if device is None or device.type in ("cpu", "cuda"):
         return run_kernel(rule, args, kwargs)
@@ -78,7 +79,7 @@ def _perhaps_elsewhere(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _on_shapes(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What compares shapes, of tensors anywhere."""
+    """An operator that compares shapes, of tensors on any devices."""
     with directly(), on_the_cpu():
         return rule.run(*args, **kwargs)
 
@@ -88,20 +89,20 @@ def _foreach(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     if foreach.in_one_piece(rule, args, kwargs):
         try:
             return run_kernel(rule, args, kwargs)
-        except NotImplementedError:  # one operator may have what stands in for it on the CPU
+        except NotImplementedError:  # the plain operator may have a stand-in on the CPU
             if rule.written:
                 raise
     return foreach.one_by_one(rule, args, kwargs)
 
 
 def _copy_(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`Tensor.copy_`, between any two places."""
+    """`Tensor.copy_`, between any two devices."""
     if has_foreign(args, kwargs):
         return NotImplemented
     named = {"non_blocking": False, **rule.named(args, kwargs)}
     target, source, non_blocking = named["self"], named["src"], named["non_blocking"]
     home = current_call.home
-    if home == ENGINE:  # a gradient's
+    if home == ENGINE:  # within a backward pass
         with on_the_cpu():
             rule.run(target, source, non_blocking)
         return target

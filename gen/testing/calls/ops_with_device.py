@@ -1,4 +1,4 @@
-"""Operators that are called by themselves, as torch.ops.aten.zeros.default: what exported programs consist of."""
+"""Operators that are called directly, like torch.ops.aten.zeros.default in exported programs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ _MOVES = ("aten::to", "aten::_to_copy")
 
 
 def taking_virtual_devices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`OpOverload.__call__` that takes virtual GPUs as devices."""
+    """An `OpOverload.__call__` that takes virtual GPUs as devices."""
 
     def __call__(self: OpOverload, /, *args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):

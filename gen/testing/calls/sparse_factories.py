@@ -1,4 +1,4 @@
-"""torch.sparse_coo_tensor, torch.sparse_csr_tensor and their kin, taught to make tensors on virtual GPUs."""
+"""torch.sparse_coo_tensor, torch.sparse_csr_tensor and the like, taught to make tensors on virtual GPUs."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,9 +18,9 @@ COMPRESSED = tuple(f"sparse_{kind}_tensor" for kind in ("compressed", "csr", "cs
 
 
 def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A factory of sparse tensors: its indices and values are moved to the device, and it is where they are.
+    """A factory of sparse tensors: it moves indices and values to the device, and makes the tensor there.
 
-    Host sync: numbers, and tensors from the CPU, are copied to a GPU blocking; without a size indices are looked at.
+    Host sync: copies of numbers and of CPU tensors to a GPU block; without a size, the host reads indices.
     """
     count = 3 if original.__name__ in COMPRESSED else 2
 
@@ -33,7 +33,7 @@ def of_parts(original: Callable[..., Any]) -> Callable[..., Any]:
         if target is None and not any(type(part) is VirtualTensor for part in parts):
             return original(*args, **kwargs)
         kwargs.pop("device", None)
-        if len(parts) < count:  # a size alone, and no values
+        if len(parts) < count:  # only a size, and no values
             return on_gpu(original(*args, **kwargs), CPU if target is None else target)
         values = args[count - 1] if len(args) >= count else kwargs["values"]
         home = place_of(values) if isinstance(values, Tensor) else CPU

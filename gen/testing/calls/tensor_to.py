@@ -1,4 +1,4 @@
-"""Tensors on their way between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
+"""Moves tensors between the CPU and virtual GPUs: `to`, `cuda`, `cpu`, `pin_memory`, and `.data =`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -64,7 +64,7 @@ def read_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer:
 
 
 def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """`Tensor.to`, to and from virtual GPUs too."""
+    """`Tensor.to`, also to and from virtual GPUs."""
     wanted = read_to(args, kwargs)
     if isinstance(tensor, UninitializedTensorMixin) and wanted.device is not None:
         lazy: Tensor = later(tensor, wanted.device)
@@ -73,7 +73,7 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     target = place if wanted.device is None else machine_index(wanted.device)
     if is_foreign(tensor):
         target = None if target is None else place
-    if target is None:  # another device than a virtual GPU, such as the CPU or meta
+    if target is None:  # no virtual GPU, but for example the CPU or meta
         if place == CPU:
             return _to(tensor, *args, **kwargs)
         if torch.device(wanted.device).type != "cpu":
@@ -96,7 +96,7 @@ def machine_index(device: Any) -> int | None:
 
 
 def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
-    """Copy a tensor to another place. As in torch, a non-blocking copy to the CPU makes a pinned tensor."""
+    """Copy a tensor to another device. As in torch, a non-blocking copy to the CPU makes a pinned tensor."""
     if place_of(tensor) == CPU and tensor.device.type != "cpu":
         if tensor.is_meta:
             raise NotImplementedError("Cannot copy out of meta tensor; no data!")
@@ -121,7 +121,7 @@ def _move(tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
 
 
 class _Move(torch.autograd.Function):
-    """A copy to another place whose gradient is copied back."""
+    """A copy to another device; its gradient is copied back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, target: int, wanted: Transfer) -> Tensor:
@@ -168,7 +168,7 @@ def pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
 
 
 def set_data(tensor: Tensor, data: Tensor) -> None:
-    """`tensor.data = data`, where either may be on a virtual GPU: the object stays, so that tied weights stay tied."""
+    """`tensor.data = data`, if either may be on a virtual GPU: the object stays, so tied weights stay tied."""
     if type(tensor) is type(data) or (not _special(tensor) and not _special(data)):
         with as_plain():
             _data.__set__(tensor, data)  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
         fresh = Parameter(fresh, tensor.requires_grad)
     else:
         fresh.requires_grad_(tensor.requires_grad)
-    # as torch.utils.swap_tensors, which refuses tensors that something refers to weakly
+    # like torch.utils.swap_tensors, which refuses tensors with weak references
     tensor.__class__, fresh.__class__ = type(fresh), type(tensor)
     tensor.__dict__, fresh.__dict__ = fresh.__dict__, tensor.__dict__
     torch._C._swap_tensor_impl(tensor, fresh)
@@ -204,5 +204,5 @@ METHODS: dict[str, Callable[..., Any]] = {
     "to": to, "cuda": cuda, "cpu": cpu, "type_as": type_as, "pin_memory": pin_memory,
 }  # fmt: skip
 
-for _name, _method in METHODS.items():  # for good, so that what is left over from a block can be read
+for _name, _method in METHODS.items():  # for good, so that tensors left over from a block can be read
     setattr(VirtualTensor, _name, _method)

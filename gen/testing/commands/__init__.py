@@ -1,6 +1,6 @@
-"""Programs that a test starts as commands have its virtual GPUs, if the environment says so.
+"""Gives a test's virtual GPUs to programs that the test starts as commands, if the environment says so.
 
-Python runs `sitecustomize.py` of the first folder on its path that has one, before anything else.
+Before anything else, Python runs `sitecustomize.py` of the first folder on its path that has one.
 """
 
 import os
@@ -19,7 +19,7 @@ def with_virtual_gpus(gpus: int, memory: int) -> Iterator[None]:
 
     Args:
         gpus: how many devices they have.
-        memory: what each of these has, in bytes. It is counted for each program by itself.
+        memory: how many bytes each device has; each program counts its own use.
     """
     path = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH", "")]))
     with patch.dict(os.environ, {"PYTHONPATH": path, VARIABLE: f"{gpus} {memory}"}):

@@ -1,6 +1,6 @@
 """Opens the block of virtual GPUs that the environment asks for, as soon as the program has imported torch.
 
-Nothing here is imported but what Python has read at its start, so that programs without torch start as fast as before.
+This file imports only modules that Python reads at its start, so that programs without torch start as fast as before.
 """
 
 import os
@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 
 
 class _AfterTorch:
-    """Finds torch, and opens the block when it is there; who only asks whether torch can be found changes nothing."""
+    """Finds torch, and opens the block once torch is imported; a mere search for torch changes nothing."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]

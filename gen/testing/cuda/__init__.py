@@ -1,1 +1,1 @@
-"""What torch.cuda has, as virtual GPUs answer it: devices, memory, random numbers, copies, typed tensors."""
+"""torch.cuda for virtual GPUs: devices, memory, random numbers, copies, typed tensors."""

@@ -1,4 +1,4 @@
-"""Copies of one tensor to several GPUs and back: what torch.cuda.comm and nn.DataParallel call in C++."""
+"""Copies of one tensor to several GPUs and back: the C++ functions that torch.cuda.comm and nn.DataParallel call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[Any], buffer_size: int) -> list[list[Tensor]]:
-    """Every device's list of copies.
+    """The list of copies for each device.
 
     Raises:
         DeviceMismatchError: a tensor is not on the first device.

@@ -1,4 +1,4 @@
-"""The functions of torch.cuda and torch.accelerator, as virtual GPUs answer them."""
+"""The functions of torch.cuda and torch.accelerator for virtual GPUs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def no_graphed_callables(*args: object, **kwargs: object) -> None:
 
 
 def nothing(*args: object, **kwargs: object) -> None:
-    """Stands for what has no effect here."""
+    """Stands for a function that has no effect here."""
 
 
 _CUDA: dict[str, Callable[..., Any]] = {
@@ -107,13 +107,13 @@ def substitutes() -> list[tuple[object, str, object]]:
     cuda += [(torch.cuda.streams, name, _CUDA[name]) for name in ("Stream", "Event", "ExternalStream")]
     cuda.append((torch.cuda, "_cudart", CudaRuntime()))
     cuda.append((torch.backends.cuda, "is_built", lambda: True))
-    # which torch's compiler imports where torch is built for CUDA
+    # torch's compiler imports these if torch is built for CUDA
     cuda += [
         (torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
         (torch._C, "_set_cached_tensors_enabled", nothing),
     ]
     cuda.append((torch.cuda.nvtx, "_nvtx", nvtx.Ranges()))
-    cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # sums are made of additions and copies
+    cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # so sums use additions and copies
     if torch.version.cuda is None:
         cuda.append((torch.version, "cuda", "12.8"))
     return cuda + accelerator + generic

@@ -1,4 +1,4 @@
-"""torch.cuda.cudart(): the few functions of CUDA's runtime that torch hands on."""
+"""torch.cuda.cudart(): the few functions of CUDA's runtime that torch exposes."""
 
 import ctypes
 from enum import IntEnum
@@ -23,7 +23,7 @@ _MESSAGES = {
 
 
 class CudaRuntime:
-    """Stands for torch._C._cudart. A profiler can be started and stopped, and sees nothing."""
+    """Stands for torch._C._cudart. You can start and stop a profiler, but it records nothing."""
 
     cudaError = CudaError
 

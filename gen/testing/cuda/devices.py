@@ -1,4 +1,4 @@
-"""How many devices torch.cuda has, which is the current one, what each is like, and waiting for one."""
+"""torch.cuda's number of devices, the current one, their properties, and synchronize."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def set_device(device: Any) -> None:
 
 
 def exchange_device(device: int) -> int:
-    """Change the current device; return which it was. A negative one changes nothing."""
+    """Change the current device; returns the one before. A negative number changes nothing."""
     before = machine().current
     if device >= 0:
         machine().current = gpu_index(device)
@@ -81,7 +81,7 @@ def exchange_device(device: int) -> int:
 
 
 def synchronize(device: Any = None) -> None:
-    """Host sync: waits for all that was issued."""
+    """Host sync: waits for all work that was issued."""
     gpu = gpu_index(device)
     report_sync("torch.cuda.synchronize")
     races.host_waits_for_gpu(gpu)

@@ -1,4 +1,4 @@
-"""Random generators of virtual GPUs: the CPU's, with a device of their own."""
+"""Random generators of virtual GPUs: CPU generators that report a virtual GPU as their device."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _virtual: "weakref.WeakValueDictionary[int, VirtualGenerator]" = weakref.WeakVal
 
 
 class _AnyGenerator(type(_TorchGenerator)):  # type: ignore[misc]
-    """Makes every generator of torch an instance of the class that stands for torch.Generator."""
+    """Makes every torch generator an instance of the class that stands for torch.Generator."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _TorchGenerator)
@@ -48,7 +48,7 @@ class VirtualGenerator(_TorchGenerator, metaclass=_AnyGenerator):
 
 
 def _gpu_of(device: Any) -> int | None:
-    """The virtual GPU that a device names; none does after the block, in code that was imported in it."""
+    """The virtual GPU that a device names; None after the block, for code that was imported in the block."""
     active = active_machine()
     return None if active is None else active.index(device)
 
@@ -62,7 +62,7 @@ def refuse_generator(expected: str, found: str) -> NoReturn:
 
 
 def is_virtual_generator(generator: torch.Generator) -> bool:
-    """Whether a generator belongs to a virtual GPU; torch may hand on the same one as another object."""
+    """Whether a generator belongs to a virtual GPU; torch may pass the same one on as another Python object."""
     return _identity(generator) in _virtual
 
 
@@ -76,8 +76,8 @@ def drawing_from(gpu: int, takes_generator: bool) -> Iterator[dict[str, torch.Ge
     """In the block, random numbers come from a GPU's own generator.
 
     Yields:
-        The arguments to add: the generator where the operator takes one. Where it does not, the CPU's own generator
-        has the GPU's state for that time.
+        The arguments to add: the generator if the operator takes one. If it does not, the CPU's own generator has the
+        GPU's state during the block.
     """
     active = active_machine()
     if active is None or gpu >= len(active.generators):

@@ -1,7 +1,7 @@
-"""How much memory each virtual GPU has given out, and out of memory as CUDA reports it.
+"""Counts the memory that each virtual GPU has given out, and raises out of memory as CUDA does.
 
-Storages are counted as they are made for a GPU, in blocks of 512 bytes as CUDA's allocator has them, until they are
-freed. What is reserved grows in steps of 2 MiB until empty_cache.
+Storages are counted when they are made for a GPU, in blocks of 512 bytes like those of CUDA's allocator, until they are
+freed. Reserved memory grows in steps of 2 MiB until empty_cache.
 """
 
 import re
@@ -56,16 +56,16 @@ def read_size(memory: int | str) -> int:
 
 
 def forget() -> None:
-    """Begin to count anew."""
+    """Start counting from zero."""
     _live.clear()
     usages[:] = [Usage() for _ in range(MAX_GPUS)]
 
 
 def count(tensor: Tensor, gpu: int) -> None:
-    """Count the memory of an ordinary tensor that goes to a GPU, unless it is a view of what is there already.
+    """Count the memory of an ordinary tensor that goes to a GPU, unless it is a view of memory that was counted.
 
     Raises:
-        OutOfMemoryError: the GPU does not have as much.
+        OutOfMemoryError: the GPU does not have as much memory.
     """
     if tensor.layout is not torch.strided:
         return

@@ -1,4 +1,4 @@
-"""What torch.cuda says of the memory of each GPU: how much there is, is given out and was at most."""
+"""torch.cuda's functions about the memory of each GPU: how much there is, is in use, and was in use at most."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -37,7 +37,7 @@ def stats(usage: Usage) -> dict[str, int]:
 
 
 def usage(device: Any = None) -> Usage:
-    """What a GPU has given out."""
+    """The memory that a GPU has given out."""
     return usages[gpu_index(device)]
 
 
@@ -64,10 +64,10 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def peers(memory: int) -> list[tuple[object, str, object]]:
-    """What stands in the place of functions of others, each as (module, name, value), on GPUs with this many bytes.
+    """The substitutes for other libraries' functions, each as (module, name, value), on GPUs with this many bytes.
 
-    transformers warms torch's allocator up before it loads a model: with what it needs, but with 1.2 GiB less than the
-    GPU has at most, which is less than nothing on a GPU that is smaller.
+    Before transformers loads a model, it warms torch's allocator up with as much memory as the model needs, but at most
+    with 1.2 GiB less than the GPU has. That is a negative size on a smaller GPU.
     """
     if memory >= _LEFT_FREE or find_spec("transformers") is None:
         return []
@@ -76,7 +76,7 @@ def peers(memory: int) -> list[tuple[object, str, object]]:
 
 _LEFT_FREE = 1.2 * 2**30
 
-_given_out: dict[int, Tensor] = {}  # to other libraries, by address
+_given_out: dict[int, Tensor] = {}  # memory given to other libraries, by address
 
 
 def give_out(size: int, stream: int) -> int:

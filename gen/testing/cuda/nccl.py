@@ -1,7 +1,7 @@
-"""Process groups of NCCL, whose messages gloo carries: programs that run a process for each GPU start and talk.
+"""NCCL process groups that send through gloo, so that programs with a process for each GPU start and communicate.
 
-A group takes tensors on GPUs and refuses the CPU's, unless it was made with a backend for those too, as in
-"cpu:gloo,cuda:nccl". Gloo sees the memory of both as the CPU's, so the backend stands in the group's table for both.
+A group takes tensors on GPUs and refuses CPU tensors, unless it was made with a backend for these, too, as in
+"cpu:gloo,cuda:nccl". Gloo sees all memory as the CPU's, so the group's table has the backend for both devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _ONE_BUFFER = ("_allgather_base", "_reduce_scatter_base", "all_gather_single", "
 
 
 def substitutes() -> list[tuple[object, str, object]]:
-    """The substitutes, each as (module or class, name, value). Nothing where torch has no gloo."""
+    """The substitutes, each as (module or class, name, value); empty if torch has no gloo."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return []
     from torch.distributed import distributed_c10d
@@ -91,7 +91,7 @@ def _collective(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def collective(group: Any, *args: Any, **kwargs: Any) -> Any:
         if _for_gpus_alone(group) and any(_on_the_cpu(value) for value in (*args, *kwargs.values())):
             raise RuntimeError("No backend type associated with device type cpu")
-        if name in _ONE_BUFFER:  # NCCL looks at the number of elements, gloo at the shapes
+        if name in _ONE_BUFFER:  # NCCL compares numbers of elements, gloo compares shapes
             args = tuple(value.view(-1) if isinstance(value, VirtualTensor) else value for value in args)
         return original(group, *args, **kwargs)
 
@@ -99,7 +99,7 @@ def _collective(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_its_gpu(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What hooks of DistributedDataParallel are given: torch makes these tensors where it sees the model's."""
+    """The buffers that hooks of DistributedDataParallel get, on the model's GPU: torch makes them on the CPU here."""
 
     @wraps(original)
     def of_bucket(bucket: Any) -> Any:

@@ -2,7 +2,7 @@
 
 
 class Ranges:
-    """torch.cuda.nvtx's C++ part: how deep the ranges are, and nothing else."""
+    """torch.cuda.nvtx's C++ part: it counts only the depth of ranges."""
 
     def __init__(self) -> None:
         self.depth = -1
@@ -28,4 +28,4 @@ class Ranges:
         """A range of a device has no effect."""
 
     def deviceRangeEnd(self, *args: object) -> None:
-        """Nor has its end."""
+        """The end of a device's range has no effect."""

@@ -1,4 +1,4 @@
-"""torch.device(1): a bare index names a CUDA device, which torch knows only where it was built for CUDA."""
+"""torch.device(1): makes a bare index name a CUDA device, as in a torch that was built for CUDA."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ class _AnyDevice(type):
 
 
 class Device(metaclass=_AnyDevice):
-    """Stands for torch.device where a bare index is not a CUDA device; what it makes are torch's own devices."""
+    """Stands for torch.device if a bare index is not a CUDA device there; it makes torch's own devices."""
 
 
 def index_is_cuda() -> bool:
-    """Whether torch.device(0) is cuda:0 already."""
+    """Whether torch's own torch.device(0) is cuda:0."""
     try:
         return torch.device(0).type == "cuda"
     except RuntimeError:

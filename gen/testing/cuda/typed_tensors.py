@@ -1,4 +1,4 @@
-"""torch.FloatTensor, torch.cuda.FloatTensor and their kin: classes that stand for a dtype and a kind of device."""
+"""torch.FloatTensor, torch.cuda.FloatTensor and the like: classes that stand for a dtype and a kind of device."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ _new = {name: getattr(torch, f"{name}Tensor") for name in DTYPES}
 
 
 class _Typed(type):
-    """The class of such classes."""
+    """The metaclass of these classes."""
 
     dtype: torch.dtype
     is_cuda: bool
@@ -81,7 +81,7 @@ def typed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_default_type(original: Callable[..., None]) -> Callable[..., None]:
-    """`torch.set_default_tensor_type`: a dtype and a device."""
+    """`torch.set_default_tensor_type`, which sets a dtype and a device."""
 
     @wraps(original)
     def set_default(kind: Any) -> None:

@@ -1,1 +1,1 @@
-"""Storages of virtual tensors, and what is saved, loaded, pickled and copied: all keep their devices."""
+"""Storages of virtual tensors; saving, loading, pickling and copying, all of which keep devices."""

@@ -28,7 +28,7 @@ def untyped_storage(tensor: VirtualTensor) -> torch.UntypedStorage:
 
 
 def reduce_ex(tensor: VirtualTensor, protocol: Any) -> Any:
-    """How it is pickled: as torch's own tensors are, by its storage, so that files are read without this package."""
+    """Pickle a virtual tensor by its storage, like torch's own tensors: files can be read without this package."""
     if isinstance(tensor, Parameter):
         hooks: OrderedDict[int, Any] = OrderedDict()
         kept = (tensor.data, tensor.requires_grad, hooks)
@@ -43,12 +43,12 @@ def reduce_ex(tensor: VirtualTensor, protocol: Any) -> Any:
 
 
 def _own_attributes(tensor: VirtualTensor) -> dict[str, Any]:
-    """What the user set on a tensor."""
+    """The attributes that the user set on a tensor."""
     return {name: value for name, value in vars(tensor).items() if name not in ("_gpu", "_made_at")}
 
 
 def deepcopy_of(tensor: VirtualTensor, memo: dict[int, Any]) -> Any:
-    """`copy.deepcopy`: views of one storage are views of one copy."""
+    """`copy.deepcopy`: views of one storage become views of one copy."""
     if id(tensor) in memo:
         return memo[id(tensor)]
     _check_leaf(tensor)
@@ -80,7 +80,7 @@ def _copy_of(storage: torch.UntypedStorage, memo: dict[int, Any]) -> torch.Untyp
 
 
 def _reduce_pinned(tensor: PinnedTensor, protocol: Any) -> Any:
-    """How pinned memory is pickled: as an ordinary CPU tensor, which it is when it is read."""
+    """Pickle a pinned tensor as an ordinary CPU tensor, which it is when it is read."""
     if isinstance(tensor, Parameter):
         return torch._utils._rebuild_parameter, (tensor.data, tensor.requires_grad, OrderedDict())
     shown = plain(tensor.detach()).requires_grad_(tensor.requires_grad)
@@ -112,7 +112,7 @@ def _check_leaf(tensor: Tensor) -> None:
 
 
 def _tag(storage: Any) -> str | None:
-    """The location that torch.save writes for a storage; torch then copies it to the host."""
+    """The location that torch.save writes for a storage; torch then copies the storage to the host."""
     place = storage_place(storage)
     return None if place == CPU else f"cuda:{place}"
 
@@ -133,7 +133,7 @@ def _restore(storage: Any, location: str) -> Any:
 
 
 def _rebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch._utils._rebuild_tensor: a tensor is where its storage is."""
+    """torch._utils._rebuild_tensor: a tensor is on its storage's device."""
 
     @wraps(original)
     def rebuild(storage: Any, *args: Any) -> Any:

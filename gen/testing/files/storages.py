@@ -1,4 +1,4 @@
-"""Storages that belong to a virtual GPU, and say so. Their memory is the host's; the GPU is a note on the object."""
+"""Storages that belong to a virtual GPU. Their memory is the host's; an attribute of the object names the GPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import not_reported, report_sync
 
 _device: Any = torch._C.StorageBase.device  # type: ignore[attr-defined]
-set_ = Tensor.set_  # torch's own, which looks at no note
+set_ = Tensor.set_  # torch's own, which ignores that attribute
 
 
 def storage_place(storage: Any) -> int:
@@ -24,14 +24,14 @@ def storage_place(storage: Any) -> int:
 
 
 def marked(storage: UntypedStorage, gpu: int) -> UntypedStorage:
-    """A storage, which belongs to a virtual GPU from now on."""
+    """The same storage, which belongs to a virtual GPU from now on."""
     storage._gpu = gpu  # type: ignore[attr-defined]
     return storage
 
 
 @contextmanager
 def of_the_host(storage: UntypedStorage) -> Iterator[None]:
-    """In the block, a storage says that it is the host's, as torch must see it to send it to another process."""
+    """In the block, a storage counts as the host's, so that torch can send it to another process."""
     gpu = storage_place(storage)
     marked(storage, CPU)
     try:
@@ -71,7 +71,7 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`UntypedStorage.copy_`. Host sync: between a GPU and the host, unless it is not to block."""
+    """`UntypedStorage.copy_`. Host sync: between a GPU and the host, unless the copy is non-blocking."""
 
     @wraps(original)
     def copy_(self: UntypedStorage, source: Any, non_blocking: Any = None) -> Any:
@@ -131,7 +131,7 @@ def _cuda(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`UntypedStorage.cpu`. Host sync: waits for one on a GPU."""
+    """`UntypedStorage.cpu`. Host sync: waits for a storage on a GPU."""
 
     @wraps(original)
     def cpu(self: UntypedStorage) -> UntypedStorage:

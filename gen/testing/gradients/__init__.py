@@ -1,1 +1,1 @@
-"""Backward passes: which gradient lies where, and what autograd refuses."""
+"""Backward passes: the devices of gradients, and what autograd refuses."""

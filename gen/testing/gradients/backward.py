@@ -1,4 +1,4 @@
-"""The backward pass: torch's formulas make tensors of their own, what users write in hooks is checked as elsewhere."""
+"""The backward pass: torch's formulas may make tensors of their own; code in users' hooks is checked as elsewhere."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from gen.testing.streams.streams_and_events import StreamContext, VirtualStream,
 
 
 def run_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.autograd.graph._engine_run_backward, in which what formulas of torch make belongs to torch."""
+    """torch.autograd.graph._engine_run_backward, in which tensors that torch's formulas make count as torch's own."""
 
     @wraps(original)
     def run(outputs: Sequence[Any], gradients: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def _stream_of(places: Sequence[int | None]) -> VirtualStream | None:
 
 @contextmanager
 def _on_stream(stream: VirtualStream | None) -> Iterator[None]:
-    """As autograd's engine does, run a function's backward on the stream of its forward, in order with the caller's."""
+    """Run a function's backward on the stream of its forward, in order with the caller's stream, as autograd does."""
     if stream is None or active_machine() is None or stream == (outer := current_stream(stream.device)):
         yield
         return
@@ -69,7 +69,7 @@ def _on_stream(stream: VirtualStream | None) -> Iterator[None]:
 
 
 def apply(original: Any) -> Any:
-    """`Function.apply`, which notes where its tensors are: the backward pass is held to that."""
+    """`Function.apply`, which notes the devices of its tensors, for a check in the backward pass."""
 
     @wraps(original.__func__)
     def applied(cls: type[Function], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where a gradient belongs: on the device of the tensor whose gradient it is. What autograd says if it is elsewhere."""
+"""Puts each gradient on the device of its tensor, or raises as autograd does if it is on another one."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _register_hook: Any = Tensor.register_hook
 
 
 def placed(gradient: Any, place: int) -> Any:
-    """A gradient that torch's formulas computed, on the device of its tensor: zeros that they make are on the CPU."""
+    """A gradient from torch's formulas, put on its tensor's device: zeros that the formulas make are on the CPU."""
     if wrapped(gradient):
         return gradient if place == CPU or not _is_batch(gradient) else _batch_placed(gradient, place)
     if type(gradient) is Tensor and place != CPU:
@@ -32,7 +32,7 @@ def placed(gradient: Any, place: int) -> Any:
 
 
 def _batch_placed(gradients: Tensor, place: int) -> Tensor:
-    """What `is_grads_batched=True` computes, on a GPU. Its wrapper is not to be opened: a product with 1 is there."""
+    """Gradients of `is_grads_batched=True`, on a GPU. Their wrapper cannot be opened, but a product with 1 is there."""
     outer = current_call.home, current_call.scalars
     current_call.home, current_call.scalars = ENGINE, ()
     try:
@@ -43,10 +43,10 @@ def _batch_placed(gradients: Tensor, place: int) -> Tensor:
 
 
 def validated(gradient: Any, place: int, prefix: str) -> Any:
-    """A gradient that the user gave for a tensor in `place`. As in torch, single numbers are moved.
+    """A gradient that the user gave for a tensor on GPU `place`, or the CPU. As in torch, single numbers are moved.
 
     Raises:
-        DeviceMismatchError: it is on another device.
+        DeviceMismatchError: the gradient is on another device.
     """
     if not isinstance(gradient, Tensor) or wrapped(gradient) or place_of(gradient) == place:
         return gradient

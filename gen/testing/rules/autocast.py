@@ -1,8 +1,8 @@
-"""Autocast for "cuda": which operators compute in which precision, as CUDA has them and the CPU does not.
+"""Autocast for "cuda": which operators compute in which precision on CUDA, which differs from the CPU's.
 
-The key of a backend that no one has here carries the casts, so that they come before autograd and leave the CPU's own
-autocast alone. Weights are cast anew each time: torch's cache of them saves time and changes no value.
-Source: aten/src/ATen/autocast_mode.h, whose lists these are, and autocast_mode.cpp.
+The casts use the dispatch key of a backend that is never present here, so that they come before autograd and leave the
+CPU's own autocast alone. Weights are cast anew each time: torch's cache of them saves time and changes no value.
+Source: the lists of aten/src/ATen/autocast_mode.h, and autocast_mode.cpp.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ _library: list[Any] = []
 
 @contextmanager
 def casting() -> Iterator[None]:
-    """In the block, operators are cast; torch excludes the keys of autocast unless they are asked for."""
+    """In the block, operators cast their arguments; torch excludes the keys of autocast unless they are included."""
     if not _library:
         _register()
     with torch._C._SetExcludeDispatchKeyGuard(_key, False), torch._C._IncludeDispatchKeyGuard(_key):
@@ -62,7 +62,7 @@ def casting() -> Iterator[None]:
 
 
 def forget() -> None:
-    """Take the kernels away, at the end of a block."""
+    """Remove the kernels at the end of a block."""
     while _library:
         _library.pop()._destroy()
 

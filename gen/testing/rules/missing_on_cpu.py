@@ -1,4 +1,4 @@
-"""What CUDA computes and the CPU does not: kernels that lack a dtype there, or compute in another way.
+"""What CUDA computes and the CPU does not: CPU kernels that lack a dtype, or compute in another way.
 
 Source: the dtypes and dtypesIfCUDA of torch/testing/_internal/common_methods_invocations.py.
 """
@@ -15,7 +15,7 @@ Run = Callable[..., Any]
 _WIDER = {torch.complex32: torch.complex64, torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _NARROW = {torch.complex64: torch.complex32, torch.float32: torch.float16}
 
-# Operators that the CPU has not in every half precision that CUDA has them in.
+# Operators that the CPU lacks in a half precision in which CUDA has them.
 _WIDENED = frozenset({
     "acos", "acosh", "add", "angle", "asin", "asinh", "atan", "atanh", "avg_pool3d", "avg_pool3d_backward",
     "convolution", "cos", "cosh", "cumprod", "div", "exp", "flip", "lerp", "log", "logaddexp", "mul",
@@ -27,7 +27,7 @@ _WIDENED = frozenset({
 
 
 def stand_in(name: str, run: Run) -> Run:
-    """What to run for an operator: what stands in for it if the CPU lacks a kernel, else `run`, the operator itself."""
+    """The function to run for an operator: a stand-in if the CPU lacks a kernel, else `run`, the operator itself."""
     if name in _BY_NAME:
         return partial(_BY_NAME[name], run)
     base = name.split(".")[0]
@@ -37,7 +37,7 @@ def stand_in(name: str, run: Run) -> Run:
 
 
 def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Counts of whole numbers, which the CPU has for floating numbers only."""
+    """Counts of whole numbers; the CPU counts only floating numbers."""
     if tensor.is_floating_point():
         counts: Tensor = run(tensor, *args, **kwargs)
         return counts
@@ -46,19 +46,19 @@ def _histc(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _abs(run: Run, tensor: Tensor) -> Tensor:
-    """The absolute value, which the CPU has not for truth values."""
+    """The absolute value, which the CPU lacks for bools."""
     made: Tensor = tensor.clone() if tensor.dtype == torch.bool else run(tensor)
     return made
 
 
 def _trace(run: Run, tensor: Tensor) -> Tensor:
-    """The sum of the diagonal, which the CPU has not for truth values."""
+    """The sum of the diagonal, which the CPU lacks for bools."""
     made: Tensor = _widened(run, tensor.long() if tensor.dtype == torch.bool else tensor)
     return made
 
 
 def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The sum of all that is not NaN; the CPU has none for complex numbers."""
+    """The sum of all numbers that are not NaN, which the CPU lacks for complex numbers."""
     if not tensor.is_complex():
         made: Tensor = run(tensor, *args, **kwargs)
         return made
@@ -67,7 +67,7 @@ def _nansum(run: Run, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _lstsq(run: Run, *args: Any, driver: str | None = None, **kwargs: Any) -> Any:
-    """Least squares by CUDA's only driver, which tells no rank. The CPU has others, and another default.
+    """Least squares by CUDA's only driver, which gives no rank. The CPU has others, and another default.
 
     Source: get_default_lstsq_driver in aten/src/ATen/native/BatchLinearAlgebra.cpp.
     """
@@ -80,7 +80,7 @@ _BY_NAME: dict[str, Run] = {"abs": _abs, "histc": _histc, "linalg_lstsq": _lstsq
 
 
 def _widened(run: Run, *args: Any, **kwargs: Any) -> Any:
-    """An operator that the CPU may lack in half precision: computed in single precision then."""
+    """An operator that is computed in single precision if the CPU lacks it in half precision."""
     try:
         return run(*args, **kwargs)
     except NotImplementedError:
@@ -123,7 +123,7 @@ def half_fft(func: Run, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """A Fourier transform in half precision, which cuFFT has for sizes that are powers of two.
 
     Raises:
-        RuntimeError: another size.
+        RuntimeError: the size is no power of two.
     """
     numbers = args[0]
     sizes = kwargs.get("n", args[1] if len(args) > 1 else None)

@@ -1,7 +1,7 @@
-"""What CUDA has no kernel for, and the CPU has; and what it cannot compute deterministically.
+"""Operators without a kernel on CUDA that the CPU has, and those that CUDA cannot compute deterministically.
 
 Sources: the dtypes and dtypesIfCUDA of torch/testing/_internal/common_methods_invocations.py, which
-tests/testing/rules/test_missing_on_cuda.py compares with this table where that file can be imported; and the
+tests/testing/rules/test_missing_on_cuda.py compares with this table if that file can be imported; and the
 documentation of torch.use_deterministic_algorithms.
 """
 
@@ -46,7 +46,7 @@ LACKING: dict[str, tuple[frozenset[torch.dtype], str]] = {
     "histc": (_HALVES, "histc"),
 }  # fmt: skip
 
-# Operator: the reductions whose kernels CUDA has neither for truth values nor for complex numbers.
+# Operator: the reductions for which CUDA has no kernels for bools and complex numbers.
 # Source: aten/src/ATen/native/cuda/ScatterGatherKernel.cu.
 _REDUCING = {
     **dict.fromkeys(["scatter_reduce", "scatter_reduce_"], frozenset({"prod", "amin", "amax"})),
@@ -56,7 +56,7 @@ _REDUCING = {
 # Operators that have no kernel for CUDA at all.
 ABSENT = frozenset({"histogram.bins_tensor", "histogram.bin_ct", "_histogramdd_from_bin_cts"})
 
-# Operator: what it is called where torch.use_deterministic_algorithms(True) refuses it, and for which arguments.
+# Operator: its name in the error of torch.use_deterministic_algorithms(True), and for which arguments it is refused.
 _WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "kthvalue": ("kthvalue CUDA", lambda named: True),
     "bincount": ("_bincount_cuda", lambda named: named.get("weights") is not None),
@@ -92,7 +92,7 @@ _WITHOUT_ORDER: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
 
 
 def check_of(name: str) -> Check | None:
-    """What raises for the arguments of an operator that CUDA does not take; None if it takes what the CPU takes."""
+    """A function that raises for arguments which CUDA does not take; None if CUDA takes what the CPU takes."""
     lacking = LACKING.get(name.split(".")[0])
     without_order = _WITHOUT_ORDER.get(name)
     reductions = _REDUCING.get(name.split(".")[0])

@@ -1,4 +1,4 @@
-"""What torch itself says about an operator: the device checks of native_functions.yaml, which it ships."""
+"""torch's own data about operators: the device checks of native_functions.yaml, which torch ships."""
 
 import re
 from functools import cache
@@ -9,10 +9,10 @@ from gen.testing.torch_parts import lacking
 
 @cache
 def without_device_check() -> frozenset[str]:
-    """Names, as "add.Tensor", of the operators that torch marks `device_check: NoCheck`.
+    """The names, such as "add.Tensor", of the operators that torch marks `device_check: NoCheck`.
 
-    Their kernels check for themselves: on CUDA those over a TensorIterator take 0-dim CPU tensors. All others refuse
-    any CPU tensor. The file is read as lines: parsing it as YAML takes seconds.
+    Their kernels check devices themselves: on CUDA, those over a TensorIterator take 0-dim CPU tensors. All other
+    operators refuse any CPU tensor. The file is read line by line, since parsing it as YAML takes seconds.
 
     Raises:
         DeviceError: this torch does not ship the file.

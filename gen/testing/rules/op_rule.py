@@ -1,4 +1,4 @@
-"""What the emulator must know of an operator, read once from its schema and torch's own tables."""
+"""What the emulator must know about an operator, read once from its schema and torch's own tables."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,19 +35,19 @@ class OpRule:
         arguments: the names of its arguments, in order.
         written: the arguments that it changes in place.
         cpu_scalars: the arguments that may be 0-dim CPU tensors beside CUDA ones.
-        copied_scalars: whether such a scalar is copied to the device first, which the host waits for.
+        copied_scalars: whether such a scalar is first copied to the device; the host waits for the copy.
         read_by_host: the arguments that the host reads with item(), so that they may be on any device.
-        cpu_indices: the argument whose CPU tensors are copied to the device first, which the host waits for.
-        host_arguments: the arguments that the host needs, so that they are CPU tensors on CUDA too.
+        cpu_indices: the argument whose CPU tensors are first copied to the device; the host waits for the copy.
+        host_arguments: the arguments that the host needs, so that they are CPU tensors on CUDA, too.
         host_results: the positions of results that are on the CPU.
         view: whether the result shares memory with an argument.
         launches: whether it gives the device something to do.
         seeded: whether it draws random numbers.
         generator: whether it takes a generator.
-        sync: tells for its arguments whether the host waits; None for never.
+        sync: tells from its arguments whether the host waits; None if it never does.
         check: raises for arguments that CUDA has no kernel for; None if there are none.
         func: the operator itself.
-        run: computes it on the CPU: the operator itself, or what stands in where the CPU lacks a kernel.
+        run: computes it on the CPU: the operator itself, or a stand-in if the CPU lacks a kernel.
     """
 
     name: str
@@ -94,7 +94,7 @@ _IN_ONE_PIECE = {
     "unflatten.int", "movedim.int", "square", "max_pool2d", "conv1d", "conv2d",
 }  # fmt: skip
 
-# Operators over a TensorIterator, or that delegate to one, with a rule of their own for scalars.
+# Operators that use a TensorIterator, or call one that does, with a rule of their own for scalars.
 _CPU_SCALARS = {
     "masked_fill": {"value"},
     "masked_fill_": {"value"},
@@ -107,7 +107,7 @@ _CPU_SCALARS = {
     **{name: {"tensor2"} for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")},  # cuda/PointwiseOpsKernel.cu
 }
 
-# Arguments that are on the host on CUDA too: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
+# Arguments that must be on the host even on CUDA: aten/src/ATen/native/PackedSequence.cpp, RNN.cpp, cuda/LossCTC.cu.
 _ON_THE_HOST = {
     "_pack_padded_sequence": {"lengths"},
     "_pack_padded_sequence_backward": {"batch_sizes"},

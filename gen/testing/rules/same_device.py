@@ -46,7 +46,7 @@ def check_strangers(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]
             if tensor.numel():
                 report_sync(f"{rule.name}: copy of a CPU index to {DEVICES[home]}")
         elif tensor.dim() == 0 and name in rule.cpu_scalars and (not scalars or rule.copied_scalars):
-            scalars += 1  # a TensorIterator takes one; what copies them takes any number
+            scalars += 1  # a TensorIterator takes one; operators that copy scalars take any number
             if rule.copied_scalars and not _fills_without_copy(rule, args, kwargs):
                 report_sync(f"{rule.name}: copy of a CPU scalar to {DEVICES[home]}")
         else:
@@ -57,7 +57,7 @@ def check_other_gpus(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any
     """Check the tensors of an operation on GPU `home` that are on other virtual GPUs.
 
     Raises:
-        DeviceMismatchError: one of them is not a value that the host reads.
+        DeviceMismatchError: one of these tensors is not a value that the host reads.
     """
     for name, label, tensor in rule.tensors(args, kwargs):
         if place_of(tensor) not in (CPU, home) and not (name in rule.read_by_host and tensor.dim() == 0):
@@ -72,7 +72,7 @@ def _fills_without_copy(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culprit: str = "") -> DeviceMismatchError:
-    """The error for an operation on tensors of different devices: what is where, since where, and what to do."""
+    """The error for an operation on tensors of different devices: their devices, where they were made, what to do."""
     tensors = [(label, tensor) for _, label, tensor in rule.tensors(args, kwargs)]
     home = device_of(next(tensor for _, tensor in tensors if place_of(tensor) != CPU))
     strangers = [(label, tensor) for label, tensor in tensors if device_of(tensor) != home and tensor.dim()]
@@ -91,7 +91,7 @@ def mismatch(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], culpr
 def describe_tensor(label: str, tensor: Tensor) -> str:
     """A line about a tensor: name, shape, dtype, device and where it was made.
 
-    Nobody sees what is computed on the CPU. Of such a tensor the line says which variable holds it.
+    gen cannot see where results on the CPU are computed: for such a tensor, the line names the variable that holds it.
     """
     site: CallSite | None = recall(tensor) if place_of(tensor) == CPU else tensor._made_at  # type: ignore[attr-defined]
     made = f", made at {describe(site)}" if site is not None else ""

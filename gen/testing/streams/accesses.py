@@ -1,4 +1,4 @@
-"""What each operation and copy does on its stream, for the check of races."""
+"""Notes what each operation and copy reads and writes on its stream, for the check of races."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _BY_INDEX = ("index_copy_", "index_add_", "index_fill_", "index_select")
 
 
 def run_by_gpu(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], home: int, waits: bool) -> None:
-    """An operator runs on the current stream of its GPU; `waits`: the host waits for it."""
+    """Note that an operator runs on the current stream of its GPU; `waits`: whether the host waits for it."""
     key = current_key(home)
     _run(rule, args, kwargs, key)
     if waits:
@@ -24,7 +24,7 @@ def run_by_gpu(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], hom
 
 
 def run_by_host(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """An operator runs on the CPU, on pinned memory."""
+    """Note that an operator runs on the CPU, on pinned memory."""
     _run(rule, args, kwargs, HOST)
 
 
@@ -39,20 +39,20 @@ def _run(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any], key: Key)
 
 
 def _rows(named: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The dimension that an index is for, and from where to where it goes: its values are known here."""
+    """The dimension that an index is for, and its range, since its values are known here."""
     with as_plain():
         rows = plain(named["index"]).flatten().tolist()
     return named["dim"], min(rows, default=0), max(rows, default=-1) + 1
 
 
 def read_by_host(tensor: Tensor) -> None:
-    """The host reads pinned memory."""
+    """Note that the host reads pinned memory."""
     if state.on:
         touch(tensor, HOST, launch(HOST), False, "a read by the host")
 
 
 def waited_for(tensor: Tensor) -> None:
-    """The host reads a tensor on a GPU, by way of the current stream, and waits."""
+    """Note that the host reads a tensor on a GPU through the current stream, and waits."""
     if state.on:
         key = current_key(place_of(tensor))
         touch(tensor, key, launch(key), False, "a copy to the host")
@@ -60,7 +60,7 @@ def waited_for(tensor: Tensor) -> None:
 
 
 def copied(source: Tensor, target: Tensor, non_blocking: bool) -> None:
-    """A copy, on the stream of its GPU. Between two GPUs each one's current stream waits for the other's."""
+    """Note a copy, on the stream of its GPU. Between two GPUs, each one's current stream waits for the other's."""
     start, end = place_of(source), place_of(target)
     if start == end == CPU:
         number = launch(HOST)

@@ -1,10 +1,10 @@
-"""CUDA graphs of virtual GPUs: the calls of a capture, kept, and made again on the same memory at each replay.
+"""CUDA graphs of virtual GPUs: a graph keeps the calls of a capture, and a replay repeats them on the same memory.
 
-As on CUDA, nothing happens while a capture lasts: what its calls write is put back at its end. What CUDA refuses there
-is refused: the default stream, and whatever makes the host wait. Such a capture ends with an error, and leaves behind
-what torch leaves behind then: the device's generator draws nothing before another capture has ended well, and no
-capture can use the memory pool again.
-Source: CUDAGraph::capture_end of torch 2.11, which raises before it tells the generator and the allocator of pinned
+As on CUDA, a capture changes nothing: at its end, memory that its calls wrote is restored. A capture refuses what CUDA
+refuses there: the default stream, and anything that makes the host wait. Such a capture ends with an error, with the
+same effects as in torch: the device's generator draws nothing before another capture has ended well, and no capture can
+use the memory pool again.
+Source: CUDAGraph::capture_end of torch 2.11, which raises before it notifies the generator and the allocator of pinned
 memory.
 """
 
@@ -33,12 +33,12 @@ _numbers = count(1)
 
 
 class _Pool:
-    """Memory of graphs; it is there for as long as one of them is."""
+    """Memory of graphs; it exists as long as one of them does."""
 
 
 _pools: WeakValueDictionary[Handle, _Pool] = WeakValueDictionary()
-_used: set[Handle] = set()  # handles of pools that are there, or were
-_left_open: set[Handle] = set()  # those in which a capture has failed
+_used: set[Handle] = set()  # handles of pools that exist or did
+_left_open: set[Handle] = set()  # handles of pools in which a capture has failed
 
 
 def graph_pool_handle() -> Handle:
@@ -54,11 +54,11 @@ def is_capturing() -> bool:
 class VirtualGraph:
     """torch.cuda.CUDAGraph on a virtual GPU.
 
-    A replay makes the capture's calls again, and writes into the tensors that they gave then. Random numbers are not
-    drawn in captures here.
+    A replay makes the capture's calls again, and writes the results into the tensors that they returned in the capture.
+    Captures draw no random numbers here.
 
     Attributes:
-        broken: whether something was refused in its capture.
+        broken: whether its capture has refused something.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -91,7 +91,7 @@ class VirtualGraph:
         machine().captured = self
 
     def capture_end(self) -> None:
-        """What was kept is the graph; the tensors that it writes are what they were before."""
+        """Make the graph of the calls that were kept, and restore the tensors that they wrote."""
         owner = machine()
         if owner.captured is not self:
             raise RuntimeError("capture_end was called without capture_begin in this thread.")
@@ -118,7 +118,7 @@ class VirtualGraph:
         self._calls = self._pool = None
 
     def pool(self) -> Handle:
-        """The handle of its pool, for other graphs that may share it."""
+        """The handle of its memory pool, which other graphs may share."""
         if self._pool is None:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._handle
@@ -149,7 +149,7 @@ class GraphContext:
 
 
 class _Capture:
-    """Between the begin and the end of a capture: keeps calls and what they write over."""
+    """Between the begin and the end of a capture: keeps calls, and the memory that they overwrite."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
@@ -167,7 +167,7 @@ class _Capture:
 
 
 class _Refusal(SyncReport):
-    """Hears of host syncs, and refuses those of the thread that captures."""
+    """Gets all host syncs, and refuses those of the thread that captures."""
 
     def add(self, what: str, site: CallSite | None) -> None:
         machine().refuse_capture(what)
@@ -182,13 +182,13 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if made is None or any(True for _ in _tensors(made)):  # not a question of shape
+        if made is None or any(True for _ in _tensors(made)):  # calls that only ask for a shape are left out
             self._calls.append((func, _memory(args), _memory(kwargs or {}), made))
         return made
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what operators write over."""
+    """Keeps the memory that operators overwrite."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -206,14 +206,14 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def undo(self) -> None:
-        """Put back what was there before the first write."""
+        """Restore the memory to before the first write."""
         with not_reported():
             for storage, before in self._before.values():
                 storage.copy_(before)
 
 
 def _memory(value: Any) -> Any:
-    """A call's arguments with tensors that stand for the memory that is theirs now, whatever `.data =` does later."""
+    """A call's arguments, with tensors that keep the memory of now even if `.data =` gives others later."""
     if type(value) is VirtualTensor:
         return on_gpu(plain(value).detach(), value._gpu)
     if type(value) is dict:
@@ -222,7 +222,7 @@ def _memory(value: Any) -> Any:
 
 
 def _write(made: object, again: object) -> None:
-    """Put what a call gave now into the tensors that it gave in the capture, unless it is the same memory."""
+    """Copy a call's new results into the tensors that it returned in the capture, unless the memory is the same."""
     for old, new in zip(_tensors(made), _tensors(again), strict=True):
         with as_plain():
             old, new = plain(old), plain(new)

@@ -1,12 +1,13 @@
-"""Races between streams: work on one stream that touches what another may still be at work on.
+"""Races between streams: work on one stream that touches memory which another stream may still be using.
 
-Every stream has a clock: how much of every stream's work it has seen, itself by launching it, the others by events and
-waits. The host is a stream too, which changes and reads pinned memory. An access is ordered after another if its stream
-has seen that one; if it is not, and one of the two writes, CUDA may run them in either order.
+Every stream has a clock: how much of every stream's work it has seen, its own by launching it, that of others by events
+and waits. The host is a stream, too, which changes and reads pinned memory. An access is ordered after another one if
+its stream has seen that one; if not, and one of the two writes, CUDA may run them in either order.
 
-A worked example: stream A writes x, as its first work: A's clock is {A: 1}. B reads x; B's clock is {} and {}[A] < 1: a
-race. Had B waited for A, its clock would be {A: 1}, and the read ordered. The idea is that of torch's own sanitizer for
-real devices, torch/cuda/_sanitizer.py; this one knows the extent of views, the host, and freed memory.
+A worked example: stream A writes x as its first work, so A's clock is {A: 1}. B reads x; B's clock is {}, which counts
+A as 0 < 1: a race. If B had waited for A, its clock would be {A: 1}, and the read would be ordered. The idea is that of
+torch's own sanitizer for real devices, torch/cuda/_sanitizer.py; this one knows the extent of views, the host, and
+freed memory.
 """
 
 from dataclasses import dataclass, field
@@ -41,8 +42,8 @@ class History:
     """What was done with one storage.
 
     Attributes:
-        owner: the stream whose memory it is: on which it was made.
-        recorded: the streams that were told of with record_stream.
+        owner: the stream on which the storage was made, and which owns its memory.
+        recorded: the streams that record_stream has named.
     """
 
     owner: Key
@@ -56,7 +57,7 @@ class _State:
     def __init__(self) -> None:
         self.on = False
         self.clocks: dict[Key, Clock] = {}
-        self.pending: list[tuple[Access, StreamRaceError]] = []  # memory that was given back, not yet used again
+        self.pending: list[tuple[Access, StreamRaceError]] = []  # memory that was freed while work may still use it
 
 
 state = _State()
@@ -84,7 +85,7 @@ def clock(key: Key) -> Clock:
 
 
 def stream_waits(key: Key, seen: Clock) -> None:
-    """A stream goes on only after all that `seen` counts."""
+    """Note that a stream goes on only after all work that `seen` counts."""
     if state.on:
         mine = state.clocks.setdefault(key, {})
         for other, number in seen.items():
@@ -92,7 +93,7 @@ def stream_waits(key: Key, seen: Clock) -> None:
 
 
 def host_saw(seen: Clock) -> None:
-    """The host has waited for what `seen` counts."""
+    """Note that the host has waited for the work that `seen` counts."""
     if state.on:
         stream_waits(HOST, seen)
         mine = state.clocks[HOST]
@@ -100,12 +101,12 @@ def host_saw(seen: Clock) -> None:
 
 
 def host_waits(key: Key) -> None:
-    """The host has waited for a stream."""
+    """Note that the host has waited for a stream."""
     host_saw(clock(key))
 
 
 def host_waits_for_gpu(gpu: int) -> None:
-    """The host has waited for all streams of a GPU."""
+    """Note that the host has waited for all streams of a GPU."""
     for key in list(state.clocks):
         if key[0] == gpu:
             host_waits(key)
@@ -119,10 +120,10 @@ def current_key(gpu: int) -> Key:
 
 
 def launch(key: Key) -> int:
-    """Count a piece of work on a stream: it comes after all that the host has waited for.
+    """Count a piece of work on a stream; it comes after all work that the host has waited for.
 
     Raises:
-        StreamRaceError: memory was given back too early before it.
+        StreamRaceError: memory was given back too early before this work.
     """
     if state.pending:
         raise state.pending.pop(0)[1]
@@ -136,10 +137,10 @@ def launch(key: Key) -> int:
 def touch(
     tensor: Tensor, key: Key, number: int, writes: bool, what: str, rows: tuple[int, int, int] | None = None
 ) -> None:
-    """Note that work on a stream reads or writes a tensor, or of one dimension what is between two places.
+    """Note that work on a stream reads or writes a tensor, or `rows` of it: a dimension, and its range there.
 
     Raises:
-        StreamRaceError: it is not ordered after other work on the same bytes.
+        StreamRaceError: the work is not ordered after other work on the same bytes.
     """
     history = history_of(tensor)
     if history is None or not tensor.numel():
@@ -173,7 +174,7 @@ def history_of(tensor: Any) -> History | None:
 
 
 def freed(history: History) -> None:
-    """Note that a storage is given back: its memory is used again by the stream that it belongs to."""
+    """Note that a storage is given back: the stream that owns its memory may use it again."""
     seen, host = state.clocks.get(history.owner, {}), state.clocks.get(HOST, {})
     for access in history.accesses:
         if access.key in (HOST, history.owner) or access.key in history.recorded:
@@ -189,7 +190,7 @@ def freed(history: History) -> None:
 
 
 def _extent(tensor: Tensor, rows: tuple[int, int, int] | None) -> tuple[int, int]:
-    """The bytes of its storage that a tensor lies in."""
+    """The bytes of its storage that a tensor, or `rows` of it, covers."""
     first, lengths, strides = tensor.storage_offset(), list(tensor.shape), tensor.stride()
     if rows is not None:
         dimension, start, end = rows

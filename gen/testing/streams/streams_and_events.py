@@ -1,7 +1,7 @@
-"""Streams and events of virtual GPUs. Work is done as soon as it is issued, so that they order nothing.
+"""Streams and events of virtual GPUs. Work is done as soon as it is issued, so they order nothing.
 
-What they keep is when the host would wait: for a stream always, for an event unless the device was given other work
-after it. `gen.testing.streams.races` checks the order that they demand.
+They record when the host would wait: always for a stream, and for an event unless the device was given other work after
+it. `gen.testing.streams.races` checks the order that they demand.
 """
 
 import itertools
@@ -16,17 +16,17 @@ from gen.testing.streams import races
 from gen.testing.syncs.reports import report_sync
 
 _handles = itertools.count(0x1000, 0x10)
-_POOL = 32  # how many streams of each priority torch has on a device, which it hands out in turn
+_POOL = 32  # how many streams of each priority torch has on a device; it hands them out in turn
 
 
 class VirtualStream:
-    """torch.cuda.Stream on a virtual GPU. The default one of a GPU has the handle 0.
+    """torch.cuda.Stream on a virtual GPU. A GPU's default stream has the handle 0.
 
-    As on CUDA, the 33rd of a GPU and a priority is the first one again.
+    As on CUDA, the 33rd stream of a GPU and a priority is the first one again.
 
     Args:
         device: a GPU; None is the current one.
-        stream_id: the handle of a stream that there is already.
+        stream_id: the handle of an existing stream.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class VirtualStream:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells it from others: its GPU and its handle."""
+        """Its GPU and its handle, which identify it."""
         return self._gpu, self.cuda_stream
 
     @staticmethod
@@ -128,14 +128,14 @@ def create_stream() -> int:
 
 
 class ExternalStream(VirtualStream):
-    """torch.cuda.ExternalStream: one that another library made, by its handle."""
+    """torch.cuda.ExternalStream: a stream that another library made, by its handle."""
 
     def __init__(self, stream_ptr: int, device: Any = None, **kwargs: object) -> None:
         super().__init__(device, stream_id=stream_ptr)
 
 
 class VirtualEvent:
-    """torch.cuda.Event on a virtual GPU. Its times are the host's: when it was recorded."""
+    """torch.cuda.Event on a virtual GPU. Its time is the host's time when it was recorded."""
 
     def __init__(self, device: Any = None, *, enable_timing: bool = False, **kwargs: object) -> None:
         self._gpu: int | None = None
@@ -215,7 +215,7 @@ def default_stream(device: Any = None) -> VirtualStream:
 
 
 def current_stream(device: Any = None) -> VirtualStream:
-    """torch.cuda.current_stream: of the calling thread."""
+    """torch.cuda.current_stream: the calling thread's."""
     index = gpu_index(device)
     streams: dict[int, VirtualStream] = machine().local.__dict__.setdefault("streams", {})
     return streams.get(index) or streams.setdefault(index, default_stream(index))

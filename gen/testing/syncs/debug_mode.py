@@ -1,4 +1,4 @@
-"""torch.cuda.set_sync_debug_mode on virtual GPUs: warn of a host sync, or raise."""
+"""torch.cuda.set_sync_debug_mode on virtual GPUs: warns of a host sync, or raises."""
 
 import warnings
 
@@ -10,7 +10,7 @@ _MESSAGE = "called a synchronizing CUDA operation"
 
 
 class DebugMode:
-    """A listener to host syncs; CUDA's does not listen to those that are asked for, as torch.cuda.synchronize."""
+    """A listener to host syncs; like CUDA's, it ignores explicit ones, such as torch.cuda.synchronize."""
 
     def __init__(self) -> None:
         self.mode = 0

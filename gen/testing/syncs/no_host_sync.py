@@ -13,17 +13,17 @@ from gen.testing.syncs.reports import SyncReport, listening, not_reported
 
 @contextmanager
 def no_host_sync(*, count: bool = False) -> Iterator[SyncReport]:
-    """In the block, a host sync raises, or is counted: anything that makes the host wait for work just issued.
+    """In the block, a host sync raises, or is counted. A host sync makes the host wait for work just issued.
 
-    On virtual GPUs, which must be there already, the rules of this package decide; on real CUDA those of
+    On virtual GPUs, whose block must be open already, the rules of this package decide; on real CUDA those of
     `torch.cuda.set_sync_debug_mode`. It holds for all threads. See docs/virtual_gpus.md for what counts.
 
     Args:
-        count: only count; else the first sync raises before it happens.
+        count: only count; otherwise the first sync raises before it happens.
     Yields:
         The report, which stays readable after the block.
     Raises:
-        DeviceError: there is neither a virtual GPU nor a real one, so that nothing could be found.
+        DeviceError: there is neither a virtual GPU nor a real one, so nothing could be found.
         HostSyncError: from within the block, at the sync.
     """
     report = SyncReport(counting=count)
@@ -41,7 +41,7 @@ def no_host_sync(*, count: bool = False) -> Iterator[SyncReport]:
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """A block whose host syncs are not reported: of this thread, and on real CUDA of all threads."""
+    """In the block, host syncs of this thread are not reported; on real CUDA, those of no thread are."""
     with ExitStack() as contexts:
         contexts.enter_context(not_reported())
         if active_machine() is None and torch.cuda.is_available():

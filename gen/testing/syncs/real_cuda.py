@@ -1,4 +1,4 @@
-"""Host syncs of real CUDA devices, by way of torch.cuda.set_sync_debug_mode."""
+"""Host syncs of real CUDA devices, found with torch.cuda.set_sync_debug_mode."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ _MESSAGE = "called a synchronizing CUDA operation"
 
 @contextmanager
 def listening(report: SyncReport) -> Iterator[None]:
-    """Report the host syncs of the block, in all threads; the debug mode is set back afterwards.
+    """Report the host syncs of the block, in all threads; the debug mode is restored afterwards.
 
-    The debug mode warns of a sync, and the warning is what is reported. What it does not know is watched here:
-    torch.cuda.synchronize, torch.accelerator.synchronize and Stream.synchronize. Whether a wait for an event is late
-    cannot be known, so that it counts as free.
+    The debug mode warns of a sync, and its warnings are reported. This block watches what the debug mode ignores:
+    torch.cuda.synchronize, torch.accelerator.synchronize and Stream.synchronize. It cannot know whether an event has
+    passed when the host waits for it, so such a wait counts as free.
     """
     watched = (
         (torch.cuda, "synchronize", "torch.cuda.synchronize"),
@@ -66,7 +66,7 @@ def _reporting(shown: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watched(function: Callable[..., Any], shown: str) -> Callable[..., Any]:
-    """A function that waits, reported once: not by the debug mode a second time."""
+    """A function that waits; it is reported once, and not a second time by the debug mode."""
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         report_sync(shown)

@@ -1,4 +1,4 @@
-"""Host syncs as they are found: who listens, and what a listener keeps."""
+"""Reports of host syncs: the listeners, and the report that a listener keeps."""
 
 import threading
 from collections import Counter
@@ -16,7 +16,7 @@ class SyncReport:
     """The host syncs of one `no_host_sync` block, in all threads.
 
     Attributes:
-        counting: whether a sync is only counted; else it raises as well.
+        counting: whether a sync is only counted; otherwise it also raises.
     """
 
     counting: bool
@@ -58,7 +58,7 @@ class SyncReport:
 
 
 class Listener(Protocol):
-    """Is told of every host sync."""
+    """Gets every host sync."""
 
     def add(self, what: str, site: CallSite | None) -> None: ...
 
@@ -68,10 +68,10 @@ _local = threading.local()
 
 
 def report_sync(what: str) -> None:
-    """Tell every listener that the host waits here, for `what`.
+    """Tell every listener that the host waits here for `what`.
 
     Raises:
-        HostSyncError: a listener does not allow it; the operation must not run then.
+        HostSyncError: a listener does not allow it; then the operation must not run.
     """
     if _listeners and not getattr(_local, "allowed", 0):
         site = call_site()
@@ -81,7 +81,7 @@ def report_sync(what: str) -> None:
 
 @contextmanager
 def listening(report: SyncReport) -> Iterator[None]:
-    """Tell `report` of every host sync in the block, whichever thread has it."""
+    """Tell `report` of every host sync in the block, in any thread."""
     listen(report)
     try:
         yield

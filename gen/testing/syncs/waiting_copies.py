@@ -1,4 +1,4 @@
-"""Copies between devices: which of them the host waits for."""
+"""Copies between devices: for which of them the host waits."""
 
 from torch import Tensor
 
@@ -10,10 +10,11 @@ ASYNC_BYTES = 64 * 1024  # CUDA stages a pageable source of at most this size at
 
 
 def report_transfer(source: Tensor, target: int, non_blocking: bool, into_pinned: bool) -> None:
-    """Report a copy of `source` to a place if the host would wait for it.
+    """Report a copy of `source` to a device if the host would wait for it.
 
-    Copies between GPUs, and of nothing, never wait; blocking ones between host and device always do. A non-blocking one
-    is free with pinned memory. Without, a copy to the host waits, and one to the device waits above 64 KiB.
+    The host never waits for copies between GPUs and for empty copies, and always for blocking ones between host and
+    device. A non-blocking copy is free with pinned memory. Without it, the host waits for a copy to the host, and for
+    one to the device above 64 KiB.
     """
     place = place_of(source)
     if not source.numel():

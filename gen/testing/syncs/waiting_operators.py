@@ -1,7 +1,7 @@
 """Which operators make the host wait on CUDA: those that must know a value before they can go on.
 
 Source: the CUDA kernels in aten/src/ATen/native, and the list in github.com/pytorch/pytorch/issues/108968.
-`multinomial` is none: it checks its probabilities on the device, with `_assert_async`.
+`multinomial` does not wait: it checks its probabilities on the device, with `_assert_async`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def sync_test(name: str) -> Callable[[Arguments], bool] | None:
     """A function that tells from a call's arguments, by name, whether the host waits; None if it never does.
 
     Args:
-        name: an operator of aten, as "masked_fill.Tensor".
+        name: an aten operator, such as "masked_fill.Tensor".
     """
     return _TESTS.get(name.removesuffix(".out"))
 
@@ -52,13 +52,13 @@ def _value_on_other_gpu(arguments: Arguments) -> bool:
 
 
 def _sorts(arguments: Arguments) -> bool:
-    """isin compares with few elements directly, and with many by way of unique()."""
+    """isin compares directly with few elements, and with unique() for many."""
     few = 10.0 * arguments["elements"].numel() ** 0.145
     return not arguments.get("assume_unique", False) and bool(arguments["test_elements"].numel() >= few)
 
 
 def _masks(arguments: Arguments) -> bool:
-    """Indexing with a mask counts its ones; CPU indices are copied, which is told apart from this."""
+    """Indexing with a mask counts its ones. CPU indices are copied, which is reported elsewhere."""
     masks = [index for index in arguments["indices"] if _is_mask(index) and on_gpu(index)]
     return bool(masks) and not _fills(arguments, len(masks))
 
@@ -80,29 +80,29 @@ def _bounds_unknown(arguments: Arguments) -> bool:
 
 
 def _checks_errors(arguments: Arguments) -> bool:
-    """The `_ex` functions leave what went wrong on the device, unless they are told to raise."""
+    """The `_ex` functions leave errors on the device, unless they must raise."""
     return bool(arguments.get("check_errors", False))
 
 
 def _many_values(arguments: Arguments) -> bool:
-    """mode takes one kernel for rows of up to 2048 values; longer ones it sorts and counts with thrust, which waits."""
+    """mode uses one kernel for rows of up to 2048 values, but sorts and counts longer rows with thrust, which waits."""
     values = arguments["self"]
     return values.dim() > 0 and bool(values.shape[arguments.get("dim", -1)] > 2048)
 
 
 def _dense(arguments: Arguments) -> bool:
-    """Of dense tensors, what is not zero is counted; sparse ones know it."""
+    """The numbers other than zero are counted in dense tensors; sparse ones know the count."""
     return bool(arguments["self"].layout is torch.strided)
 
 
 def _in_sparse_part(arguments: Arguments) -> bool:
-    """Parts of sparse tensors are found by looking for their indices, unless the dimension is dense."""
+    """A part of a sparse tensor is found by a search for its indices, unless the dimension is dense."""
     tensor = arguments["self"]
     return bool(tensor.layout is torch.sparse_coo and arguments["dim"] % tensor.dim() < tensor.sparse_dim())
 
 
 def _both_compressed(arguments: Arguments) -> bool:
-    """cuSPARSE tells the host how many numbers a sum, or a product, of two compressed tensors has."""
+    """cuSPARSE tells the host how many numbers the sum, or product, of two compressed tensors has."""
     layouts = [getattr(value, "layout", None) for value in arguments.values()]
     return sum(layout in (torch.sparse_csr, torch.sparse_csc) for layout in layouts) > 1
 

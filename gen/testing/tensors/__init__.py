@@ -1,1 +1,1 @@
-"""Tensors that compute on the CPU and say that they are on a virtual GPU."""
+"""Tensors that compute on the CPU and report a virtual GPU as their device."""

@@ -1,7 +1,7 @@
 """Where CPU tensors were made, for errors that name them.
 
-Nothing is kept on the tensors themselves, which are the user's and may be saved: they are known by their memory, so
-that views and parameters are known too. What is computed on the CPU nobody sees.
+Nothing is kept on the tensors themselves, which belong to the user and may be saved: they are identified by their
+memory, so views and parameters are known, too. Results that are computed on the CPU are not recorded.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ _sites: OrderedDict[StorageWeakRef, CallSite | None] = OrderedDict()
 
 
 def remember(tensor: Tensor) -> None:
-    """Keep where a CPU tensor is made: here. Only the newest few thousand are kept."""
+    """Record that a CPU tensor is made here. Only the newest few thousand are kept."""
     if wrapped(tensor) or tensor.layout is not torch.strided:
         return
     _sites[_memory(tensor)] = call_site()
@@ -27,17 +27,17 @@ def remember(tensor: Tensor) -> None:
 
 
 def recall(tensor: Tensor) -> CallSite | None:
-    """Where a CPU tensor, or what it is a view of, was made; None if that is not known."""
+    """Where a CPU tensor, or its base if it is a view, was made; None if this is not known."""
     if tensor.device.type != "cpu" or wrapped(tensor) or tensor.layout is not torch.strided:
         return None
     return _sites.get(_memory(tensor))
 
 
 def forget() -> None:
-    """Keep nothing any more."""
+    """Forget all records."""
     _sites.clear()
 
 
 def _memory(tensor: Tensor) -> StorageWeakRef:
-    """A tensor's memory; while this is kept, no other has the same."""
+    """A key for a tensor's memory; while it is kept, no other memory has the same one."""
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

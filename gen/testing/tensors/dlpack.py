@@ -1,4 +1,4 @@
-"""Capsules of DLPack from virtual GPUs: they say that their memory is CUDA's, so that NumPy and others refuse it.
+"""DLPack capsules from virtual GPUs: they name CUDA as the device of their memory, so NumPy and others refuse it.
 
 Source: DLTensor and DLManagedTensorVersioned in dlpack.h.
 """
@@ -53,7 +53,7 @@ def capsule_of(tensor: Tensor, max_version: tuple[int, int] | None = None) -> An
 
 
 def take_place(capsule: Any) -> int:
-    """The GPU that a capsule says it is on, which it says no more: what takes it sees memory of the host."""
+    """The GPU that a capsule names. Afterwards the capsule names the CPU, so that torch can read it as host memory."""
     device = _device(capsule)
     if device is None or device.kind != _ON_CUDA:
         return CPU

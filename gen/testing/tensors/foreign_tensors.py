@@ -1,4 +1,4 @@
-"""Tensor classes that compute in ways of their own, as torch.export's fake ones or quantised weights."""
+"""Tensor classes that compute in their own way, such as torch.export's fake tensors or quantised weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ _dispatch = Tensor.__torch_dispatch__
 
 
 def is_foreign(tensor: Tensor) -> bool:
-    """Whether a tensor's class handles operators itself; virtual and pinned tensors are none."""
+    """Whether a tensor's class handles operators itself; virtual and pinned tensors do not count."""
     kind = type(tensor)
     return kind.__torch_dispatch__ is not _dispatch and not hasattr(kind, "in_host_memory")
 
 
 def has_foreign(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether there is a tensor beside virtual ones whose own class must handle the operation.
+    """Whether an argument is a tensor whose own class must handle the operation.
 
     Raises:
         DeviceError: it is a fake tensor, which has no values to compute with.

@@ -1,4 +1,4 @@
-"""torch.func's wrappers around tensors: vmap, grad and jvp compute on what is inside, and that is where they are."""
+"""torch.func's wrappers around tensors: vmap, grad and jvp compute on the inner tensor, and have its device."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _device: Any = torch._C.TensorBase.device
 
 
 def wrapped(tensor: Any) -> bool:
-    """Whether a tensor is one of torch.func's around another."""
+    """Whether a tensor is one of torch.func's wrappers."""
     return type(tensor) is Tensor and (
         _functorch.is_functorch_wrapped_tensor(tensor) or _functorch.is_legacy_batchedtensor(tensor)
     )
@@ -24,7 +24,7 @@ def inside(tensor: Tensor) -> Tensor:
 
 
 def device(tensor: Tensor) -> torch.device:
-    """`Tensor.device` in the block: a wrapper is where its tensor is."""
+    """`Tensor.device` in the block: a wrapper has the device of its inner tensor."""
     if type(tensor) is Tensor and _functorch.is_functorch_wrapped_tensor(tensor):
         return inside(tensor).device
     found: torch.device = _device.__get__(tensor)

@@ -39,7 +39,7 @@ class HostAccess(Tensor):
         return self.numpy()
 
     def host_copy(self) -> Tensor:
-        """Its values as an ordinary CPU tensor of its own memory; not reported as a host sync."""
+        """Its values as an ordinary CPU tensor with memory of its own; not reported as a host sync."""
         with torch.no_grad(), as_plain():
             return self.clone()
 
@@ -68,7 +68,7 @@ class HostAccess(Tensor):
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """See `gen.testing.tensors.dlpack`. Host sync: copies to the CPU if that is asked for."""
+        """See `gen.testing.tensors.dlpack`. Host sync: copies to the CPU if the caller asks for it."""
         dlpack.check_export(self)
         if dl_device is not None and dl_device[0] == torch.utils.dlpack.DLDeviceType.kDLCPU:
             if copy is False:

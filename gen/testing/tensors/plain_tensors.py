@@ -12,7 +12,7 @@ directly = torch._C.DisableTorchFunctionSubclass  # functions in its block do no
 
 @contextmanager
 def as_plain() -> Iterator[None]:
-    """In the block virtual and pinned tensors are ordinary CPU tensors, and so is what is computed from them."""
+    """In the block, virtual and pinned tensors are ordinary CPU tensors, and so are results computed from them."""
     with directly(), on_the_cpu():
         yield
 

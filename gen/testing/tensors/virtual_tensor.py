@@ -1,7 +1,7 @@
-"""A tensor that computes on the CPU and says that it is on a virtual GPU.
+"""A tensor that computes on the CPU and reports a virtual GPU as its device.
 
-It holds its values itself, as an ordinary CPU tensor does: views, in-place operations, `out=` and autograd are torch's
-own. What is added is a place, which every result inherits, and a check of all places before each operation.
+It holds its values itself, like an ordinary CPU tensor: views, in-place operations, `out=` and autograd are torch's
+own. It adds a place, which every result inherits, and a check of all places before each operation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _make_subclass = Tensor._make_subclass
 
 
 class Handlers:
-    """What runs functions and operators on virtual tensors: `gen.testing.calls.dispatch`, which makes such tensors."""
+    """The functions that run calls on virtual tensors. `gen.testing.calls.dispatch` sets them; it imports this file."""
 
     function: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
     operator: Callable[[OpOverload, Sequence[Any], Mapping[str, Any]], Any]
@@ -36,7 +36,7 @@ handlers = Handlers()
 
 
 class VirtualTensor(HostAccess):
-    """A tensor on a virtual GPU. Made by `on_gpu`; calling the class makes a parameter, as accelerate does."""
+    """A tensor on a virtual GPU. `on_gpu` makes one; a call of the class, as in accelerate, makes a parameter."""
 
     in_host_memory = True  # its values are an ordinary CPU tensor's, see `foreign_tensors`
     _gpu: int
@@ -82,7 +82,7 @@ class VirtualTensor(HostAccess):
         return False
 
     def record_stream(self, stream: Any) -> None:
-        """Nothing is freed too early here, but told to those who check."""
+        """No memory is freed too early here, but the check of races is told."""
         history = races.history_of(self) if races.state.on else None
         if history is not None:
             history.recorded.add(stream.key)
@@ -120,13 +120,13 @@ class PinnedTensor(Tensor):
 
 
 def on_gpu(tensor: Tensor, gpu: int) -> Tensor:
-    """An ordinary CPU tensor as a leaf tensor on a virtual GPU; they share memory. Fake tensors stay what they are."""
+    """An ordinary CPU tensor as a leaf tensor on a virtual GPU; they share memory. Other tensors are returned as is."""
     if type(tensor) is not Tensor:
         return tensor
     if torch._C._is_torch_function_mode_enabled():
         seen: Tensor = handle_torch_function(on_gpu, (), tensor, gpu)
         return seen
-    if wrapped(tensor):  # made within torch.func, a constant there
+    if wrapped(tensor):  # a constant that was made within torch.func
         with torch._C._DisableFuncTorch():
             return on_gpu(inside(tensor), gpu)
     memory.count(tensor, gpu)
@@ -159,7 +159,7 @@ def adopt(out: Any, home: int) -> Any:
     if type(out) is tuple or type(out) is list:
         items = type(out)(adopt(item, home) for item in out)
         same = all(item is given for item, given in zip(items, out, strict=True))
-        return out if same else items  # what works in place gives the list that it was given
+        return out if same else items  # an in-place call returns the list that it was given
     return out
 
 
