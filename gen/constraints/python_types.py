@@ -27,7 +27,7 @@ _SEVERAL = r"at \1 whose min_length is above 1 cannot be held"
 _IN_PYTHON = [
     (re.compile(said), meant)
     for said, meant in (
-        (r"uniqueItems at (\S+), of items that are not few,?", f"a set {_SEVERAL}; take a list, or a set of a Literal"),
+        (r"uniqueItems at (\S+), of items that are not few", f"a set {_SEVERAL}; take a list, or a set of a Literal"),
         (r"uniqueItems at (\S+) of (\d+) values", rf"a set of \2 values {_SEVERAL}; take a list"),
         (r"minProperties at (\S+) with properties that are not listed", f"a dict {_SEVERAL}; take a class with fields"),
         (r"patternProperties at (\S+): names", r"keys at \1"),

@@ -90,7 +90,7 @@ def characters(ranges: Ranges, *, json: bool) -> str:
     ways = [f"[{''.join(map(_range, plain))}]"] if plain else []
     ways += [_escape(code) for low, high in escaped for code in range(low, high + 1)]
     if not ways:
-        raise Unsupported("a pattern with half of a pair of surrogates, which no text has,")
+        raise Unsupported("a pattern with half of a pair of surrogates, which no text has")
     return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
 
@@ -154,4 +154,4 @@ class _Writer:
             most = "" if high is op.MAXREPEAT else high
             return f"(?:{self.sequence(list(items), False, False, flags)}){{{low},{most}}}"
         what = "an anchor inside of a regex" if kind is op.AT else f"{str(kind).lower().replace('_', ' ')} in a regex"
-        raise Unsupported(f"{what}, with which no engine can go on,")
+        raise Unsupported(f"{what}, which llguidance does not support")

@@ -26,7 +26,7 @@ class Negated:
 def negated(schema: Any, path: str, references: References, depth: int = 0) -> list[Negated]:
     """All ways not to meet a schema. Raises Unsupported for keywords whose opposite cannot be said."""
     if depth > 20:
-        raise Unsupported(f"the opposite of the schema at {path}, which is nested too deeply,")
+        raise Unsupported(f"the opposite of the schema at {path}, which is nested too deeply")
     if schema is True or schema == {}:
         return []
     if schema is False:

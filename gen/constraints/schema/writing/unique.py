@@ -48,7 +48,7 @@ def write_unique(writer: "Writer", part: Part, state: int, place: "Place") -> in
     """
     values = None if part.contains or any(one.first for one in part.items) else _values(writer, part, place)
     if values is None:
-        raise Unsupported(f"uniqueItems at {place.path}, of items that are not few,")
+        raise Unsupported(f"uniqueItems at {place.path}, of items that are not few")
     most = len(values) if part.max_items is None else min(part.max_items, len(values))
     if part.min_items > most:
         return None
