@@ -1,6 +1,6 @@
-"""Text and structured data from local language models, on exactly the device that was asked for.
+"""Text and structured data from local language models, on exactly the device that you ask for.
 
-A name is imported at its first use: `import gen` takes milliseconds, and does not wait for torch.
+Each name is imported when it is first used, so `import gen` takes milliseconds and does not wait for torch.
 """
 
 from importlib import import_module
@@ -158,7 +158,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name from its home, or a module of the package."""
+    """Import a public name from the module that defines it, or import a module of the package."""
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home:
         value = globals()[name] = getattr(import_module(f"gen.{home}"), name)

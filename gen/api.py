@@ -1,4 +1,4 @@
-"""What users call: `generate` and `stream` read their arguments, fill a batch, and drain it."""
+"""The functions that users call: `generate` and `stream` read their arguments, fill a batch, and drain it."""
 
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -41,13 +41,13 @@ class AnyArguments(PromptArguments, total=False):
 
 
 class Arguments(AnyArguments, total=False):
-    """The same, where errors are raised."""
+    """The arguments of a call that raises its errors."""
 
     errors: Literal["raise"]
 
 
 Value = TypeVar("Value")
-One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+One = GreedySampler | None  # samplers that always make one text a prompt
 
 
 @overload
@@ -216,101 +216,110 @@ def generate(
 ) -> Any:
     """Continue a prompt, or each of a list of prompts.
 
-    A text depends on its prompt and seed alone: it is the same in any batch and streamed (in float32; logits in
-    bfloat16 themselves change with the batch). Equal prompts with equal seeds give equal texts.
+    A text depends on its prompt and seed alone: it is the same in any batch, and when it is streamed. This holds in
+    float32; in bfloat16 the logits themselves change with the batch. Equal prompts with equal seeds give equal texts.
 
     Args:
-        model: from `gen.load`, or another function that loads or takes a model.
+        model: a model from `gen.load`, `gen.from_transformers` or another function that loads or takes one.
         prompt: a text, a list of chat messages ({"role": ..., "content": ...}) or a list of token ids; or a list of
             any of these. An empty text starts from the bos token. Token ids may also be an array or a tensor,
-            (length,) for one prompt or (prompts, length) for a list. Where a whole number is wanted, one of numpy or a
-            tensor of one will do.
-        output_type: what the text is held to, so that it stands for a value: a Python type that pydantic knows (a
-            model, dataclass, TypedDict, int, Literal, Enum, list[...], ...), `gen.regex`, `gen.choice`,
-            `gen.json_schema`, `gen.grammar`, parts (`gen.sequence`, `gen.either`, `gen.repeat`, `gen.text`), calls of
-            tools (`gen.tool_calls`), or what `gen.compile` made of one. A type whose JSON is always a string is written
-            without quotes. None is no type; `type(None)` is null. For a list of prompts it may be a list with
-            one for each, None among them.
-        images: for a vision-language model, the prompt's images in the order of their places in it, each a PIL image,
-            a uint8 array (height, width, 3) or a path; for a list of prompts a list for each. In messages an image may
-            be part of the content instead: {"type": "image", "image": picture}, or with its "path" or "url" (a file's).
-        sampler: how tokens are chosen; it has the sampling parameters. None is what the checkpoint's generation config
-            recommends, and `gen.samplers.multinomial()`, at temperature 1, where that recommends nothing. For a list
-            of prompts it may be a list with one for each.
-        max_new_tokens: how many tokens at most for each text; the end of the context may come before. None is 128; with
-            an output type 2048, or as many as the context and max_batch_tokens leave. For a list of prompts it may be a
-            list with one for each. Time and memory follow the tokens that are made.
-        stop: strings and compiled regexes that end a text and are left out of it, wherever the borders of tokens are; a
-            regex ends it as soon as it matches in the text so far. Special tokens have no text, but those that a stop
-            names, such as "<|im_end|>", are found. For a list of prompts it may be a list with one for each: lists,
-            or None.
-        include_stop: keep in the text what ended it: the stop string, or what the regex matched.
-        seed: one whole number below 2**63 for all prompts, or one for each; None draws one for each. Further samples
-            of a prompt have seeds derived from its own.
-        eos_token_id: what ends a text instead of the model's own ids; an empty list for nothing.
-        chat: give a text as the user's message to the tokenizer's chat template (lists of messages always are). Where
-            the last message is the assistant's, the text goes on with it.
-        chat_template_kwargs: what the chat template takes beside the messages, such as {"enable_thinking": False}; see
-            `apply_chat_template` of transformers. {"tools": [...]} takes what `gen.tool_calls` takes.
-        skip_special_tokens: whether special tokens are left out of the text; or a list of those that are, and all
-            others stay. The eos that ended a text is no part of it. The special tokens that an output type writes stay.
-        details: return a `Completion` in the place of each text.
-        errors: "return" puts the error of a prompt of a list in the place of its result, and the other prompts go on;
-            also where a prompt is too long, or a text is not whole. Errors that concern no single prompt are raised.
-        num_return_sequences: how many of a beam search's texts to return for each prompt, best first.
-        logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler:
-            token_ids (rows, columns) int64 are the tokens so far, prompt and text, -1 past a row's end; lengths (rows,)
-            int64 says how many; logits are (rows, vocab), all on the logits' device. A row must depend on itself alone.
-            Those of transformers, and functions of two parameters (input_ids, scores), are called for each row with its
-            own tokens (1, length) and its scores (1, vocab) in float32.
-        top_logprobs: with each token of a completion, tell its log-probability and this many of the likeliest tokens,
-            under the model's own distribution (`Completion.top_logprobs`); for details=True, not for beam search.
-        prompt_logprobs: tell the same of each token of the prompt after its first one, in
-            `Completion.prompt_logprobs`; for details=True. All of the prompt is read then, whatever was read before.
-        shorten: return values of an output type that their limit has shaped, where they are whole, in the place of an
-            IncompleteError: their finish_reason is "length".
-        truncate: "left" cuts a prompt on the left that leaves no room in the context for max_new_tokens: it keeps its
-            last tokens, and its bos token where it begins with one. With an output type and no max_new_tokens, a
-            quarter of the context is left free, or as much as the type's shortest text needs. Chats and prompts with
-            images are not cut: they raise. None cuts nothing; an ArgumentError is raised where there is no room for a
-            single new token.
-        max_time: seconds from the call on, waiting included, after which texts end as they are: their finish_reason is
-            "timeout". A text of an output type is then an IncompleteError, or with shorten=True a value where it is
-            whole. A step that has begun ends first. None for any time. Not for beam search.
-        local_files: whether images may be paths and file: URLs; False refuses these, for messages of people whom you do
-            not know. data: URLs are read either way, up to 40 million pixels.
-        max_batch_tokens: how many tokens all rows that run at once may have room for, at least what each prompt needs
-            with its text, or with all beams of its search; samples of a prompt that do not all fit are drawn in parts.
-            None is what fits into the memory that is free, of a CPU's half of what is available.
+            (length,) for one prompt or (prompts, length) for a list. Wherever an argument is a whole number, you may
+            give one of numpy, or a tensor of shape ().
+        output_type: the type of value that the text must spell: a Python type that pydantic knows (a model, dataclass,
+            TypedDict, int, Literal, Enum, list[...], ...), `gen.regex`, `gen.choice`, `gen.json_schema`,
+            `gen.grammar`, parts (`gen.sequence`, `gen.either`, `gen.repeat`, `gen.text`), calls of tools
+            (`gen.tool_calls`), or one of these compiled by `gen.compile`. The text of a type whose JSON is always a
+            string has no quotes. None is no type; `type(None)` is null. For a list of prompts you may give a list
+            with a type or None for each.
+        images: the images of a prompt for a vision-language model, in the order of their places in the prompt: PIL
+            images, uint8 arrays (height, width, 3) or paths. For a list of prompts, give a list for each. In messages
+            an image may be part of the content instead: {"type": "image", "image": picture}, or with a "path" or a
+            "url" (file: or data:) in the place of "image".
+        sampler: chooses the tokens, and has the sampling parameters. None is what the checkpoint's generation config
+            recommends; if that recommends nothing, it is `gen.samplers.multinomial()`, at temperature 1. For a list of
+            prompts you may give a list with one sampler for each.
+        max_new_tokens: the largest number of tokens of each text; the end of the context may come first. None is 128;
+            with an output type it is 2048, or fewer if the context or max_batch_tokens leaves fewer. For a list of
+            prompts you may give a list with one number for each. Time and memory depend on the tokens that are made,
+            not on this limit.
+        stop: strings and compiled regexes that end a text and are left out of it. A match may begin and end within a
+            token. A regex ends the text as soon as it matches in the text so far. Special tokens have no text, but a
+            stop that names one, such as "<|im_end|>", ends the text at that token. For a list of prompts you may give a
+            list with a list or None for each.
+        include_stop: whether the text keeps the stop string that ended it, or what the regex matched.
+        seed: one whole number below 2**63 for all prompts, or a list with one for each; None draws one for each. If a
+            prompt has several samples, the seeds of all but the first are derived from the prompt's seed.
+        eos_token_id: the token ids that end a text, instead of the model's own; with an empty list no token does.
+        chat: whether to give a text to the tokenizer's chat template, as the user's message. Lists of messages always
+            go through the template. If the last message is the assistant's, the text continues it.
+        chat_template_kwargs: further arguments of the chat template, such as {"enable_thinking": False}; see
+            `apply_chat_template` of transformers. {"tools": [...]} takes the same tools as `gen.tool_calls`.
+        skip_special_tokens: whether special tokens are left out of the text; or a list of those to leave out, while all
+            others stay. The eos token that ended a text is never part of it. Special tokens that an output type writes
+            always stay.
+        details: whether to return a `Completion` instead of each text.
+        errors: with "return", if a prompt of a list fails, its error takes the place of its result, and the other
+            prompts go on. This includes prompts that are too long and texts that are not whole. Errors that are not
+            about a single prompt are raised.
+        num_return_sequences: how many texts of a beam search to return for each prompt, best first.
+        logits_processors: functions (token_ids, lengths, logits) -> logits that change the logits before the sampler.
+            token_ids, (rows, columns) int64, has each row's tokens so far, of prompt and text, and -1 after them;
+            lengths, (rows,) int64, says how many they are; logits is (rows, vocab). All are on the logits' device. The
+            logits of a row may depend on that row alone. Logits processors of transformers, and functions of two
+            parameters (input_ids, scores), are called for one row at a time, with its tokens (1, length) and its scores
+            (1, vocab) in float32.
+        top_logprobs: how many of the likeliest tokens to report with each token of a completion, with their
+            log-probabilities and its own, under the model's own distribution (`Completion.top_logprobs`). Needs
+            details=True; not for beam search.
+        prompt_logprobs: the same for each token of the prompt after its first one (`Completion.prompt_logprobs`).
+            Needs details=True. The whole prompt is then read, even if another call has read its beginning.
+        shorten: near its limit, a text of an output type is steered to a whole value, which the limit has then shaped.
+            With shorten=True such a value is returned, with the finish_reason "length", instead of an IncompleteError.
+        truncate: "left" cuts the beginning of a prompt that leaves no room in the context for max_new_tokens: the
+            prompt keeps its last tokens, and its bos token if it begins with one. With an output type and no
+            max_new_tokens, a quarter of the context is left free, or as much as the type's shortest text needs. Chats
+            and prompts with images cannot be cut; they raise an ArgumentError. None cuts nothing: a prompt that leaves
+            no room for a single new token raises an ArgumentError.
+        max_time: after this many seconds from the call, waiting included, texts end as they are, with the finish_reason
+            "timeout". A step that has begun is finished first. A text of an output type then raises an IncompleteError;
+            with shorten=True a whole value is returned instead. None is no limit. Not for beam search.
+        local_files: whether images may be paths and file: URLs. Give False if messages come from people whom you do not
+            know. data: URLs are read either way, up to 40 million pixels.
+        max_batch_tokens: how many tokens all rows that run at once may have room for together. Each prompt must fit
+            with its text, or with all beams of its search. If the samples of a prompt do not all fit, they are drawn in
+            parts. None is what fits into the free memory of a GPU, or into half of a CPU's available memory.
         progress: whether to show a progress bar of prompts on stderr.
-        replay: whether steps are recorded and replayed where they can be, on a CPU; texts are the same.
-        cuda_graph: whether steps are captured as CUDA graphs where they can be, on CUDA; texts are the same. A model
-            that is spread over several devices runs as it is.
-        speculate: whether a step reads drafts of the next tokens beside the newest one, so that it may make several.
-            Texts are the same; log-probabilities differ by 1e-4 at most. "auto": where it pays, in float32; drafts are
-            what an output type forces, and what followed the last tokens before. Not in half precision, where the
-            numbers of a step depend on how many tokens it reads: `gen.Speculation(...)` turns it on there, with one
-            number of tokens in all steps. False: never. Beam searches, samplers and processors of yours, output types
-            on the host engine, `exact`, recurrent layers, and models on several devices go without; why is logged
-            (INFO), once for a model.
-        exact: give each text and its log-probabilities the same bits alone and in any batch, on one machine with one
-            number of threads, in bfloat16 and float16 too. Steps then have at least four rows, or what the machine
-            needs. For transformers models on a CPU that run gen's own attention; a ModelError says what others lack.
+        replay: whether to record and replay steps where that is possible, on a CPU; texts are the same.
+        cuda_graph: whether to capture steps as CUDA graphs where that is possible, on CUDA; texts are the same. Steps
+            of a model that is spread over several devices are not captured.
+        speculate: whether a step reads drafts of the next tokens beside the newest token, so that it may make several
+            tokens. Texts are the same; log-probabilities differ by at most 1e-4. "auto" drafts in float32, where that
+            saves time: it takes the tokens that an output type forces, and those that followed the same last tokens
+            earlier. It does not draft in half precision, where the numbers of a step depend on how many tokens it
+            reads. `gen.Speculation(...)` does, and then every step reads the same number of tokens. False never drafts.
+            Beam searches, samplers and processors of yours, output types on the host engine, `exact`, recurrent layers,
+            and models on several devices run without drafts; the reason is logged (INFO), once for a model.
+        exact: whether to give each text and its log-probabilities the same bits alone and in any batch, on one machine
+            with one number of threads, also in bfloat16 and float16. A step then has two, four or more rows, as many as
+            this takes on the machine. For models of transformers on a CPU that run gen's own attention; for others a
+            ModelError says what they lack.
     Returns:
-        A str for a prompt, or a value of its output type; a list of them for a list. Where a prompt has several texts
-        (a multinomial sampler with samples, num_return_sequences above 1) a list of them stands in the place of one.
+        A str for a prompt, or a value of its output type; for a list of prompts a list with one for each. A prompt that
+        has several texts (a multinomial sampler with samples, num_return_sequences above 1) has a list of them instead.
     Raises:
         ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
-        ConstraintError: an output type cannot be held to, or there is no room for a whole text of it; nothing has run.
-        IncompleteError: the limit has shaped the value of an output type, though it is whole; or the text ended before
-            it was whole, at a stop string, or at its limit on the host engine; or its type refuses the value.
+        ConstraintError: an output type cannot be used, or there is no room for a whole text of it; nothing has run.
+        IncompleteError: the text of an output type ended before it was whole, at a stop string, at max_time or, on the
+            host engine, at its limit; or it is whole, but its limit has shaped it; or its type refuses the value.
         SamplingError: a row had no token left to choose.
-        BatchError: some prompts of a list failed, with this or another error; its `results` has those of the others.
-        Interrupted: Ctrl-C; its `results` has the texts that were done, and what there is of the others.
-        ModelError: the checkpoint recommends what no sampler takes; or memory has no room for a prompt's text, or its
-            search, even alone.
-    Settings around the call change no text: autocast is off while gen computes, and the default device is not used.
-    Host sync: none a token on CUDA; tokens are read one step late. One for each argument that is a tensor on CUDA.
+        BatchError: some prompts of a list failed, with this or another error; its `results` has the others' results.
+        Interrupted: you pressed Ctrl-C; its `results` has the texts that were done, and the begun parts of the others.
+        ModelError: the checkpoint recommends sampling parameters that no sampler takes; or a prompt with its text, or
+            its search, does not fit into memory even alone.
+    Torch settings around the call change no text: autocast is off while gen computes, and the default device is not
+    used.
+    Host sync: on CUDA none for each token, because tokens are read one step late; one for each argument that is a
+    tensor on CUDA.
     """
     for name, flag in (("progress", progress), ("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
@@ -391,12 +400,13 @@ def stream(
 ) -> Stream:
     """Continue one prompt piece by piece; the pieces joined are the text that `generate` makes of the same arguments.
 
-    A piece never ends within a character, and text that may yet be part of a stop string waits until that is known.
+    A piece never ends within a character. Text that may turn out to be part of a stop string is held back until that is
+    known.
 
     Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
     Returns:
-        An iterator of str, none of them empty, whose `completion()` is at its end what `generate` returns with details.
-        Its last step raises IncompleteError where `generate` does.
+        An iterator of str, none of them empty. After the last piece its `completion()` is what `generate` returns with
+        details=True. Where `generate` raises an IncompleteError, the iterator raises it after the last piece.
     """
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)
@@ -431,9 +441,9 @@ def stream(
 
 
 def _turns(model: Model, job: Job, options: Options) -> Generator[Completion | None]:
-    """Let the text grow by a step at a time, and give that of a search at its end.
+    """Advance the text by one step at a time, and yield None; at the end of a search, yield its completion.
 
-    Nothing of what a step computes with outlives a yield.
+    The settings and CUDA streams under which a step computes are undone before each yield.
     """
     with Runner(model, [job], options) as runner:
         while not runner.idle:

@@ -1,4 +1,4 @@
-"""Arguments read and checked: whole numbers of any library, arrays as lists, token ids, texts, flags, unknown names."""
+"""Reads and checks arguments: whole numbers of any library, arrays as lists, token ids, texts, flags, unknown names."""
 
 import math
 import operator
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gen.errors import ArgumentError, UnknownArgumentError, in_words, refuse_unknown, show
 
-LARGEST = 2**63 - 1  # of int64
+LARGEST = 2**63 - 1  # the largest int64
 Advice = Callable[[Mapping[str, Any]], Iterable[str]]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -28,7 +28,7 @@ class Array(Protocol):
 
 
 def is_whole(value: object) -> bool:
-    """Whether this is a whole number: of Python, of numpy or a tensor of one; True and False are none."""
+    """Whether this is a whole number: of Python, of numpy, or a tensor of shape (). True and False are not."""
     if type(value) is int:
         return True
     if isinstance(value, bool | type) or not hasattr(value, "__index__"):
@@ -42,7 +42,7 @@ def read_whole(name: str, value: object, *, minimum: int = 0, maximum: int = LAR
     """A whole number as an int. Host sync: one for a tensor on a device.
 
     Raises:
-        ArgumentError: it is none, or not in minimum..maximum.
+        ArgumentError: it is no whole number, or not in minimum..maximum.
     """
     number = as_lists(value)
     if type(number) is int and minimum <= number <= maximum:
@@ -53,7 +53,7 @@ def read_whole(name: str, value: object, *, minimum: int = 0, maximum: int = LAR
 
 
 def as_lists(value: object) -> Any:
-    """Whole numbers of any library as int, arrays and tensors of them as lists; all else as it is.
+    """Turn whole numbers of any library into int, and arrays and tensors of them into lists; leave all else as it is.
 
     Host sync: one for a tensor on a device.
     """
@@ -72,12 +72,12 @@ def as_lists(value: object) -> Any:
 
 
 def read_token_ids(name: str, value: object, known: int) -> list[int]:
-    """A token id, or several, as int.
+    """One token id, or several, as a list of int.
 
     Args:
         known: the size of the vocabulary.
     Raises:
-        ArgumentError: something else, or an id outside of the vocabulary.
+        ArgumentError: the value is something else, or has an id outside the vocabulary.
     """
     given = as_lists(value)
     given = [given] if is_whole(given) else given
@@ -91,7 +91,7 @@ def read_token_ids(name: str, value: object, known: int) -> list[int]:
 
 
 def check_salt(salt: object) -> None:
-    """Raise an ArgumentError unless this is what keeps what was read for one tenant from others."""
+    """Raise an ArgumentError unless this can be a cache_salt: a text, or None."""
     if salt is not None and not isinstance(salt, str):
         raise ArgumentError(f'cache_salt must be a text, as "tenant 7", or None, got {show(salt)}')
 
@@ -100,29 +100,29 @@ def check_text(name: str, text: str) -> None:
     """Raise an ArgumentError if a text has a lone surrogate, which no tokenizer takes.
 
     Args:
-        name: what the error calls the text, as "prompt 3".
+        name: what the error calls the text, such as "prompt 3".
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ArgumentError(
             f"{name} has a lone surrogate \\u{ord(text[error.start]):04x} at character {error.start}; it is half of a "
-            "character, or a byte that was not UTF-8. Read the text anew, or repair it with "
+            "character, or a byte that was not UTF-8. Read the text again, or repair it with "
             "text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')."
         ) from error
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raise an ArgumentError unless value is True or False: "no" would count as True."""
+    """Raise an ArgumentError unless value is True or False. Python would count "no" as True."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} must be True or False, got {show(value)}")
 
 
 def with_advice(advice: Advice) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Make a function refuse an argument that it does not have with what to write instead.
+    """Make a function that refuses an unknown argument say what to write instead.
 
     Args:
-        advice: what to write in the place of unknown arguments; nothing where it knows nothing better.
+        advice: gives what to write instead of unknown arguments, and nothing for those that it does not know.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

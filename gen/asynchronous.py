@@ -1,4 +1,4 @@
-"""What asyncio programs call: `agenerate` and `astream`, whose texts grow in an engine that the model keeps."""
+"""The functions for asyncio programs: `agenerate` and `astream`, whose texts grow in an engine that the model keeps."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,25 +35,26 @@ class AnyArguments(PromptArguments, total=False):
 
 
 class Arguments(AnyArguments, total=False):
-    """The same, where errors are raised."""
+    """The arguments of a call that raises its errors."""
 
     errors: Literal["raise"]
 
 
 Value = TypeVar("Value")
-One = GreedySampler | None  # samplers that make one text a prompt, whatever their settings
+One = GreedySampler | None  # samplers that always make one text a prompt
 
 
 def astream(model: Model, prompt: Prompt, output_type: Any = None, **arguments: Unpack[OneArguments]) -> EngineStream:
-    """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside those of others.
+    """As `gen.stream`, for `async for`: the text grows in the model's own engine, beside the texts of other calls.
 
-    The model makes that engine at the first call, and closes it in `model.release()` or at its own end.
+    The model makes that engine at the first call, and closes it in `model.release()`, or when nothing refers to the
+    model any more.
 
-    Arguments are those of `gen.stream`, but for `replay`, `cuda_graph` and `speculate`; they are checked at the call,
-    output types as by `Engine.submit`.
+    Arguments are those of `gen.stream` without `replay`, `cuda_graph`, `exact` and `speculate`. They are checked at the
+    call; output types are checked as `Engine.submit` does it.
 
     Raises:
-        ArgumentError, ModelError: as of `gen.generate`.
+        ArgumentError, ModelError: as `gen.generate`.
     """
     submitted = read_submitted("astream", model, prompt, output_type, read_settings("astream", arguments))
     [stream] = submit(_own_engine(model), model, [submitted], owner=model)
@@ -165,11 +166,12 @@ async def agenerate(
 ) -> Any:
     """As `gen.generate`, from asyncio: the texts grow in the model's own engine, beside those of other calls.
 
-    What that engine cannot run, such as beams, several samples a prompt, and calls whose `speculate` is not "auto",
-    runs in a worker thread; output types are compiled in one. A task that is cancelled frees its rows by the next step.
+    That engine does not run beam searches, several samples a prompt, and calls whose `speculate` is not "auto": a
+    worker thread runs these. Output types are compiled in a worker thread too. A task that is cancelled frees its rows
+    by the next step.
 
-    Args: as for `gen.generate`, without `max_batch_tokens`, `progress`, `replay` and `cuda_graph`.
-    Raises: as `gen.generate`; and EngineClosed where the model was released, or its engine has failed, before the end.
+    Args: as for `gen.generate`, without `max_batch_tokens`, `progress`, `replay`, `cuda_graph` and `exact`.
+    Raises: as `gen.generate`; and EngineClosed if the model was released, or its engine has failed, before the end.
     """
     settings = read_settings("agenerate", {"sampler": sampler, **arguments})
     read = partial(
@@ -198,7 +200,7 @@ async def agenerate(
 
 
 async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
-    """Run jobs in the model's engine until all have ended; what went wrong with one is in the job."""
+    """Run jobs in the model's engine until all have ended; the error of a job that has failed is in the job."""
     thread = _own_engine(model)
     feeds: list[Feed] = []
     try:
@@ -215,7 +217,7 @@ async def _run_beside_others(model: Model, jobs: Sequence[Job]) -> None:
 
 
 def _own_engine(model: Model) -> EngineThread:
-    """The model's own engine, made at the first call, and made anew where it was closed or has failed."""
+    """The model's own engine: made at the first call, and again if it was closed or has failed."""
     idle: Any = getattr(model, "idle", None)
     if not isinstance(idle, Idle):
         check_loaded(model)

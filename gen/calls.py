@@ -1,4 +1,4 @@
-"""One call of the user's: its arguments read into requests, and what it returns made of the jobs they became."""
+"""One call of the user: reads its arguments into requests, and makes its result from the jobs that ran them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,10 @@ from gen.samplers import BeamSearchSampler, MultinomialSampler, Sampler
 from gen.samplers.base import read_sampler
 
 Submitted = tuple[Request, Callable[[Request], Request] | None]
-"""A request, and what makes the one to run instead of it, called in another thread; None if it runs as it is."""
+"""A request, and a function that makes the request to run instead of it, called in another thread.
+
+The function is None if the request runs as it is.
+"""
 
 OnErrors = Literal["raise", "return"]
 
@@ -40,11 +43,11 @@ class Call:
     """A call of `generate`, read and checked.
 
     Attributes:
-        requests: one for each prompt.
+        requests: one for each prompt that could be read.
         batch: whether the prompts came as a list.
         returned: how many of a beam search's texts are returned.
         details: whether completions are returned instead of values.
-        failed: what went wrong with prompts that have no request; None where errors are raised.
+        failed: the errors of the other prompts, by the prompt's number; None if the call raises errors.
     """
 
     requests: list[Request]
@@ -67,7 +70,7 @@ class Call:
         return results if several else results[0]
 
     def so_far(self, jobs: Sequence[Job]) -> list[Any]:
-        """What each prompt has come to; see `gen.Interrupted`."""
+        """What there is of each prompt's result by now; see `gen.Interrupted`."""
         found: dict[int, Any] = dict(self.failed or {})
         for job in jobs:
             try:
@@ -80,14 +83,14 @@ class Call:
         """What the call returns.
 
         Raises:
-            BatchError: some prompts have an error instead. If all have, the first one's is raised itself.
+            BatchError: some prompts have failed. If all have, the error of the first one is raised itself.
         """
         found: dict[int, Any] = {}
         errors: dict[int, Exception] = dict(self.failed or {})
         for job in jobs:
             try:
                 found[job.request.number] = self.result(job)
-            except Exception as error:  # a model, or a processor of the user's, fails with errors of every kind
+            except Exception as error:  # a model, or a processor of the user, may raise any error
                 errors[job.request.number] = error
         results: list[Any] = [(found | errors)[number] for number in range(len(found) + len(errors))]
         if self.failed is not None:
@@ -101,7 +104,7 @@ class Call:
 
 
 def _begun(job: Job) -> Any:
-    """The texts so far of a prompt that goes on: one, or a list of several; None where there is nothing of it."""
+    """The texts so far of a prompt that still runs: one, or a list of several; None if no token has come."""
     texts = [text.so_far() for one in job.parts or [job] for taker in one.takers for text in taker.texts]
     if not any(text.token_ids for text in texts):
         return None
@@ -120,14 +123,15 @@ def read_call(
     errors: OnErrors = "raise",
     check: Callable[[Model], object] = check_model,
 ) -> Call:
-    """The arguments of `gen.generate`, which says what they are, checked.
+    """Read and check the arguments of `gen.generate`, which describes them.
 
     Args:
-        check: what checks the model; `check_loaded` where it is checked again once the requests join a batch.
+        check: checks the model; give `check_loaded` if the model is checked again when the requests join a batch.
     Raises:
-        ArgumentError: one of them cannot be used.
-        ConstraintError: an output type cannot be held to.
-        ModelError: the model can no longer be run as it was taken, or it recommends what no sampler takes.
+        ArgumentError: an argument cannot be used.
+        ConstraintError: an output type cannot be used.
+        ModelError: the model was changed so that gen can no longer run it, or it recommends sampling parameters that no
+            sampler takes.
     """
     check(model)
     prompts, batch = split_prompts(prompt)
@@ -158,7 +162,7 @@ def read_call(
     for request in requests:
         try:
             one = constrained(model, request, constraints[request.number], max_batch_tokens)
-            if failed is not None:  # else all of them are looked at before anything runs
+            if failed is not None:  # otherwise `run_all` checks all of them before anything runs
                 rows, tokens = kind_of_search(one.sampler).width, len(one.prompt_ids) + one.limit
                 check_room([(one.number, rows, tokens)], max_batch_tokens)
             made.append(one)
@@ -180,14 +184,15 @@ def read_one(
     max_batch_tokens: int | None = None,
     check: Callable[[Model], object] = check_model,
 ) -> Request:
-    """The arguments of a function that continues one prompt with one text, checked.
+    """Read and check the arguments of a function that continues one prompt with one text.
 
     Args:
         function: its name, for errors.
-        typed: whether it will have an output type, though none is given here.
-        check: as of `read_call`.
+        typed: whether the request will get an output type later, though none is given here.
+        check: as for `read_call`.
     Raises:
-        ArgumentError, ModelError: as of `read_call`; or the prompt is a list of prompts, or makes several texts.
+        ArgumentError, ModelError: as `read_call`; or the prompt is a list of prompts, or the sampler makes several
+            texts.
     """
     check(model)
     prompts, batch = split_prompts(prompt)
@@ -211,11 +216,11 @@ def read_one(
 
 
 def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) -> int:
-    """How many rows steps must have; 1 where texts need not have the same bits in any batch.
+    """How many rows steps must have; 1 unless texts must have the same bits in any batch.
 
     Raises:
-        ArgumentError: a prompt has images, which are not read in pieces that are always the same.
-        ModelError: as of `gen.models.base.SameBits.find_step_rows`.
+        ArgumentError: a prompt has images; such prompts are not always read in the same pieces.
+        ModelError: as `gen.models.base.SameBits.find_step_rows`.
     """
     check_flag("exact", exact)
     if not exact:
@@ -227,7 +232,7 @@ def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) 
         )
     for request in requests:
         if request.inputs:
-            raise ArgumentError(f"prompt {request.number} has images, of which exact=True promises nothing.")
+            raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
     return max(2, model.find_step_rows())
 
 
@@ -239,7 +244,7 @@ def read_submitted(
     settings: Settings,
     max_batch_tokens: int | None = None,
 ) -> Submitted:
-    """As `read_one`; an output type that has not been compiled yet is left to be compiled, which may take seconds."""
+    """As `read_one`, but an output type that is not compiled yet is left to another thread: it may take seconds."""
     check_loaded(model)
     constraint, late = _compiling(model, output_type)
     request = read_one(
@@ -272,7 +277,7 @@ def read_all_submitted(
     samplers = _read_samplers(model, settings.sampler, len(prompts))
     count = len(prompts) if batch else None
     types = split_types(output_type, count)
-    found = {id(one): _compiling(model, one) for one in types}  # a type that is there several times is read once
+    found = {id(one): _compiling(model, one) for one in types}  # a type that several prompts have is read once
     requests = read_requests(
         model,
         prompts,
@@ -295,7 +300,10 @@ def read_all_submitted(
 
 
 def _compiling(model: Model, output_type: Any) -> tuple[Constraint | None, Callable[[], Constraint] | None]:
-    """A type's constraint, where there is none or it was compiled before; or what compiles it, once for all callers."""
+    """A type's constraint if it was compiled before, or else a function that compiles it, once for all callers.
+
+    Without a type both are None.
+    """
     constraint = None if output_type is None else compiled_before(model, output_type)
     if output_type is None or constraint is not None:
         return constraint, None
@@ -329,7 +337,7 @@ def _texts(request: Request) -> list[Request]:
 
 
 def _refuse_lists(settings: Settings) -> None:
-    """Raise an ArgumentError for a list, one for each prompt, where the prompt is no list."""
+    """Raise an ArgumentError if an argument is a list with one value for each prompt, but the prompt is no list."""
     for name in ("sampler", "max_new_tokens", "seed"):
         given = getattr(settings, name)
         if isinstance(as_lists(given), list | tuple | range):

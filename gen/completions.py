@@ -1,4 +1,4 @@
-"""What a call tells of a text: how it came about, and how likely its tokens were."""
+"""What a call reports about a text: how it came about, and how likely its tokens were."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,16 @@ FinishReason = Literal["stop", "eos", "length", "timeout", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class TopLogprobs:
-    """How likely a token and its rivals are to the model itself: by the softmax of its logits over all tokens that the
-    tokenizer has, before penalties, processors, temperature and cuts.
+    """How likely a token, and the likeliest tokens in its place, are to the model itself.
+
+    The probabilities are the softmax of the logits over all tokens that the tokenizer has, before penalties,
+    processors, temperature and cuts.
 
     Attributes:
-        logprob: the natural log-probability of the token that was chosen; -inf where the model rules it out.
-        token_ids: the likeliest tokens, best first; any of those that are equally likely.
-        logprobs: their log-probabilities.
+        logprob: the natural log-probability of the token that was chosen; -inf if the model rules it out.
+        token_ids: the likeliest tokens, best first. Tokens that are equally likely come in any order, and any of them
+            may be left out.
+        logprobs: the log-probabilities of `token_ids`.
     """
 
     logprob: float
@@ -25,11 +28,11 @@ class TopLogprobs:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCallDelta:
-    """What is new of a call of a tool while a text grows.
+    """The new part of a tool call while a text grows.
 
     Attributes:
         number: which of the text's calls it is, from 0.
-        name: the tool's, with the first of a call's deltas; None with the others.
+        name: the tool's name, in the first delta of a call; None in the others.
         arguments: a piece of the text of the arguments' JSON.
     """
 
@@ -40,15 +43,16 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEvent:
-    """What is new of a text while it grows, since the event before. All events joined are the completion.
+    """What a text has gained since the event before, while it grows. All events joined are the completion.
 
     Attributes:
-        text: a piece of the text; of `gen.tool_calls` of what is said to the reader, without white space around it.
+        text: a piece of the text; with `gen.tool_calls`, a piece of what the model says to the reader, without white
+            space around it.
         reasoning: a piece of what the model thinks before it answers.
-        tool_calls: what is new of the calls of tools, of `gen.tool_calls` alone.
-        token_ids, logprobs, top_logprobs: see `Completion`; of the tokens that have come. Those that do not yet tell
-            what the text is, such as a part of a character, come with a later event.
-        prompt_logprobs: see `Completion`; with the first event alone.
+        tool_calls: the new parts of tool calls; only with `gen.tool_calls`.
+        token_ids, logprobs, top_logprobs: see `Completion`; for the tokens that are new. Tokens whose text is not yet
+            certain, such as a part of a character, come with a later event.
+        prompt_logprobs: see `Completion`; only in the first event.
     """
 
     text: str = ""
@@ -65,30 +69,32 @@ class Completion:
     """A text and how it came about.
 
     Attributes:
-        text: what was generated, without the eos that ended it, nor the stop unless include_stop.
-        value: what the text stands for; the text itself where no output type was asked for.
-        token_ids: the new tokens, without the eos that ended them; those of a stop are among them.
+        text: what was generated, without the eos token that ended it, and without the stop unless include_stop.
+        value: the value of the output type that the text stands for; the text itself without an output type.
+        token_ids: the new tokens, without the eos token that ended them; the tokens of a stop are included.
         logprobs: for each token its natural log-probability under the distribution that it was chosen from.
-        score: the sum of logprobs; for beam search that of all tokens with the eos / length ** length_penalty.
-        finish_reason: "eos" (also where a text of an output type can only end), "stop" (a stop string or a stop regex)
-            or "length" (max_new_tokens, or the end of the context); "length" too where a limit has changed a text of an
-            output type that ended before it: without "length", it is the text that larger limits give. "timeout" where
-            max_time was over. In what a stream's `so_far()` gives: None while the text grows, and "cancelled" once it
-            was cancelled.
-        stop_reason: the stop string that ended the text, a stop regex's pattern, or the token of `eos_token_id` where
-            the model itself does not name it; None where something else ended it.
-        seed: gives this text again, alone or in any batch.
-        engine: what held the text to its output type, "device" or "host"; None where there was none.
-        top_logprobs: for each token how likely it and its rivals are to the model itself; None where not asked for.
-        prompt_logprobs: the same for each token of the prompt after its first one; None where not asked for.
-        reasoning: what the model thought before it answered, where the template of a chat marks thoughts; it is no part
-            of the text. None where it did not think, for prompts that are no chat, and for output types other than
-            `gen.tool_calls`, whose texts are all that was written.
-        cached_tokens: how many tokens of the prompt were not read for it, since another text's prompt began alike. It
-            depends on the batch, so that two completions may be equal without it.
-        drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. It depends on clocks, and is
-            no part of equality either.
-        accepted: how many of them were right, also after the end of the text: that many steps were saved.
+        score: the sum of logprobs; for beam search the sum over all tokens, the eos token included, divided by
+            length ** length_penalty.
+        finish_reason: "eos" (also if the output type allows no further token), "stop" (a stop string or a stop regex)
+            or "length" (max_new_tokens, or the end of the context). It is also "length" if a text of an output type
+            ended before its limit, but the limit has shaped it; any other reason means that larger limits give the same
+            text. It is "timeout" if max_time was over. In what `so_far()` of a stream returns, it is None while the
+            text grows, and "cancelled" once the stream was cancelled.
+        stop_reason: the stop string, or the pattern of the stop regex, that ended the text; or the token id that did,
+            if it is from `eos_token_id` and not one of the model's own. None if something else ended the text.
+        seed: the seed that gives this text again, alone or in any batch.
+        engine: the engine that held the text to its output type, "device" or "host"; None without an output type.
+        top_logprobs: for each token, how likely it and the likeliest tokens are to the model itself; None unless asked
+            for.
+        prompt_logprobs: the same for each token of the prompt after its first one; None unless asked for.
+        reasoning: what the model thought before it answered, if the chat template marks thoughts; it is no part of the
+            text. None if the model did not think, for prompts that are no chat, and for output types other than
+            `gen.tool_calls`, whose text is all that the model wrote.
+        cached_tokens: how many tokens of the prompt were not read again, because the prompt of another text began with
+            them too. This depends on the batch, so it does not count when two completions are compared.
+        drafted: how many drafts were read beside the newest tokens; see `gen.Speculation`. This depends on measured
+            times, so it does not count either when two completions are compared.
+        accepted: how many of these drafts were right, including those after the end of the text; each saved a step.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Where things are: devices resolved once, recorded, and compared."""
+"""Devices: resolved once, recorded, and compared."""
 
 import os
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ class Placement:
     """Where a model's parts are; decided once, when the adapter is made.
 
     Attributes:
-        input_device: takes token ids, attention mask and positions: the embedding's.
-        logits_device: gives the logits; sampling and all state of the decode loop live here.
+        input_device: the embedding's device, to which token ids, attention mask and positions go.
+        logits_device: the device of the logits, of sampling, and of all state of the decode loop.
         layer_devices: a device for each decoder layer and its part of the KV cache, in order.
-        vision_device: takes pixel values: the vision part's; None where there is no such part.
-        dtype: of the weights, and of what is computed.
-        packed_dtype: of weights that are packed, and take part as `dtype`; None where there are none.
-        offloaded: whether some weights rest on another device than the one that computes with them.
+        vision_device: the vision part's device, to which pixel values go; None without a vision part.
+        dtype: the dtype of the weights and of the computation.
+        packed_dtype: the dtype in which packed weights are stored, which compute as `dtype`; None without any.
+        offloaded: whether some weights are stored on another device than the one that computes with them.
         has_cache: whether decode steps reuse keys and values; False means that each step recomputes the prefix.
     """
 
@@ -57,7 +57,7 @@ def _bare(dtype: torch.dtype) -> str:
 
 
 def describe(kind: str, name: object, placement: Placement) -> str:
-    """A model as it is shown, as "<LlamaForCausalLM 'path' on cuda:1 (float32)>"."""
+    """How a model is shown, such as "<LlamaForCausalLM 'path' on cuda:1 (float32)>"."""
     return f"<{kind}{f' {show_path(name)}' if name else ''} on {placement}>"
 
 
@@ -74,7 +74,7 @@ def resolve_device(device: str | int | torch.device | None = None) -> torch.devi
 
     Args:
         device: a name such as "cuda:1", an index of a CUDA device, a torch.device, or None for the caller's current
-            CUDA device where there is one and else the CPU.
+            CUDA device, or the CPU if there is no CUDA device.
     Raises:
         DeviceError: the name cannot be read, the device does not exist on this machine, or it is mps.
     """
@@ -108,7 +108,7 @@ def refuse_mps(*devices: torch.device) -> None:
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """A block in which a CUDA device is the thread's current one; nothing changes for other devices.
+    """A context manager that makes a CUDA device the thread's current one; for other devices it does nothing.
 
     Torch's own operations run where their tensors are. Kernels that are not torch's are launched on the current device.
     """
@@ -116,29 +116,29 @@ def current(device: torch.device) -> AbstractContextManager[object]:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a CPU tensor to a device; through pinned memory for CUDA, so that the host does not wait."""
+    """Copy a CPU tensor to a device. For CUDA the copy goes through pinned memory, and the host does not wait."""
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def native_cuda(tensor: Tensor) -> bool:
-    """Whether a tensor is memory of a CUDA device, so that kernels may be launched on it.
+    """Whether a tensor is in the memory of a CUDA device, so that kernels may be launched on it.
 
-    False for one on a virtual GPU: it says that it is on cuda:0, but is a subclass with its numbers on the CPU.
+    False for a tensor on a virtual GPU: it says that it is on cuda:0, but it is a subclass with its numbers on the CPU.
     """
     return tensor.is_cuda and type(tensor) in (Tensor, torch.nn.Parameter)
 
 
 def runs_triton(tensor: Tensor) -> bool:
-    """Whether what Triton's kernels can do is done by them: on a CUDA device, with GEN_TRITON=1 in the environment.
+    """Whether gen's Triton kernels do what they can: on a CUDA device, with GEN_TRITON=1 in the environment.
 
-    They are tested under Triton's interpreter and compiled to machine code, but have not run on a GPU yet, which is why
-    they are asked for.
+    They are tested under Triton's interpreter and compiled to machine code, but have not run on a GPU yet, so they are
+    off unless you ask for them.
     """
     return os.environ.get("GEN_TRITON") == "1" and native_cuda(tensor)
 
 
 def check_same_device(**tensors: Tensor) -> torch.device:
-    """Raise a DeviceError that names every tensor and its device unless all are on one device, which is returned.
+    """Return the one device that all tensors are on, or raise a DeviceError that names each tensor and its device.
 
     Raises:
         DeviceError: the tensors are on more than one device, or there are none.
@@ -155,7 +155,7 @@ def check_same_device(**tensors: Tensor) -> torch.device:
 
 
 def _mixed(groups: Mapping[torch.device, list[str]]) -> str:
-    """Say which tensors are where, and how to bring the fewer ones to the others."""
+    """Say which tensors are where, and how to move the others to the device that has most of them."""
     home = max(groups, key=lambda device: len(groups[device]))
     lines = "\n".join(f"  on {device}: {', '.join(names)}" for device, names in groups.items())
     movers = [name.split(" ")[0] for device, names in groups.items() if device != home for name in names]

@@ -27,7 +27,7 @@ from gen.testing import SyncReport, no_host_sync, virtual_gpus
 from gen.testing.machine import gpu_count
 
 PROMPTS = ["Once upon a time", "One"]
-SHORT, LONG = 4, 12  # new tokens of the two calls whose difference is the syncs of a token
+SHORT, LONG = 4, 12  # new tokens of two calls; the difference of their syncs gives the syncs of a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Waits:
     Attributes:
         per_token: how often the host waits for each token.
         per_call: how often in a call of LONG tokens.
-        lines: what waits for each token, as "op at file:line in function", and how often.
+        lines: how often each line waits for each token; a line is shown as "op at file:line in function".
     """
 
     per_token: float
@@ -52,9 +52,9 @@ class Diagnosis:
     Attributes:
         placement: the model's own record.
         virtual: how many virtual GPUs it ran on; 0 for real devices.
-        waits: for each sampler; none where no wait would show.
-        problems: a sentence each; none if all is well.
-        notes: a sentence for each thing that could not be looked at.
+        waits: the host syncs with each sampler; empty if there is no CUDA device to show them.
+        problems: a sentence for each problem; empty if all is well.
+        notes: a sentence for each thing that could not be examined.
     """
 
     placement: Placement
@@ -64,7 +64,7 @@ class Diagnosis:
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same in types that JSON has."""
+        """The diagnosis in types that JSON has."""
         placement = self.placement
         return {
             "clean": not self.problems,
@@ -112,15 +112,15 @@ def diagnose(
     Args:
         path_or_hub_id: as for `gen.load`; with `encoder` as for `gen.load_encoder`; with `tokenizer` a file of
             torch.export.save.
-        device: where the model goes; None is the last of the virtual GPUs, or on real ones the current device.
-        device_map: as for `gen.load`, in the place of `device`.
-        virtual: on how many virtual GPUs; 0 for the devices of this machine; None is 0 where it has a CUDA device,
-            else 2.
-        encoder: whether it is a model that embeds.
-        tokenizer: an exported program's, as a directory or Hub id.
+        device: where the model goes; None is the last virtual GPU, or without virtual GPUs the current device.
+        device_map: as for `gen.load`, instead of `device`.
+        virtual: on how many virtual GPUs to run; 0 is the devices of this machine. None is 0 if the machine has a CUDA
+            device, else 2.
+        encoder: whether the model is an encoder, for `gen.embed`.
+        tokenizer: the tokenizer of an exported program: a directory or Hub id.
         exllama: 2 or 3 to load it with `gen.from_exllamav2` or `gen.from_exllamav3`.
         tell: called with each line of the diagnosis's text as soon as it is known.
-    Raises: as the function that loads it.
+    Raises: as the function that loads the model.
     """
     if device_map and (encoder or tokenizer or exllama):
         raise ArgumentError("device_map is for models that gen.load loads; give device instead.")
@@ -151,12 +151,12 @@ def diagnose(
 def examine(model: Model | Encoder, *, tell: Callable[[str], None] = lambda line: None) -> Diagnosis:
     """Look where a model's tensors are, run it with each sampler, and count where the host waits.
 
-    An encoder is run once, and its waits are not counted: it has no tokens to wait for. Nor are they where there is no
-    CUDA device, real or virtual. The weights of a model that has no module `hf_model` or `module`, and does not
-    show them itself (`gen.models.base.ShowsWeights`), are not looked at.
+    An encoder is run once, and its waits are not counted: it has no tokens to wait for. Without a CUDA device, real or
+    virtual, no waits are counted either. Weights are examined if the model has a module `hf_model` or `module`, or
+    shows its weights itself (`gen.models.base.ShowsWeights`).
 
     Args:
-        tell: called with each line of the diagnosis's text but the first one, as soon as it is known.
+        tell: called with each line of the diagnosis's text except the first one, as soon as it is known.
     """
     diagnosis = Diagnosis(placement=model.placement, virtual=gpu_count())
     for line in _placement_lines(model.placement):
@@ -199,7 +199,7 @@ def _examine_(diagnosis: Diagnosis, model: Model | Encoder, tell: Callable[[str]
         for name, sampler in samplers.items():
             diagnosis.waits[name] = _waits(_count(model, sampler, SHORT), _count(model, sampler, LONG))
             tell(_waits_line(name, diagnosis.waits[name]))
-    except RuntimeError as error:  # CUDA's own kind of error, and that of virtual GPUs
+    except RuntimeError as error:  # CUDA and virtual GPUs raise such errors
         diagnosis.problems.append(f"it does not run: {error}")
     for name, waits in diagnosis.waits.items():
         diagnosis.problems += [
@@ -226,7 +226,7 @@ def _waits_line(name: str, waits: Waits) -> str:
 
 @torch.inference_mode()
 def _misplaced_state(model: Model) -> list[str]:
-    """Read a prompt and make a step by themselves, and look where the logits and all that is kept are."""
+    """Run a prefill and one step, without the decode loop, and list tensors of the rows that are on a wrong device."""
     placement = model.placement
     rows = model.new_rows(1, 4)
     first = rows.fill(slice(0, 1), [[0, 0]])
@@ -250,7 +250,7 @@ def _run(model: Model, sampler: Sampler, new_tokens: int) -> None:
 
 
 def _waits(short: SyncReport, long: SyncReport) -> Waits:
-    """The waits that the longer call has more of, for each token that it has more."""
+    """The waits that only the longer call has, divided by the number of tokens that it has more."""
     tokens = LONG - SHORT
     more = Counter(long.by_line)
     more.subtract(short.by_line)

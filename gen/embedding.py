@@ -1,4 +1,4 @@
-"""Texts into vectors: batches of like length through an encoder, pooled and put back into order."""
+"""Turns texts into vectors: an encoder runs batches of similar length, whose vectors are pooled and put into order."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,31 +30,32 @@ def embed(
     truncate: bool = False,
     progress: bool = False,
 ) -> Tensor:
-    """Turn each text into a vector; the vectors of like texts point the same way.
+    """Turn each text into a vector; the vectors of similar texts point in similar directions.
 
     A vector depends on its text alone, up to rounding: 1e-5 in float32.
 
     Args:
         model: from `gen.load_encoder` or `gen.from_transformers_encoder`.
-        texts: at least one, each with at least one token. Lists of token ids may be given instead. They are read as
-            they are: no special tokens are added, and no prompt.
-        pooling: how the vectors of all tokens, special ones with them, become one: "mean", "cls" (the first), "max"
-            (of each column), "lasttoken", "weightedmean" (by place) or "mean_sqrt_len_tokens" (the sum over the root
-            of their number). None is what the model's folder says, else the mean.
-        normalize: whether to scale each vector to length 1, so that a dot product is the cosine; None is what the
-            model's sentence-transformers folder says, else True.
-        prompt_name: which of the folder's prompts (`model.recipe.prompts`) goes before each text; None is the
-            folder's default, which mostly is none.
-        batch_size: how many texts to run at once; texts of like length are run together, of equal length where
-            padding would change an encoder's vectors.
-        truncate: cut texts that are longer than the model's context; they are refused otherwise.
+        texts: at least one text, each with at least one token. You may give lists of token ids instead. They are read
+            as they are: no special tokens and no prompt are added.
+        pooling: how the vectors of all tokens, special ones included, become one: "mean", "cls" (the first one), "max"
+            (of each column), "lasttoken", "weightedmean" (weighted by position) or "mean_sqrt_len_tokens" (the sum
+            divided by the square root of their number). None is the pooling of the model's folder, or the mean if it
+            names none.
+        normalize: whether to scale each vector to length 1, so that a dot product is the cosine. None is the setting of
+            the model's sentence-transformers folder, or True if it has none.
+        prompt_name: which of the folder's prompts (`model.recipe.prompts`) goes before each text. None is the folder's
+            default; most folders have none.
+        batch_size: how many texts to run at once. Texts of similar length are run together; if padding would change
+            an encoder's vectors, only texts of equal length.
+        truncate: whether to cut texts that are longer than the model's context; otherwise they are refused.
         progress: whether to show a progress bar on stderr.
     Returns:
-        (len(texts), width) float32 in the order of the texts, on the model's device; the width is the hidden_size,
-        or that of the folder's last layer.
+        (len(texts), width) float32 in the order of the texts, on the model's device. The width is the hidden_size, or
+        the width of the folder's last layer.
     Raises:
         ArgumentError: an argument cannot be used; nothing has run.
-    Host sync: on CUDA one a batch, where transformers looks whether the mask has padding.
+    Host sync: on CUDA one for each batch, because transformers checks whether the mask has padding.
     """
     has_ids = _check(model, texts)
     for name, flag in (("truncate", truncate), ("progress", progress)):
@@ -65,11 +66,13 @@ def embed(
     poolings = _read_pooling(recipe, pooling)
     batch_size = read_whole("batch_size", batch_size, minimum=1)
     if has_ids and prompt_name is not None:
-        raise ArgumentError("texts are token ids, and prompt_name is for texts; give the prompt's ids before theirs.")
+        raise ArgumentError(
+            "texts are token ids, and prompt_name is for texts; begin each list with the prompt's token ids."
+        )
     prompt = "" if has_ids else _read_prompt(recipe, prompt_name)
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
     rows = _read_ids(model, texts, truncate=truncate) if has_ids else _tokenize(model, texts, prompt, truncate=truncate)
-    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # a batch that is too large shows at once
+    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
     done = []
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
     with bar, current(device):
@@ -108,32 +111,32 @@ def _check(model: Encoder, texts: Sequence[Any]) -> bool:
 
 
 def _read_ids(model: Encoder, texts: Sequence[Any], *, truncate: bool) -> list[list[int]]:
-    """The token ids that were given; what is too long loses its last ones."""
+    """The token ids that were given; with `truncate`, lists that are too long lose their last ids."""
     most = model.context_length if truncate else None
     rows = [read_token_ids(f"text {number}", row, model.vocab_size)[:most] for number, row in enumerate(texts)]
     return _checked(model, rows, texts)
 
 
 def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, *, truncate: bool) -> list[list[int]]:
-    """Each text's token ids with those of the prompt before it, checked."""
+    """The token ids of the prompt and each text together, checked."""
     return _checked(model, model.tokenize([prompt + text for text in texts], truncate=truncate), texts)
 
 
 def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any]) -> list[list[int]]:
-    """Rows of token ids, none of them empty or too long."""
+    """Check that no row of token ids is empty or too long, and return the rows."""
     for number, row in enumerate(rows):
         if not row:
             raise ArgumentError(f"text {number}, {show(texts[number])}, has no tokens and so no vector; leave it out.")
         if len(row) > model.context_length:
             raise ArgumentError(
                 f"text {number} has {len(row)} tokens, the encoder's context is {model.context_length}: split it, or "
-                "give truncate=True to leave out what is beyond."
+                "give truncate=True to leave out its end."
             )
     return rows
 
 
 def _read_prompt(recipe: Recipe, name: str | None) -> str:
-    """The prompt of a name, "" where none is asked for."""
+    """The prompt with this name, or the folder's default; "" if there is neither."""
     name = recipe.default_prompt_name if name is None else name
     if name is None:
         return ""
@@ -149,7 +152,7 @@ def _read_pooling(recipe: Recipe, pooling: Pooling | None) -> tuple[Pooling, ...
     if not isinstance(pooling, str) or pooling not in POOLINGS:
         raise ArgumentError(f"pooling must be one of {', '.join(map(repr, POOLINGS))}, got {show(pooling)}")
     if len(recipe.layers) and len(recipe.pooling) != 1:
-        raise ArgumentError(f"the model's layers take the poolings {', '.join(recipe.pooling)} together; leave it out.")
+        raise ArgumentError(f"the model's layers need the poolings {', '.join(recipe.pooling)} together; give none.")
     return (pooling,)
 
 
@@ -164,7 +167,7 @@ def _batches(
 
 
 def _pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """One vector (rows, hidden) of those of the tokens in the mask (rows, width) of (rows, width, hidden)."""
+    """Pool hidden (rows, width, hidden) into a vector a row (rows, hidden), over the tokens in mask (rows, width)."""
     if pooling in ("cls", "lasttoken"):
         last = mask.shape[1] - 1
         column = mask.int().argmax(1) if pooling == "cls" else last - mask.flip(1).int().argmax(1)

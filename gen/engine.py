@@ -1,4 +1,4 @@
-"""An engine, what a server stands on: requests join its running batch, and leave it, at any step."""
+"""The engine that a server is built on: requests join and leave its running batch at any step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,27 +30,27 @@ No = Literal[False]
 
 
 class Engine:
-    """One running batch in a thread of its own, which requests join and leave at any step.
+    """One running batch in a thread of its own; requests join and leave it at any step.
 
     A text is what `gen.generate` gives for the same arguments, whatever runs beside it. The engine closes at the end of
-    its `with` block, or when neither it nor a stream of it is referred to any more.
+    its `with` block, or when nothing refers to it or to one of its streams any more.
 
     Args:
         model: as for `gen.generate`.
         rows: how many requests run at once.
         max_waiting: how many more may wait.
         max_batch_tokens: as for `gen.generate`.
-        admit_tokens: how many tokens of prompts are read at most before those that run get their next token; None for
-            as many as take no longer than a step, which is measured. Prompts with images, and those of models with
-            recurrent layers, are read whole. While nothing runs up to 4096 are read at once.
+        admit_tokens: how many tokens of prompts may be read before the running requests get their next token. None is
+            as many as can be read in the time of a step, which is measured. Prompts with images, and prompts of models
+            with recurrent layers, are read whole. While no request runs, up to 4096 tokens are read at once.
         replay: as for `gen.generate`.
         cuda_graph: as for `gen.generate`.
-        prefix_bytes: how many bytes the columns of finished texts may take; a later prompt that begins like one of
-            them is read from there on. What `gen.prefix` keeps is not counted. None is a tenth of the devices' memory,
-            less what idle rows take; 0 keeps nothing. A model keeps them for all of its engines: the largest number
-            counts, and they are dropped with the last engine.
+        prefix_bytes: how many bytes of KV cache may be kept from finished texts. If a later prompt begins like one of
+            them, only the rest of it is read. What `gen.prefix` keeps does not count. None is a tenth of the devices'
+            memory, less what idle rows take; 0 keeps nothing. All engines of a model share what is kept: the largest
+            of their numbers is the limit, and everything is dropped with the last engine.
         speculate: as for `gen.generate`, for all requests.
-        exact: as for `gen.generate`; then `rows` is taken to the next whole number of fours, or of what steps need.
+        exact: as for `gen.generate`; `rows` is then rounded up to a multiple of the number of rows that steps need.
     Raises:
         ArgumentError: an argument cannot be used.
         ModelError: the model cannot run with exact=True.
@@ -108,27 +108,29 @@ class Engine:
 
     @property
     def max_batch_tokens(self) -> int | None:
-        """How many tokens all rows may have room for; None where that is not limited by the caller."""
+        """How many tokens all rows may have room for; None if the caller set no limit."""
         return self._max_batch_tokens
 
     def submit(self, prompt: Prompt, output_type: Any = None, **arguments: Unpack[EngineArguments]) -> EngineStream:
-        """Let a request join the batch; from any thread, at once.
+        """Let a request join the batch. You may call this from any thread; it returns at once.
 
-        Arguments are those of `gen.stream` without `replay`, `cuda_graph` and `speculate`, which are the engine's, and
-        cache_salt, such as a name for each of your tenants: what was read for a request is shared only with requests of
-        the same salt, so that nobody can tell from the time to a first token what others have asked. No salt counts as
-        one. Arguments are checked in the caller's thread. An output type that has not been compiled before is compiled
-        in another thread, and its errors are raised by the stream.
+        Arguments are those of `gen.stream` without `replay`, `cuda_graph`, `exact` and `speculate`, which are arguments
+        of the engine, and with `cache_salt` and `priority`. They are checked in the caller's thread. An output type
+        that has not been compiled before is compiled in another thread, and the stream raises its errors.
 
-        Of the requests that wait, the one with the lowest `priority` (usually 0) is next, and of several the first that
-        came. A request that has waited for 60 seconds is next, whatever its priority.
+        `cache_salt` may be a name for each of your tenants: requests share what was read of their prompts only with
+        requests that have the same salt. So nobody can tell from the time to the first token what others have asked.
+        Requests without a salt share with each other.
+
+        Of the waiting requests, the one with the lowest `priority` starts next (it is 0 if you give none); of several,
+        the one that came first. A request that has waited for 60 seconds starts next, whatever its priority.
 
         Returns:
-            Its text, as it grows: to read with `for` in a thread or with `async for` in any event loop.
+            The stream of its text: read it with `for` in a thread or with `async for` in any event loop.
         Raises:
-            ArgumentError, ModelError: as of `gen.generate`.
+            ArgumentError, ModelError: as `gen.generate`.
             EngineFull: `rows` requests run and `max_waiting` wait.
-            EngineClosed: the engine was closed, or has failed; its readers have been told why.
+            EngineClosed: the engine was closed, or has failed; the streams that were open have raised the reason.
         """
         return self._submit("submit", prompt, output_type, arguments)
 
@@ -144,13 +146,13 @@ class Engine:
     ) -> list[EngineStream]:
         """Let requests join the batch together: all of them do, or `EngineFull` is raised and none does.
 
-        Args: as for `submit`, but several prompts as for `gen.generate`, with lists of one argument for each.
+        Args: as for `submit`, but prompts, and lists with an argument for each of them, as for `gen.generate`.
         Returns:
-            A stream for each prompt, in order; where its sampler is multinomial(samples=n) n of them side by side, each
-            with the seed that gives its text alone.
+            A stream for each prompt, in order. A prompt whose sampler is multinomial(samples=n) has n streams, one
+            after the other in the list, each with the seed that gives its text alone.
         Raises:
-            ArgumentError: they are more than `rows` and `max_waiting` together; or as of `submit`.
-            ModelError, EngineFull, EngineClosed: as of `submit`.
+            ArgumentError: there are more requests than `rows` and `max_waiting` together; or as `submit`.
+            ModelError, EngineFull, EngineClosed: as `submit`.
         """
         settings = read_settings("submit_all", {"sampler": sampler, **arguments})
         submitted = read_all_submitted(self._model, prompts, output_type, settings, self._max_batch_tokens)
@@ -185,11 +187,11 @@ class Engine:
     def generate(
         self, prompt: Prompt, output_type: Any = None, *, details: bool = False, **arguments: Unpack[EngineArguments]
     ) -> Any:
-        """What `gen.generate` gives for one prompt, from the running batch; waits for it, in the caller's thread.
+        """Return what `gen.generate` gives for one prompt, made in the running batch; the caller's thread waits for it.
 
-        Arguments are those of `submit`, and `details` as of `gen.generate`.
+        Arguments are those of `submit`, and `details` as for `gen.generate`.
 
-        Raises: as `submit`; and as `gen.generate` of its text.
+        Raises: as `submit`, and as `gen.generate` for a text that fails.
         """
         return _made(self._submit("generate", prompt, output_type, arguments).completion(), details)
 
@@ -245,14 +247,14 @@ class Engine:
     def stats(self) -> EngineStats:
         """What the engine does now, for a server's metrics and health; from any thread, without a lock.
 
-        Its numbers are seen one after another, so that they may be of moments that are microseconds apart.
+        Its numbers are read one after another, so they may be of moments that are microseconds apart.
         """
         return self._thread.stats()
 
     def close(self) -> None:
-        """Take no more requests, and end those under way, whose readers get `EngineClosed`.
+        """Take no more requests, and end the requests under way: their readers get `EngineClosed`.
 
-        Waits for the step and the part of a prompt under way, and for nothing more.
+        It waits for the step or the part of a prompt that is being computed, and for nothing more.
         """
         self._thread.close()
 
@@ -270,20 +272,20 @@ def _made(completion: Completion, details: bool) -> Any:
 
 
 def runs_in_engines(request: Request) -> bool:
-    """Whether an engine runs it."""
+    """Whether an engine can run this request."""
     return draws(request.sampler) and len(request.seeds) == 1
 
 
 def submit(
     thread: EngineThread, model: Model, submitted: Sequence[Submitted], *, owner: object, priority: int = 0
 ) -> list[EngineStream]:
-    """Let what `read_submitted` gives join an engine's batch, all or none.
+    """Let requests from `read_submitted` join an engine's batch, all or none.
 
     Args:
-        owner: what closes the engine when it ends.
+        owner: the object that closes the engine when it is deleted; the streams keep it alive.
     Raises:
-        ArgumentError: an engine does not run its sampler, or they are more than it takes.
-        EngineFull, EngineClosed: as of `Engine.submit`.
+        ArgumentError: an engine does not run the sampler of a request, or there are more requests than it takes.
+        EngineFull, EngineClosed: as `Engine.submit`.
     """
     jobs = []
     for request, constrain in submitted:

@@ -1,4 +1,4 @@
-"""The errors that gen raises, and parts of their messages: checks of numbers and names, and values, shortened."""
+"""The errors that gen raises, checks of numbers and names that raise them, and values shortened for their messages."""
 
 import math
 import re
@@ -17,7 +17,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class _Pickled(BaseException):
-    """Goes through a pickle, as between processes, whatever arguments its class takes."""
+    """An error that can be pickled, as between processes, whatever arguments its class takes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return __newobj__, (type(self), *self.args), vars(self)
@@ -52,11 +52,11 @@ class ModelError(GenError, RuntimeError):
 
 
 class SamplingError(GenError, RuntimeError):
-    """Nothing was left to sample: every token of a row had probability zero. Or a sampler chose what is no token."""
+    """Every token of a row had probability zero, so none could be sampled; or a sampler chose an id of no token."""
 
 
 class ConstraintError(ArgumentError):
-    """An output type that cannot be held to: what it asks for is not supported, has no text, or needs more tokens."""
+    """An output type that cannot be used: it is not supported, no text matches it, or its texts need more tokens."""
 
 
 class IncompleteError(GenError):
@@ -64,7 +64,8 @@ class IncompleteError(GenError):
     value.
 
     Attributes:
-        completion: the text as it is. Where a limit has shaped a whole value, it has that `value`, else None.
+        completion: the text as it is. If it is a whole value, which its limit has shaped or after which max_time was
+            over, the completion has this `value`; otherwise the `value` is None.
     """
 
     def __init__(self, message: str, completion: "Completion") -> None:
@@ -73,7 +74,7 @@ class IncompleteError(GenError):
 
 
 class EngineFull(GenError):
-    """As many requests run and wait as may: ask again later."""
+    """The engine has as many running and waiting requests as it takes: ask again later."""
 
 
 class EngineClosed(GenError):
@@ -98,9 +99,9 @@ class Interrupted(_Pickled, KeyboardInterrupt):
     """Ctrl-C while a list of prompts was being continued.
 
     Attributes:
-        results: one for each prompt, in order: what the call would have returned; for a text that had begun a
-            `Completion` of it so far, whose finish_reason is None (a list of them where a prompt has several texts);
-            else None.
+        results: one for each prompt, in order: what the call would have returned; for a text that had begun, a
+            `Completion` of its part so far, whose finish_reason is None (a list of them if the prompt has several
+            texts); for other prompts None.
     """
 
     def __init__(self, results: list[Any]) -> None:
@@ -118,7 +119,7 @@ def _goes_on(result: Any) -> bool:
 
 
 class _Short(Repr):
-    """Leaves out what is long; tensors and arrays are told by their shape and type, also within lists."""
+    """Shortens long values, and shows tensors and arrays by shape and dtype, also within lists."""
 
     def __init__(self, longest: int) -> None:
         super().__init__()
@@ -138,10 +139,10 @@ class _Short(Repr):
 
 
 def own(error: E) -> E:
-    """A copy of an error, for another reader to raise: that changes an error's traceback and context."""
+    """A copy of an error, so that each reader raises its own: raising changes an error's traceback and context."""
     try:
         made = copy(error)
-    except Exception:  # a class of the user's, which is made from other arguments than its `args`
+    except Exception:  # a class of the user, whose constructor takes other arguments than its `args`
         made = type(error).__new__(type(error), *error.args)
         vars(made).update(vars(error))
     made.__cause__, made.__context__ = error.__cause__, error.__context__
@@ -150,7 +151,7 @@ def own(error: E) -> E:
 
 
 def show(value: object, longest: int = 80) -> str:
-    """A user's value as an error quotes it: its repr on one line, shortened to `longest` characters."""
+    """A user's value as errors quote it: its repr on one line, shortened to `longest` characters."""
     try:
         text = " ".join(_Short(longest).repr(value).split())
     except Exception:  # numbers of thousands of digits, and classes whose repr or shape fails
@@ -159,7 +160,7 @@ def show(value: object, longest: int = 80) -> str:
 
 
 def show_path(path: object) -> str:
-    """A path as an error quotes it, of at most 200 characters."""
+    """A path as errors quote it, shortened to 200 characters."""
     return show(str(path), 200)
 
 
@@ -195,7 +196,7 @@ def check_number(
 def in_words(
     minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf, *, whole: bool = False
 ) -> str:
-    """What numbers are wanted, as "a whole number at least 1"."""
+    """Which numbers are allowed, in words, such as "a whole number at least 1"."""
     bounds = {"at least": minimum, "above": above, "at most": maximum}
     wanted = " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound not in (-math.inf, math.inf))
     return f"{'a whole number' if whole else 'a number'} {wanted}".rstrip()

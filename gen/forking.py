@@ -1,6 +1,7 @@
 """Locks that a forked process can take.
 
-A plain lock that another thread holds at the fork stays taken for ever in the new process, which lacks that thread.
+If another thread holds a plain lock at the fork, the lock stays taken for ever in the new process, because that thread
+does not run there.
 """
 
 import os
@@ -13,7 +14,7 @@ _locks: WeakSet[Any] = WeakSet()
 
 
 def new_lock(make: Callable[[], Any] = Lock) -> Any:
-    """A lock of threading's that is free in every process that is forked."""
+    """A lock of `threading` that is free in every forked process."""
     lock = make()
     _locks.add(lock)
     return lock
@@ -21,7 +22,7 @@ def new_lock(make: Callable[[], Any] = Lock) -> Any:
 
 def _free_all() -> None:
     for lock in list(_locks):
-        lock._at_fork_reinit()  # as the locks of logging and concurrent.futures
+        lock._at_fork_reinit()  # logging and concurrent.futures do the same with their locks
 
 
 os.register_at_fork(after_in_child=_free_all)

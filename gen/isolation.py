@@ -1,8 +1,8 @@
 """Keeps the caller's settings of torch out of what gen computes: a text must not depend on settings around the call.
 
-Settings that belong to the thread are changed for as long as gen computes, and are as they were when it gives something
-back, between two pieces of a stream too. Settings of the whole process, such as the default dtype and deterministic
-algorithms, are not touched: other threads would see it. The code gives every dtype itself.
+gen changes settings of the thread while it computes, and restores them whenever it returns something, also between two
+pieces of a stream. It does not change settings of the whole process, such as the default dtype and deterministic
+algorithms, because other threads would see the change. The code names every dtype itself.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """No autocast, whose numbers and dtypes are others than the model's, and no default device but the CPU."""
+    """Turn off autocast, which would change the model's numbers and dtypes, and make the CPU the default device."""
     with ExitStack() as stack:
         for device_type in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device_type):
@@ -30,7 +30,7 @@ def own_settings() -> Iterator[None]:
 
 
 def settings_of_the_process() -> Hashable:
-    """Settings that a recorded or captured step depends on: with others it would run other kernels."""
+    """The settings that a recorded or captured step depends on: with other settings it would run other kernels."""
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),

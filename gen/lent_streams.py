@@ -1,8 +1,8 @@
-"""CUDA streams that one user at a time has.
+"""CUDA streams, each of which is lent to one borrower at a time.
 
-Torch has 32 streams of each priority on a device and hands them out in turn: who asks for the 33rd gets the first one
-again, whoever else works on it. Two that launch on one stream wait for each other, and what one of them captures would
-hold the other's work. So gen keeps the streams that it has seen, and lends each to one borrower at a time.
+Torch has 32 streams of each priority on a device and hands them out in turn: the 33rd request gets the first stream
+again, even if it is in use. Two users of one stream wait for each other, and a CUDA graph that one of them captures
+would contain the other's work. So gen keeps the streams that it has seen, and lends each to one borrower at a time.
 """
 
 import ctypes
@@ -14,27 +14,27 @@ import torch
 from gen.forking import new_lock
 
 POOL = 32  # streams of each priority that torch has on a device
-_HIGH = -1  # priority: before all that has 0
+_HIGH = -1  # streams of this priority run before those of priority 0
 
 _Kind = tuple[object, torch.device, int]
-_free: dict[_Kind, deque[torch.cuda.Stream]] = {}  # taking and giving back need no lock: finalisers do it
-_seen: dict[_Kind, set[int]] = {}  # the handles of all that were ever lent
-_looking = new_lock()  # for another one
+_free: dict[_Kind, deque[torch.cuda.Stream]] = {}  # deques, because finalisers give streams back and may take no lock
+_seen: dict[_Kind, set[int]] = {}  # the handles of all streams that were ever lent
+_looking = new_lock()  # held while looking for a stream that was never lent
 
 
 def lend(borrower: object, device: torch.device, *, high_priority: bool = False) -> torch.cuda.Stream:
-    """A stream of a CUDA device that nobody else borrows before `borrower` is gone.
+    """A stream of a CUDA device that nobody else borrows until `borrower` is deleted.
 
-    Work that it was given before may still run; work on one stream is done in order. Where all of
-    torch's are lent it is a stream of CUDA's own, see `may_capture`, whose priority is the usual one.
+    Earlier work on the stream may still run; the work of one stream is done in order. If all of torch's streams are
+    lent, it is a new stream made by CUDA itself, whose priority is the usual one; see `may_capture`.
     """
-    kind = torch.cuda.Stream, device, _HIGH if high_priority else 0  # the first: virtual GPUs have a class of theirs
+    kind = torch.cuda.Stream, device, _HIGH if high_priority else 0  # virtual GPUs have their own class of streams
     free = _free.setdefault(kind, deque())
     try:
         stream = free.pop()
     except IndexError:
         stream = _another(kind, device)
-    give_back = free.append if may_capture(stream) else free.appendleft  # which is lent last
+    give_back = free.append if may_capture(stream) else free.appendleft  # a stream on the left is lent last
     finalize(borrower, give_back, stream).atexit = False
     return stream
 
@@ -42,8 +42,8 @@ def lend(borrower: object, device: torch.device, *, high_priority: bool = False)
 def may_capture(stream: torch.cuda.Stream) -> bool:
     """Whether CUDA graphs may be captured on a lent stream.
 
-    CUDA's own streams wait for the default stream of the device, and it for them: whoever launches there while one of
-    them is captured breaks the capture.
+    A stream that CUDA itself made and the device's default stream wait for each other, so work that anyone launches on
+    the default stream during a capture breaks the capture.
     """
     return not isinstance(stream, torch.cuda.ExternalStream)
 

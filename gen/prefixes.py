@@ -1,4 +1,4 @@
-"""A beginning of prompts that stays read: `gen.prefix`."""
+"""`gen.prefix`: reads the common beginning of prompts once, and keeps it."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -19,15 +19,15 @@ from gen.models.checking import check_model
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
-_NEXT = ("A", "1")  # what a next message may say: two that begin differently
+_NEXT = ("A", "1")  # what the next message may say; the two begin differently
 
 
 class Prefix:
-    """A beginning of prompts that a model has read, and keeps until it is released, or its `with` block ends.
+    """A beginning of prompts that a model has read, and keeps until `release()` or the end of the `with` block.
 
     Attributes:
-        token_ids: what is kept.
-        bytes: how much memory that takes; 0 where the model reads each prompt as a whole.
+        token_ids: the tokens that are kept.
+        bytes: how much memory they take; 0 if nothing is kept, because the model reads each prompt as a whole.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Prefix:
         return f"Prefix({len(self.token_ids)} tokens, {self.bytes} bytes)"
 
     def release(self) -> None:
-        """Keep it no longer; a second call does nothing."""
+        """Stop keeping the prefix; a second call does nothing."""
         pinned, self._pinned, self.bytes = self._pinned, None, 0
         if pinned is not None and (tree := pinned[0]()) is not None:
             tree.unpin(self.token_ids, *pinned[1:])
@@ -62,24 +62,26 @@ def prefix(
     chat_template_kwargs: Mapping[str, object] | None = None,
     cache_salt: str | None = None,
 ) -> Prefix:
-    """Read a beginning of prompts once, and keep it: calls and engines whose prompts begin so read what comes after it.
+    """Read a beginning of prompts once, and keep it: of later prompts that begin with it, only the rest is read.
 
-    You do not pass it to them: they find it by its tokens. `Completion.cached_tokens` says how many they found.
+    You do not pass it to calls and engines: they find it by its tokens. `Completion.cached_tokens` says how many tokens
+    they found.
 
     Args:
         model: as for `gen.generate`.
-        prompt: a text, a list of chat messages, or token ids. The last tokens of a text are left out where more
-            text could change them, and of a chat all that depends on the next message.
-        chat: give a text as the user's message to the tokenizer's chat template.
-        chat_template_kwargs: as for `gen.generate`; give what the prompts are given.
-        cache_salt: only an engine's requests with the same one use it; None is for those without one.
+        prompt: a text, a list of chat messages, or token ids. The last tokens of a text are left out if more text
+            could change them; of a chat, everything is left out that depends on the next message.
+        chat: whether to give a text to the tokenizer's chat template, as the user's message.
+        chat_template_kwargs: as for `gen.generate`; give the same as for the prompts.
+        cache_salt: only an engine's requests with the same salt use the prefix; with None, requests and calls without
+            a salt.
     Returns:
-        What stays read until its `release()`, or the end of its `with` block. It also ends when the model's weights or
-        adapter change, and with `model.release()`. Then make it again.
+        The prefix, which is kept until its `release()` or the end of its `with` block. It is also dropped when the
+        model's weights or adapter change, and by `model.release()`; then make it again.
     Raises:
         ArgumentError: an argument cannot be used, the context leaves no room after the prompt, or it has images.
-        ModelError: the model can no longer be run as it was taken, or memory has no room.
-    Host sync: none; several at the first one of a model with recurrent layers.
+        ModelError: the model was changed so that gen can no longer run it, or the prefix does not fit into memory.
+    Host sync: none; several at the first prefix of a model with recurrent layers.
     """
     check_model(model)
     check_flag("chat", chat)
@@ -105,7 +107,7 @@ def prefix(
 
 
 def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | None) -> Prefix:
-    """Read what is not kept yet, and pin it."""
+    """Read the part that is not kept yet, and pin the whole."""
     with Streams(model.placement).current():
         version, rows = version_of(model, rests_on(model)), model.new_rows(1, len(token_ids))
         try:
@@ -114,7 +116,7 @@ def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | 
             if version is None or not reads_on or not isinstance(rows, SavesColumns):
                 return Prefix(token_ids, 0, None)
             if recurrent:
-                recurrent.going_on_costs()  # now, not when a prompt joins a batch
+                recurrent.going_on_costs()  # measured now, rather than when a prompt joins a batch
             count, kept = tree.find(token_ids, version, salt, pinned=False, states=bool(recurrent))
             load(rows, 0, kept, count)
             part = len(token_ids) if rows.whole_prompts else WHOLE
@@ -137,7 +139,7 @@ def _kept(model: Model, tree: PrefixTree, token_ids: Sequence[int], salt: str | 
 def _read_beginning(
     model: Model, prompt: Prompt, chat: bool, template_kwargs: Mapping[str, object] | None
 ) -> list[int]:
-    """The tokens that every prompt begins with that goes on from this one."""
+    """The tokens with which every prompt that continues this one begins."""
     prompt = as_lists(prompt)
     if chat and isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]

@@ -1,4 +1,4 @@
-"""A text that comes piece by piece, or event by event, and the completion that it ends as."""
+"""Streams: a text comes piece by piece, or event by event, and its completion at the end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -21,7 +21,7 @@ class Stream(Iterator[str], ABC):
 
     A text of an output type that ends before it is whole raises `IncompleteError` after its last piece.
 
-    A stream that is no longer referred to is closed; so is one at the end of its `with` block.
+    A stream is closed at the end of its `with` block, and when nothing refers to it any more.
     """
 
     def __init__(self, job: Job) -> None:
@@ -40,13 +40,13 @@ class Stream(Iterator[str], ABC):
 
     @abstractmethod
     def so_far(self) -> Completion:
-        """What has become certain of the text by now, at once; at its end what `completion` gives.
+        """The part of the text that is certain by now, without waiting; after the end, what `completion` gives.
 
-        Before its end the finish_reason is None, or "cancelled" once it was closed or cancelled. The value of an output
-        type is None. Nothing is taken from the pieces.
+        Before the end, the finish_reason is None, or "cancelled" once the stream was closed or cancelled, and the value
+        of an output type is None. No pieces are taken: you still get all of them.
 
         Raises:
-            Exception: what went wrong, where the text has failed.
+            Exception: the error of a text that has failed.
         """
 
     @abstractmethod
@@ -54,7 +54,7 @@ class Stream(Iterator[str], ABC):
 
     @abstractmethod
     def events(self) -> Iterator[StreamEvent]:
-        """What is new of the text, as events instead of pieces: text, reasoning, calls of tools, tokens.
+        """The text as events instead of pieces: each has the new text, reasoning, tool calls and tokens.
 
         Raises:
             GenError: pieces have been read; a stream gives either pieces or events.
@@ -69,7 +69,7 @@ class Stream(Iterator[str], ABC):
         """What `generate` returns for the same arguments with `details=True`.
 
         Raises:
-            GenError: there is none: the text has not ended yet, or it was closed or failed before its end.
+            GenError: the text has not ended yet, or it was closed or failed before its end.
             IncompleteError: the text is no whole value of its output type.
         """
 
@@ -82,7 +82,7 @@ class Stream(Iterator[str], ABC):
         self.close()
 
     def _reads(self, what: Literal["pieces", "events"]) -> None:
-        """Raise a GenError where the other ones have been read."""
+        """Raise a GenError if the stream has been read as the other one of the two."""
         if self._read_as != what:
             if self._read_as:
                 raise GenError(f"the stream is read as {self._read_as}, and gives no {what} beside them.")
@@ -93,7 +93,8 @@ class CallerStream(Stream):
     """A text that grows in the thread that takes its pieces: each piece is made when it is asked for.
 
     Args:
-        turns: lets the text grow by a step, and gives that of a search at its end; raises what went wrong.
+        turns: advances the text by one step at a time, and yields None, or the completion of a search at its end; it
+            raises what goes wrong.
     """
 
     def __init__(self, turns: Generator[Completion | None], job: Job) -> None:
@@ -144,7 +145,7 @@ class CallerStream(Stream):
             )
         try:
             made = self._job.completions()[0]
-        except Exception as error:  # a processor of the user's fails with errors of every kind
+        except Exception as error:  # a processor of the user may raise any error
             raise GenError(f"the stream has failed and has no completion: {error}") from error
         return valued(self._job.request, made)
 
@@ -152,12 +153,12 @@ class CallerStream(Stream):
 class EngineStream(Stream, AsyncIterator[str]):
     """A text that grows in an engine's thread, for readers in threads (`for`) and in event loops (`async for`).
 
-    Pieces that have not been taken are merged into one, and so are events: nobody waits for a slow reader. In a thread
-    a reader waits 8 ms at least for the next piece, unless it is there, so that it does not hold up a fast model. One
-    that gives up waiting, as in `asyncio.wait_for(anext(stream), 1)`, takes nothing, and the text goes on.
+    Pieces that have not been taken are merged into one, and so are events: the engine never waits for a slow reader. A
+    reader in a thread waits at least 8 ms for a piece that is not there yet, so that it does not hold up a fast model.
+    A reader that gives up waiting, as in `asyncio.wait_for(anext(stream), 1)`, loses no piece, and the text goes on.
 
     Args:
-        owner: what closes the engine when it ends; it stays for as long as the stream does.
+        owner: the object that closes the engine when it is deleted; the stream keeps it alive.
     """
 
     def __init__(self, feed: Feed, owner: object) -> None:

@@ -18,10 +18,10 @@ class Marks:
     """How thoughts are marked.
 
     Attributes:
-        kind: "tags": a thought stands between two strings, at the beginning of a text; "channels": in the messages of a
-            channel, as gpt-oss writes them.
-        opens, closes: the strings; "" with channels.
-        begun: whether the prompt has begun a thought, which the text goes on with.
+        kind: with "tags", a thought stands between two strings at the beginning of a text; with "channels", it stands
+            in the messages of a channel, as gpt-oss writes them.
+        opens, closes: the two strings; "" with channels.
+        begun: whether the prompt ends within a thought, which the text continues.
     """
 
     kind: Literal["tags", "channels"]
@@ -48,7 +48,7 @@ def marks_of(template: str) -> Marks | None:
 def marks_of_chat(
     tokenizer: Tokenizer, template_kwargs: Mapping[str, object] | None, prompt_ids: list[int]
 ) -> Marks | None:
-    """How thoughts are marked in the text that goes on with a chat."""
+    """How thoughts are marked in the text that continues a chat."""
     marks = marks_of(tokenizer.chat_template(template_kwargs))
     if marks is None or marks.kind == "channels":
         return marks
@@ -57,7 +57,7 @@ def marks_of_chat(
 
 
 def read_shown(tokenizer: Tokenizer, given: object) -> frozenset[int]:
-    """The special tokens that stay in a text, by the argument skip_special_tokens.
+    """The ids of the special tokens that stay in a text, from the argument skip_special_tokens.
 
     Raises:
         ArgumentError: it is neither True nor False nor a list of special tokens.

@@ -1,4 +1,4 @@
-"""What each token of a tokenizer spells, in bytes: told from how byte-level BPE and SentencePiece write tokens."""
+"""The bytes that each token of a tokenizer spells, from the ways byte-level BPE and SentencePiece write tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,10 +21,10 @@ def spelled_tokens(
 
     Args:
         pieces: tokens as the tokenizer writes them, by id, without special ones.
-        added: tokens that were added to its vocabulary, as they are in texts.
-        encode: gives a text's tokens; a few texts are encoded to see whether the bytes are right.
+        added: tokens that were added to its vocabulary, as texts contain them.
+        encode: gives a text's tokens; a few texts are encoded to check that the bytes are right.
     Raises:
-        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not know.
+        ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback.
     """
     whole = {token_id: piece.encode() for token_id, piece in added.items()}
     for read, may_begin in ((_read_byte_level, (b"",)), (_read_sentence_pieces, (b"", b" "))):
@@ -33,7 +33,7 @@ def spelled_tokens(
             return spelled
     raise ConstraintError(
         "output types need a tokenizer whose tokens spell the bytes of a text: byte-level BPE, or SentencePiece with "
-        "byte fallback. Of this one the tokens of a text do not spell that text."
+        "byte fallback. With this tokenizer, the tokens of a text do not spell that text."
     )
 
 
@@ -42,7 +42,10 @@ def _spell(spelled: Mapping[int, bytes], token_ids: Sequence[int]) -> bytes:
 
 
 class _Letters(dict[int, str]):
-    """How byte-level BPE writes bytes, as `str.translate` takes it; characters that it never writes become no byte."""
+    """A table for `str.translate` from the characters that byte-level BPE writes to the bytes that they stand for.
+
+    A character that it never writes becomes U+0100, which is no byte.
+    """
 
     def __init__(self) -> None:
         printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}

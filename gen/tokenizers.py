@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, object]
 
-_OF_CHATS = frozenset({"chat_template", "add_generation_prompt", "continue_final_message"})  # used, by no template
-_OF_TEMPLATES = frozenset({"tools", "documents"})
+_OF_CHATS = frozenset({"chat_template", "add_generation_prompt", "continue_final_message"})  # transformers uses these
+_OF_TEMPLATES = frozenset({"tools", "documents"})  # the templates use these
 _UNFINISHED = "\ufffd"  # how tokenizers decode bytes that are not yet a character
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer, seen as what generating needs; the caller's tokenizer is never changed.
+    """A Hugging Face tokenizer, with what generation needs of it; the caller's tokenizer is never changed.
 
     Args:
-        chat_template: to use instead of the tokenizer's own, as processors of vision-language models have one.
+        chat_template: the template to use instead of the tokenizer's own; processors of vision-language models have
+            one.
 
     Attributes:
         vocab_size: one more than the highest id that the tokenizer knows.
-        added_ids: of tokens that were added to its vocabulary, special ones with them.
+        added_ids: the ids of tokens that were added to its vocabulary, special ones included.
         bos_token_id: the token that begins a text; None where there is none.
         name: where the tokenizer is from; may be empty.
     """
@@ -40,9 +41,8 @@ class Tokenizer:
         self._chat_template = chat_template
         self._token_bytes: list[bytes] | None = None
         self._reading = new_lock()
-        self._encoding = (
-            new_lock()
-        )  # fast tokenizers set their truncation at a call, and fail if another thread does too
+        # fast tokenizers set their truncation at each call, and fail if another thread sets it at the same time
+        self._encoding = new_lock()
         self.vocab_size = 1 + max(tokenizer.get_vocab().values(), default=-1)
         self.added_ids = frozenset(tokenizer.get_added_vocab().values())
         self.bos_token_id: int | None = tokenizer.bos_token_id
@@ -128,18 +128,18 @@ class Tokenizer:
         return {**marked, **{token_id: str(text) for token_id, text in known}}
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token spells, as bytes of UTF-8: a part of a character, or several; b"" for a special token.
+        """The UTF-8 bytes that a token spells: a part of a character, or several characters; b"" for a special token.
 
         Raises:
             ArgumentError: there is no such token.
-            ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with bytes for what it does not
-                know, so that the bytes of its tokens are not known.
+            ConstraintError: the tokenizer is neither byte-level BPE nor SentencePiece with byte fallback, so the bytes
+                of its tokens are not known.
         """
         [token_id] = read_token_ids("token_id", read_whole("token_id", token_id), self.vocab_size)
         return self._bytes_of_tokens()[token_id]
 
     def all_token_bytes(self) -> list[bytes]:
-        """The `token_bytes` of each token, read once. Raises ConstraintError as they do."""
+        """The `token_bytes` of each token, read once. Raises ConstraintError as `token_bytes` does."""
         return list(self._bytes_of_tokens())
 
     def _bytes_of_tokens(self) -> list[bytes]:
@@ -162,14 +162,14 @@ class Tokenizer:
         return {token_id: text for token_id, text in named.items() if not self.decode([token_id])}
 
     def decode(self, token_ids: Iterable[int], shown: Set[int] = frozenset()) -> str:
-        """The text of the ids without special tokens except those that are shown; spaces stay as they are."""
+        """The text of the ids, without special tokens except the shown ones; spaces stay as they are."""
         given = [one for one in token_ids if not shown or one in shown or one not in self.special_tokens]
         text = self._tokenizer.decode(given, skip_special_tokens=not shown, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)  # one sequence gives one text; tells mypy
         return text
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        check_text("the text", text)  # whatever a chat template has put together
+        check_text("the text", text)  # it may be a text that a chat template has made
         # verbose=False: a prompt longer than the context is the decode loop's error, not the tokenizer's warning
         with self._encoding:
             encoded = self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)
@@ -179,8 +179,8 @@ class Tokenizer:
 class Detokenizer:
     """Decodes new tokens as they come; the pieces joined are decode(prompt + new) without the prompt's part.
 
-    A character whose bytes are spread over tokens comes out whole, with its last token. Each token is decoded with some
-    of those before it, back to a finished character, because some tokenizers drop a leading space otherwise.
+    A character whose bytes are spread over tokens comes out whole, with its last token. Each token is decoded together
+    with some tokens before it, which begin with a whole character: otherwise some tokenizers drop a leading space.
 
     Args:
         shown: special tokens that stay in the text.
@@ -188,14 +188,14 @@ class Detokenizer:
     """
 
     _CONTEXT = 8  # tokens of the prompt that a decoder may look back on
-    _LONGEST = 24  # tokens that are decoded at once, before the context is chosen anew
+    _LONGEST = 24  # tokens that are decoded at once; with more, a shorter context is chosen
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], shown: Set[int] = frozenset()) -> None:
         self._decode = partial(tokenizer.decode, shown=shown)
         start = max(0, len(prompt_ids) - self._CONTEXT)
         while start and self._decode(prompt_ids[start:]).startswith(_UNFINISHED):
             start -= 1  # the cut is within a character
-        self._window = list(prompt_ids[start:])  # what is decoded anew with each token: a context, and what follows
+        self._window = list(prompt_ids[start:])  # decoded again with each new token: a context, and the tokens after it
         self._before = self._decode(self._window)
         self._pending: list[int] = []  # the last tokens of the window, which have given no text yet
 
@@ -232,7 +232,7 @@ class Detokenizer:
 
 
 class ByteDetokenizer:
-    """As `Detokenizer`, of tokens whose bytes are known: what they spell, whatever stands before.
+    """As `Detokenizer`, for tokens whose bytes are known: what a token spells does not depend on those before it.
 
     Args:
         tokens: the bytes of each token.
@@ -240,7 +240,7 @@ class ByteDetokenizer:
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens
-        self._pending = b""  # of a character that is not finished
+        self._pending = b""  # the first bytes of an unfinished character
 
     def push(self, *token_ids: int) -> str:
         """See `Detokenizer.push`."""
