@@ -681,11 +681,11 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
         (lambda m: generate(m, "x", chat=True), "this tokenizer has no chat template"),
         (
             lambda m: generate(m, ["x"], chat_template_kwargs={"tools": []}),
-            "prompt 0 is no chat, which chat_template_kwargs are for; give chat=True",
+            "chat_template_kwargs are for chats, and prompt 0 is none; give chat=True",
         ),
         (
             lambda m: generate(m, [65], chat=True, chat_template_kwargs={"tools": []}),
-            "prompt 0 is no chat, which chat_template_kwargs are for",
+            "chat_template_kwargs are for chats, and prompt 0 is none",
         ),
         (
             lambda m: generate(m, "x", chat=True, chat_template_kwargs=["tools"]),

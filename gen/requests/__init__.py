@@ -1,1 +1,1 @@
-"""What the user asked for: prompts and images read, settings checked, one request a prompt."""
+"""Reads what the user asked for: prompts, images and settings are checked and become one request for each prompt."""

@@ -1,6 +1,6 @@
 """Conversations as a chat template takes them: some templates write texts, some read lists of parts, some do both.
 
-Example: a template with `'<user>' + message['content']` takes "Hi" for [{"type": "text", "text": "Hi"}].
+Example: a template with `'<user>' + message['content']` is given "Hi" instead of [{"type": "text", "text": "Hi"}].
 """
 
 import re
@@ -12,22 +12,22 @@ from gen.requests.tool_messages import check_calls, written_with_tools
 from gen.tokenizers import Message, Tokenizer
 from gen.tools.describing import in_plain_messages, with_tools_told
 
-_TRACE = "gen.part.of.message.{}."  # a key that no template reads: it is in a text only where whole parts are printed
-_ASKERS = ("system", "developer", "user")  # templates may leave out what an assistant has thought
-_SPEAKERS = (*_ASKERS, "assistant")  # what tools return may be anything
+_TRACE = "gen.part.of.message.{}."  # a key that no template reads: the text has it only if a whole part is printed
+_ASKERS = ("system", "developer", "user")  # not the assistant: templates may leave out its thoughts
+_SPEAKERS = (*_ASKERS, "assistant")  # not tools: their content may be anything
 
 
 def chat_text(
     tokenizer: Tokenizer, messages: Sequence[Message], template_kwargs: Mapping[str, object] | None = None
 ) -> str:
-    """As `Tokenizer.chat_text`; where a content is a list of parts and the template writes texts, they are joined.
+    """Like `Tokenizer.chat_text`; if a content is a list of parts and the template writes texts, the parts are joined.
 
-    A text that the template writes only if it is part of a list is given as a list of one part. Tools are given as the
-    template takes them; a template that knows no tools is given plain messages.
+    If the template writes a text only as part of a list, the text is given as a list of one part. Tools are given in
+    the form that the template takes; a template that knows no tools is given plain messages.
 
     Raises:
-        ArgumentError: as of `Tokenizer.chat_text`, a message without role or content, or a part that the template does
-            not take.
+        ArgumentError: as for `Tokenizer.chat_text`; or a message has no role or content, or the template does not take
+            a part.
     """
     given: Sequence[Mapping[str, Any]] = [_checked(number, message) for number, message in enumerate(messages)]
     kwargs = dict(template_kwargs or {})
@@ -35,7 +35,7 @@ def chat_text(
     if tools is None and not any(message.get("tool_calls") or message["role"] == "tool" for message in given):
         return _chat_text(tokenizer, given, template_kwargs)
     if tools is not None:
-        from gen.tools.calls import tools_for_template  # pydantic is not for those who give none
+        from gen.tools.calls import tools_for_template  # imports pydantic, which calls without tools do not need
 
         kwargs["tools"] = told = tools_for_template(tools)
     template = tokenizer.chat_template(kwargs)
@@ -51,7 +51,7 @@ def chat_text(
 def _chat_text(
     tokenizer: Tokenizer, given: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, object] | None
 ) -> str:
-    """As `chat_text`, of checked messages."""
+    """Like `chat_text`, for checked messages."""
     lists = [number for number, message in enumerate(given) if _has_parts(message)]
     try:
         text = tokenizer.chat_text(_traced(given, lists), template_kwargs)
@@ -59,9 +59,9 @@ def _chat_text(
         if not lists:
             raise
         texts = [number for number in lists if all(map(_is_text, given[number]["content"]))]
-        if texts:  # without them it may take the others, such as lists with images
+        if texts:  # without these lists the template may take the others, such as lists with images
             return _chat_text(tokenizer, _joined(given, texts), template_kwargs)
-        tokenizer.chat_text(_joined(given, lists), template_kwargs)  # raises where lists are not the reason
+        tokenizer.chat_text(_joined(given, lists), template_kwargs)  # raises if the lists are not the reason
         raise _untaken(lists[0], given[lists[0]], "takes texts alone") from None
     for number in (printed := [number for number in lists if _TRACE.format(number) in text]):
         if not all(map(_is_text, given[number]["content"])):
@@ -73,7 +73,7 @@ def _chat_text(
 
 
 def _checked(number: int, message: Message) -> dict[str, Any]:
-    """A message with a role, and a content whose parts have types."""
+    """Check that a message has a role and a content; returns it with a type in each part of the content."""
     role, content = message.get("role"), message.get("content")
     check_calls(number, message)
     said = isinstance(content, str) or role not in (_SPEAKERS if content is not None else _ASKERS)
@@ -106,7 +106,7 @@ def _is_text(part: object) -> bool:
 
 
 def _traced(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list[Mapping[str, Any]]:
-    """Messages whose parts have a key that shows in the text where a template prints a whole part."""
+    """The messages with a key added to each part: the text shows it if the template prints the whole part."""
     traced = list(messages)
     for number in lists:
         parts = [{_TRACE.format(number): 0, **part} for part in messages[number]["content"]]
@@ -115,7 +115,7 @@ def _traced(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list
 
 
 def _joined(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list[Mapping[str, Any]]:
-    """Messages with texts instead of lists of texts."""
+    """The messages with texts instead of lists of texts."""
     joined = list(messages)
     for number in lists:
         texts = [part["text"] for part in messages[number]["content"] if _is_text(part)]
@@ -124,7 +124,7 @@ def _joined(messages: Sequence[Mapping[str, Any]], lists: Sequence[int]) -> list
 
 
 def _untaken(number: int, message: Mapping[str, Any], why: str, place: int | None = None) -> ArgumentError:
-    """The error for a part that a template does not take: the first that is no text, or this one."""
+    """The error for a part that a template does not take: the part at `place`, or the first that is no text."""
     parts = message["content"]
     if place is None:
         place = next(place for place, part in enumerate(parts) if not _is_text(part))
@@ -141,7 +141,7 @@ def _refuse_dropped(
     text: str,
     template_kwargs: Mapping[str, object] | None,
 ) -> None:
-    """Raise an ArgumentError for a part of a type that the template does not know, and leaves out without a word."""
+    """Raise an ArgumentError for a part that the template silently leaves out, because it does not know the type."""
     template = tokenizer.chat_template(template_kwargs)
     for number in lists:
         parts = messages[number]["content"]
@@ -160,7 +160,7 @@ def _with_lost_texts(
     text: str,
     template_kwargs: Mapping[str, object] | None,
 ) -> str:
-    """The text; if the template leaves out texts that are in no list, that of the same messages with lists."""
+    """The text; if the template leaves out contents that are strings, the text with lists of one part instead."""
     contents = {n: message.get("content") for n, message in enumerate(messages) if message["role"] in _ASKERS}
     lost = {n: said.strip() for n, said in contents.items() if isinstance(said, str) and said.strip() not in text}
     if not lost:

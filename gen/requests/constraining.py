@@ -1,4 +1,4 @@
-"""Which constraint each prompt's text is held to, and whether there is room for a whole text of it."""
+"""Gives each prompt's text its constraint, and checks that there is room for a whole text."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,15 +14,15 @@ from gen.requests.truncating import cut_left
 
 
 def read_constraints(model: Model, output_type: Any, prompts: int | None) -> list[Constraint | None]:
-    """One constraint or None a prompt; `prompts` is None for one prompt that did not come in a list."""
+    """One constraint or None for each prompt; `prompts` is None for one prompt that did not come in a list."""
     types = split_types(output_type, prompts)
-    distinct = {id(one): one for one in types}  # a type that is there several times is read once
+    distinct = {id(one): one for one in types}  # a type that several prompts share is compiled once
     made = {key: None if one is None else compile(model, one) for key, one in distinct.items()}
     return [made[id(one)] for one in types]
 
 
 def split_types(output_type: Any, prompts: int | None) -> list[Any]:
-    """The output type of each prompt; `prompts` as of `read_constraints`."""
+    """The output type of each prompt; `prompts` as for `read_constraints`."""
     if not isinstance(output_type, list | tuple) or prompts is None:
         return [output_type] * (prompts or 1)
     if len(output_type) != prompts:
@@ -33,7 +33,7 @@ def split_types(output_type: Any, prompts: int | None) -> list[Any]:
 
 
 def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | None) -> Request:
-    """A request whose prompt leaves room in the context for this many new tokens."""
+    """The request with its prompt cut, so that the context has room for `least` new tokens."""
     bos_token_id = model.tokenizer.bos_token_id
     prompt_ids = cut_left(
         request.number, request.prompt_ids, model.context_length, least, bos_token_id=bos_token_id, why=""
@@ -48,12 +48,12 @@ def _cut(model: Model, request: Request, least: int, max_batch_tokens: int | Non
 def constrained(
     model: Model, request: Request, constraint: Constraint | None, max_batch_tokens: int | None = None
 ) -> Request:
-    """A request with its constraint, whose tables are where they are needed.
+    """The request with its constraint, whose tables are on the device of the logits.
 
     Args:
-        max_batch_tokens: as of `gen.requests.reading.read_requests`.
+        max_batch_tokens: as for `gen.requests.reading.read_requests`.
     Raises:
-        ArgumentError: a token that ends the text may be part of it.
+        ArgumentError: a token that ends the text spells characters that the text may need.
         ConstraintError: there is no room for a whole text.
     """
     if constraint is None:

@@ -1,4 +1,4 @@
-"""Images as the user has them, read and checked: pictures of PIL, arrays or files."""
+"""Reads and checks the user's images: PIL images, arrays or files."""
 
 import binascii
 from base64 import b64decode
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 ImageLike: TypeAlias = "Image | numpy.ndarray[Any, Any] | str | Path"
 
-_KEYS = ("image", "path", "url")  # where a part of a message may have its image
+_KEYS = ("image", "path", "url")  # the keys under which a part of a message may have its image
 _KINDS = "a PIL image, a uint8 array (height, width, 3) or a path"
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of data: URLs; others may run programs
-_MOST_PIXELS = 40_000_000  # of data: URLs; a small file may have many
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # allowed in data: URLs; for other formats Pillow may run programs
+_MOST_PIXELS = 40_000_000  # allowed in data: URLs; a small file may decode to very many
 
 
 def read_images(
@@ -30,14 +30,14 @@ def read_images(
     *,
     local_files: bool = True,
 ) -> list[list["Image"]]:
-    """Each prompt's images, as PIL images in RGB, upright where a file says how it was held.
+    """Each prompt's images, as PIL images in RGB, turned upright if a file says how the camera was held.
 
     Args:
-        images: the prompt's images, or where there is a list of prompts a list for each; None for no images.
+        images: the prompt's images; for a list of prompts, one list for each prompt; None for no images.
         prompts: how many prompts the list has; None for one prompt that is not in a list.
-        local_files: whether they may be paths and file: URLs.
+        local_files: whether images may be paths and file: URLs.
     Raises:
-        ArgumentError: not as many lists as prompts, something that is no image, or a file that cannot be read.
+        ArgumentError: there are not as many lists as prompts, something is no image, or a file cannot be read.
     """
     if images is None:
         return [[] for _ in range(prompts or 1)]
@@ -59,16 +59,16 @@ def read_images(
 def take_images(
     messages: Sequence[Message], *, readable: bool, local_files: bool = True
 ) -> tuple[list[Message], list["Image"]]:
-    """The messages with bare places for their images, and these images in order, as `read_image` gives them.
+    """The messages with {"type": "image"} in the place of each image, and the images in order, see `read_image`.
 
-    An image is part of a message's content: {"type": "image", "image": picture}, or with its "path" or "url", which is
-    a file's; or as OpenAI writes it, {"type": "image_url", "image_url": {"url": url}}.
+    An image is a part of a message's content: {"type": "image", "image": picture}, where a file's "path" or "url" may
+    take the place of "image"; or, in OpenAI's form, {"type": "image_url", "image_url": {"url": url}}.
 
     Args:
         readable: whether the model reads images.
-        local_files: whether they may be paths and file: URLs.
+        local_files: whether images may be paths and file: URLs.
     Raises:
-        ArgumentError: an image that cannot be read, or any where the model reads none.
+        ArgumentError: an image cannot be read, or there are images and the model reads none.
     """
     bare: list[Message] = []
     found: list[object] = []
@@ -95,7 +95,7 @@ def take_images(
 
 
 def _plain_part(part: Any) -> Any:
-    """A part of a message; an image in OpenAI's form as one in transformers'."""
+    """A part of a message; an image in OpenAI's form is put into transformers' form."""
     if not isinstance(part, Mapping) or part.get("type") != "image_url":
         return part
     image = part.get("image_url")
@@ -107,14 +107,14 @@ def _is_image(part: object) -> bool:
 
 
 def read_image(image: object, name: str, local_files: bool = True, most_pixels: int = _MOST_PIXELS) -> "Image":
-    """One image as PIL has it, in RGB.
+    """One image as a PIL image in RGB.
 
     Args:
-        name: what errors call it.
-        local_files: whether it may be a path or a file: URL.
-        most_pixels: how many one of a data: URL may have.
+        name: what errors call the image.
+        local_files: whether the image may be a path or a file: URL.
+        most_pixels: how many pixels the image of a data: URL may have.
     Raises:
-        ArgumentError: it is none of a PIL image, an array and a readable file.
+        ArgumentError: it is not a PIL image, an array or a readable file.
         ModelError: Pillow is not installed.
     """
     try:
@@ -130,7 +130,7 @@ def read_image(image: object, name: str, local_files: bool = True, most_pixels: 
             raise ArgumentError(f"{name} must be {_KINDS}, got {show(image)}")
         picture = Image.fromarray(image)
     elif isinstance(image, str | Path):
-        refusals = (OSError, ValueError, RuntimeError, SyntaxError, Image.DecompressionBombError)  # of PIL and Path
+        refusals = (OSError, ValueError, RuntimeError, SyntaxError, Image.DecompressionBombError)  # raised by PIL, Path
         try:
             data = _read_data_url(image, name)
             if data is None and not local_files:
@@ -157,7 +157,7 @@ def read_image(image: object, name: str, local_files: bool = True, most_pixels: 
 
 
 def _read_data_url(image: str | Path, name: str) -> bytes | None:
-    """The bytes in a data: URL, such as "data:image/png;base64,iVBORw0..."; None where it is none."""
+    """The bytes in a data: URL, such as "data:image/png;base64,iVBORw0..."; None for anything else."""
     if not isinstance(image, str) or image[:5].lower() != "data:":
         return None
     head, _, data = image.partition(",")

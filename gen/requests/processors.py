@@ -13,7 +13,8 @@ LogitsProcessor = Callable[..., Tensor]  # (token_ids, lengths, logits), or tran
 def takes_one_row(processor: LogitsProcessor) -> bool:
     """Whether a processor is called as transformers calls its own: (input_ids, scores), here with one row each.
 
-    Its class decides, if that is transformers' `LogitsProcessor`; else the number of its parameters without a default.
+    This is so for a subclass of transformers' `LogitsProcessor`, and for any other function that has two parameters
+    without a default.
     """
     if any(kind.__name__ == "LogitsProcessor" and _of_transformers(kind) for kind in type(processor).__mro__):
         return True
@@ -24,7 +25,7 @@ def read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsProc
     """The processors as a tuple.
 
     Raises:
-        ArgumentError: it is no list of functions of three or of two parameters.
+        ArgumentError: it is not a list of functions with three or two parameters.
     """
     if given is None:
         return ()
@@ -37,7 +38,7 @@ def read_processors(given: Sequence[LogitsProcessor] | None) -> tuple[LogitsProc
 
 
 def _can_be_called(processor: object) -> bool:
-    """Whether it is a function that takes three arguments, or a processor of one row."""
+    """Whether it is a function that takes three arguments, or a processor for one row."""
     if not callable(processor) or isinstance(processor, type):
         return False
     if takes_one_row(processor):
@@ -46,13 +47,13 @@ def _can_be_called(processor: object) -> bool:
         signature(processor).bind(None, None, None)
     except TypeError:
         return False
-    except ValueError:  # a function that does not tell its parameters
+    except ValueError:  # Python knows no parameters of the function, as of some builtins
         return True
     return True
 
 
 def _count_needed(processor: LogitsProcessor) -> int:
-    """How many parameters without a default a function takes by position; 0 where it does not tell."""
+    """How many positional parameters without a default a function has; 0 if it takes *args, or Python knows none."""
     try:
         parameters = signature(processor).parameters.values()
     except (TypeError, ValueError):

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int] | Sequence[Message] | Array
 AnyPrompt = TypeVar("AnyPrompt", bound=Prompt)
-Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # no Sequence, which a str would be too
+Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # not Sequence: a str is one too
 
 
 def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-    """Each prompt of a call, and whether they came as a list; a list of token ids or of messages is one prompt.
+    """The prompts of a call, and whether they came as a list; a list of token ids or of messages is one prompt.
 
-    Arrays and tensors become lists here: (length,) is one prompt, (prompts, length) is a list of them. Host sync: one
-    for each that is on a device.
+    Arrays and tensors become lists here: (length,) is one prompt, (prompts, length) is a list of prompts. Host sync:
+    one for each tensor that is on a device.
 
     Raises:
-        ArgumentError: it is no prompt at all, or an empty list.
+        ArgumentError: `prompt` is neither a prompt nor a list of prompts, or is an empty list.
     """
     given = as_lists(prompt)
     if isinstance(given, str):
@@ -41,7 +41,7 @@ def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool
 
 
 def messages_of(prompt: Prompt) -> list[Message]:
-    """The messages of a conversation; none where the prompt is something else."""
+    """The messages of a conversation; an empty list for any other prompt."""
     if not _is_list(prompt):
         return []
     messages = [part for part in prompt if isinstance(part, Mapping)]
@@ -54,7 +54,8 @@ def read_prompt(
     """The token ids of one prompt.
 
     Raises:
-        ArgumentError: an empty prompt without a bos token, a chat without a template, or an id outside the vocabulary.
+        ArgumentError: the prompt is empty and there is no bos token, a chat has no template, or an id is outside the
+            vocabulary.
     """
     tokenizer = model.tokenizer
     if isinstance(prompt, str) and chat:
@@ -69,7 +70,7 @@ def read_prompt(
 
 
 def vocabulary(model: Model) -> int:
-    """How many ids are tokens: logits beyond the tokenizer's ids are masked."""
+    """How many ids are tokens; the logits of ids that the tokenizer does not have are masked."""
     return min(model.vocab_size, model.tokenizer.vocab_size)
 
 
@@ -83,7 +84,7 @@ def _check_texts(prompt: Prompt) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """The texts of a message: its content, or those of the content's parts."""
+    """All strings in a message, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -96,7 +97,7 @@ def _is_list(prompt: object) -> TypeGuard[Sequence[Any]]:
 
 
 def _no_prompt(given: object) -> ArgumentError:
-    """The error for an object that is no prompt; it says what to write instead."""
+    """The error for an object that is no prompt; the error says what to write instead."""
     hint = ""
     if given is None:
         hint = '; give "" to start from the bos token'
@@ -123,12 +124,13 @@ def read_illustrated(
     chat: bool,
     template_kwargs: Mapping[str, object] | None = None,
 ) -> tuple[list[int], Inputs]:
-    """The token ids of a prompt that may have images, and what goes with them.
+    """The token ids of a prompt that may have images, and the model's inputs for these images.
 
     In a chat that is given as a text, the images come before the text.
 
     Raises:
-        ArgumentError: as of `read_prompt`, token ids with images, or another number of places than of images.
+        ArgumentError: as for `read_prompt`; or token ids come with images, or the prompt does not have one place for
+            each image.
     """
     if isinstance(prompt, str) and chat:
         content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
@@ -152,10 +154,10 @@ def read_one_prompt(
     template_kwargs: Mapping[str, object] | None,
     local_files: bool = True,
 ) -> tuple[list[int], Inputs]:
-    """One prompt's token ids, and what goes with its images.
+    """One prompt's token ids, and the model's inputs for its images.
 
     Args:
-        local_files: whether images of its messages may be paths and file: URLs.
+        local_files: whether images in its messages may be paths and file: URLs.
     """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
     readable = isinstance(model, ImageReader)
@@ -174,7 +176,7 @@ def read_one_prompt(
 
 
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:
-    """Refuse arguments for a chat template where there is no chat."""
+    """Refuse chat_template_kwargs for a prompt that is no chat."""
     if given is None:
         return
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -183,7 +185,7 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
         )
     if given and not messages_of(prompt) and not (chat and isinstance(prompt, str)):
         raise ArgumentError(
-            f"prompt {number} is no chat, which chat_template_kwargs are for; give chat=True with a text, or give the "
+            f"chat_template_kwargs are for chats, and prompt {number} is none; give chat=True with a text, or give the "
             "prompt as a list of messages."
         )
 
@@ -191,7 +193,7 @@ def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mappi
 def _place_images(
     number: int, prompt: Prompt, images: Sequence["Image"], *, readable: bool, local_files: bool
 ) -> tuple[Prompt, Sequence["Image"]]:
-    """A prompt with bare places for images, and its images, which came beside it or in its messages."""
+    """The prompt without its images, see `take_images`, and the images, which came in images= or in its messages."""
     messages, found = take_images(messages_of(prompt), readable=readable, local_files=local_files)
     if found and images:
         raise ArgumentError(f"prompt {number} has images in its messages and in images=; give all in one place.")

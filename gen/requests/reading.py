@@ -1,4 +1,4 @@
-"""Reads a call's arguments into requests: a sampler, a limit, a seed for each prompt; every one checked."""
+"""Checks a call's arguments and makes one request for each prompt, with its sampler, limit and seeds."""
 
 from collections.abc import Sequence
 from time import monotonic
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST = 128  # new tokens of a text, unless the caller says how many
-MOST_TYPED = 2048  # and of a text of an output type, which is to end by itself
-_MOST_SAMPLES = 1_000_000  # of a prompt; each takes memory before anything runs
+MOST_TYPED = 2048  # the same for a text with an output type, which should end by itself
+_MOST_SAMPLES = 1_000_000  # texts of one prompt; each takes memory before anything runs
 
 
 @isolated
@@ -40,15 +40,15 @@ def read_requests(
     max_batch_tokens: int | None = None,
     failed: dict[int, GenError] | None = None,
 ) -> list[Request]:
-    """Check every argument.
+    """Check every argument, and make the requests.
 
     Args:
-        samplers, images: of the settings, one and a list for each prompt.
-        typed: whether each prompt's text has an output type; None for no prompt.
-        max_batch_tokens: how many tokens all rows may have room for together; None where that is not said.
-        failed: where the errors of single prompts are put, which have no request then; None if they are raised.
+        samplers, images: from the settings, one sampler and one list of images for each prompt.
+        typed: whether each prompt's text has an output type; None: none has.
+        max_batch_tokens: how many tokens all rows together may have room for; None if the caller gives no limit.
+        failed: receives the errors of single prompts, which then get no request; None raises the first error.
     Raises:
-        ArgumentError: any of the arguments cannot be used; nothing has run yet.
+        ArgumentError: an argument cannot be used; nothing has run yet.
     """
     check_flag("chat", settings.chat)
     check_flag("shorten", settings.shorten)
@@ -92,7 +92,7 @@ def read_requests(
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
-        own = asked is None and has_type  # a type's own limit leaves a prompt three quarters of the context
+        own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
         if settings.truncate is not None:
             token_ids = cut_left(
                 number,
@@ -120,7 +120,7 @@ def read_requests(
         thoughts = None
         if is_chat:
             thoughts = marks_of_chat(model.tokenizer, settings.chat_template_kwargs, token_ids)
-        marks = () if thoughts is None else thoughts.names  # which are looked for in the text
+        marks = () if thoughts is None else thoughts.names  # decoding keeps them, to find the thoughts in the text
         seen = shown | {token_id for token_id, text in model.tokenizer.special_tokens.items() if text in marks}
         stopping = [one if isinstance(one, str) else one.pattern for one in stops[number]]
         hidden = model.tokenizer.hidden_in(stopping).items()
@@ -164,12 +164,12 @@ def read_requests(
 
 
 def room_in_batch(max_batch_tokens: int, sampler: Sampler, prompt_ids: Sequence[int]) -> int:
-    """How many new tokens a prompt's text, or each row of its search, has room for."""
+    """How many new tokens max_batch_tokens leaves room for in a prompt's text, or in each row of its search."""
     return max_batch_tokens // search_width(sampler) - len(prompt_ids)
 
 
 def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> list[int] | list[None]:
-    """One limit a prompt; None for the usual one."""
+    """One limit for each prompt; None for the default."""
     if max_new_tokens is None:
         return [None] * prompts
     given = as_lists(max_new_tokens)
@@ -183,7 +183,7 @@ def _read_limits(max_new_tokens: int | Sequence[int] | None, prompts: int) -> li
 
 
 def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
-    """Seconds that texts may take."""
+    """How many seconds the texts may take."""
     check_number("max_time", max_time, above=0)
     if not all(map(draws, samplers)):
         raise ArgumentError(
@@ -194,7 +194,7 @@ def _read_max_time(max_time: float, samplers: Sequence[Sampler]) -> float:
 
 
 def _read_top_logprobs(given: int | None, samplers: Sequence[Sampler], known: int) -> int | None:
-    """How many of the likeliest tokens are told; None for nothing at all."""
+    """How many of the likeliest tokens to give with each token; None for no log-probabilities."""
     if given is None:
         return None
     if any(isinstance(sampler, BeamSearchSampler) for sampler in samplers):
@@ -216,10 +216,10 @@ def _check_prompt_logprobs(request: Request) -> None:
 
 
 def _read_bad_words(model: Model, penalties: Penalties | None) -> tuple[tuple[int, ...], ...]:
-    """The token ids of every bad word, those of texts with and without a space before them; logit_bias is checked."""
+    """The token ids of every bad word; a text has two lists, with and without a space before it. Checks logit_bias."""
     if penalties is None:
         return ()
-    # a sampler knows no vocabulary, so that ids are checked here
+    # a sampler does not know the vocabulary, so its ids are checked here
     read_token_ids("logit_bias", list(penalties.logit_bias or ()), vocabulary(model))
     sequences: list[list[int]] = []
     for word in penalties.bad_words or ():
@@ -231,7 +231,7 @@ def _read_bad_words(model: Model, penalties: Penalties | None) -> tuple[tuple[in
 
 
 def _read_seeds(seed: int | Sequence[int] | None, prompts: int) -> list[int]:
-    """One seed a prompt."""
+    """One seed for each prompt."""
     if seed is None:
         return [draw_seed() for _ in range(prompts)]
     given = as_lists(seed)

@@ -1,4 +1,4 @@
-"""What the user asked for, one prompt at a time, checked: all that the loop needs to know of it."""
+"""A request: one checked prompt with its settings, which is all that the loop needs to know."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,31 +13,33 @@ from gen.thoughts import Marks
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """One prompt and how to go on from it.
+    """One prompt and how to continue it.
 
     Attributes:
         prompt_ids: the prompt's tokens, at least one.
         sampler: how tokens are chosen.
-        seeds: one for each text that is to be made, below 2**63.
-        limit: how many new tokens at most, by max_new_tokens and by the context.
+        seeds: one for each text to make, below 2**63.
+        limit: how many new tokens a text may have, by max_new_tokens and by the context.
         stops: strings and regexes that end a text.
-        include_stop: whether the text has what ended it.
+        include_stop: whether the text includes the stop that ended it.
         eos_token_ids: tokens that end a text.
-        stop_token_ids: those of them that the caller named and the model does not.
-        bad_words: token ids that must not come in a row.
-        inputs: what the prompt's images are to the model.
+        stop_token_ids: those of eos_token_ids that the caller gave and the model does not have.
+        bad_words: sequences of token ids that a text must not contain.
+        inputs: the model's inputs for the prompt's images.
         logits_processors: the user's own, run before the sampler.
-        top_logprobs: how many of the model's likeliest tokens are told with each token; None: not even the token's own
-            log-probability in the model's distribution.
-        prompt_logprobs: how many are told with each token of the prompt; None for nothing.
-        hidden: the special tokens that stops name, which decoding leaves out, and their texts.
-        constraint: what the text is held to; None for nothing.
+        top_logprobs: how many of the model's likeliest tokens to give with each token; None leaves out even the token's
+            own log-probability in the model's distribution.
+        prompt_logprobs: how many to give with each token of the prompt; None for no log-probabilities.
+        shown: the special tokens that decoding keeps in the text.
+        hidden: the special tokens that stops name and decoding leaves out, with their texts.
+        thoughts: how the chat marks thoughts; None if it does not.
+        constraint: the texts that are allowed; None for all.
         may_be_cut: whether its prompt may be cut, see `cut_left`, to make room for a whole text of its constraint.
-        shorten: whether a value that the limit has shaped is returned.
-        cache_salt: nothing is shared with requests that have another one.
-        deadline: when its texts end as they are, in seconds of `time.monotonic`; None for never.
+        shorten: whether a value that the limit has shaped is returned instead of an error.
+        deadline: when its texts end, finished or not, in seconds of `time.monotonic`; None for never.
+        cache_salt: its KV cache is shared only with requests that have the same salt.
         number: which of a call's prompts it is, from 0.
-        sample: which of the prompt's texts the first one is, from 0.
+        sample: which of the prompt's texts this request's first text is, from 0.
     """
 
     prompt_ids: list[int]
@@ -66,11 +68,11 @@ class Request:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Tokens that end the text: its eos tokens; if a constraint has none, a token that spells nothing."""
+        """Tokens that end the text: its eos tokens; with a constraint and no eos, a token that spells nothing."""
         if self.eos_token_ids or self.constraint is None:
             return self.eos_token_ids
         return (self.constraint.vocabulary.end,)
 
     def short(self, made: int) -> bool:
-        """Whether a text with this many tokens may be short of room: some token that its type allows may not fit."""
+        """Whether the limit may rule out a token that the output type allows, after `made` tokens."""
         return self.constraint is not None and self.limit - made <= self.constraint.most_tokens

@@ -1,4 +1,4 @@
-"""What a user may set for prompts and their texts: one object for `generate`, `stream`, the engine and asyncio."""
+"""The settings of a call that generates: one object for `generate`, `stream`, the engine and asyncio."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gen.samplers import Sampler
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """As the user gave it, not yet read; see `gen.generate`, which says what each is."""
+    """The settings as the user gave them, not yet checked; `gen.generate` says what each of them means."""
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None = None
     sampler: Sampler | Sequence[Sampler] | None = None
@@ -39,14 +39,14 @@ def read_settings(function: str, arguments: Mapping[str, Any]) -> Settings:
     """The settings among a function's arguments.
 
     Raises:
-        UnknownArgumentError: a name that it does not take.
+        UnknownArgumentError: the function does not take one of the arguments.
     """
     refuse_unknown_arguments(function, arguments, [*Settings.__annotations__])
     return Settings(**arguments)
 
 
 class SharedArguments(TypedDict, total=False):
-    """The types of settings that are alike for one prompt and for several."""
+    """The settings that have the same types for one prompt and for several."""
 
     include_stop: bool
     eos_token_id: int | Sequence[int] | None
@@ -73,14 +73,14 @@ class OneArguments(SharedArguments, total=False):
 
 
 class EngineArguments(OneArguments, total=False):
-    """The types of what a request of an engine takes."""
+    """The types of the settings for a request of an engine."""
 
     cache_salt: str | None
     priority: int
 
 
 class PromptArguments(SharedArguments, total=False):
-    """The types of settings for any prompts, without the sampler: the type of a result depends on that."""
+    """The types of settings for any prompts, without the sampler, on which the type of a result depends."""
 
     images: Sequence[ImageLike] | Sequence[Sequence[ImageLike]] | None
     max_new_tokens: int | Sequence[int] | None

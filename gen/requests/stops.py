@@ -1,4 +1,4 @@
-"""Reads what ends a text: strings and compiled regexes, for all prompts or for each."""
+"""Reads the stops, which end a text: strings and compiled regexes, for all prompts or for each of them."""
 
 import re
 from collections.abc import Sequence, Set
@@ -8,19 +8,19 @@ from gen.arguments import check_text
 from gen.errors import ArgumentError, show
 
 Stop = str | re.Pattern[str]
-Stops = Stop | Sequence[Stop] | None  # of one prompt
+Stops = Stop | Sequence[Stop] | None  # for one prompt
 
 
 def is_list_for_each(stop: object) -> bool:
-    """Whether these are the stops of each prompt of a list: a list with lists or None in it."""
+    """Whether `stop` has stops for each prompt of a list: it is a list with lists or None in it."""
     return isinstance(stop, list | tuple) and any(one is None or _is_list(one) for one in stop)
 
 
 def read_stops_of_each(stop: Stops | Sequence[Stops], prompts: int) -> list[tuple[Stop, ...]]:
-    """What ends each prompt's text.
+    """The stops of each prompt.
 
     Raises:
-        ArgumentError: as of `read_stops`, or there are not as many lists as prompts.
+        ArgumentError: as for `read_stops`, or there are not as many lists as prompts.
     """
     if not is_list_for_each(stop):
         return [read_stops(stop)] * prompts
@@ -28,7 +28,7 @@ def read_stops_of_each(stop: Stops | Sequence[Stops], prompts: int) -> list[tupl
     for number, one in enumerate(lists):
         if one is not None and not _is_list(one):
             raise ArgumentError(
-                f"stop has lists, one for each prompt, and {show(one)} for prompt {number}; write [{show(one)}] for it."
+                f"stop has a list for each prompt, but {show(one)} for prompt {number}; write [{show(one)}] there."
             )
     if len(lists) != prompts:
         raise ArgumentError(f"stop must have one list or None for each of {prompts} prompts, got {len(lists)}")
@@ -39,7 +39,7 @@ def read_stops(stop: Any) -> tuple[Stop, ...]:
     """The stops of one prompt as a tuple.
 
     Raises:
-        ArgumentError: one is no string or compiled regex, or would end an empty text.
+        ArgumentError: a stop is neither a string nor a compiled regex, or would end an empty text.
     """
     given = (stop,) if isinstance(stop, str | re.Pattern) else () if stop is None else stop
     if not _is_list(given):

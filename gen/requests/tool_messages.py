@@ -1,8 +1,8 @@
-"""Messages that call tools, and what tools return, as this or that chat template takes them.
+"""Writes messages that call tools, and what tools return, in the form that a chat template takes.
 
-Clients write a call's arguments as a text of JSON, and None as its message's content. Some templates want such a text,
-others want values; some want no content, others an empty one. Of these four forms the first that a template writes is
-taken.
+Clients write a call's arguments as a JSON string, and None as the content of its message. Some templates take such a
+string, others take values; some take no content, others take an empty one. Each of these four forms is tried, and the
+first one that the template writes is used.
 """
 
 import json
@@ -17,13 +17,13 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def written_with_tools(messages: Messages, template: str, write: Callable[[Messages], str]) -> str:
-    """The text of a conversation, whose calls are given as the template writes them.
+    """The text of a conversation that may have calls of tools.
 
     Args:
-        template: as it is written; it knows calls, or there are none.
-        write: the template, used on messages; raises ArgumentError where it refuses them.
+        template: the source of the template; it knows calls, or the messages have none.
+        write: applies the template to messages; raises ArgumentError if the template refuses them.
     Raises:
-        ArgumentError: the template does not know these calls, or what tools return; or it refuses the messages.
+        ArgumentError: the template does not know calls or results of tools, or it refuses the messages.
     """
     if not any(map(_calls, messages)):
         return _with_results(messages, template, write)
@@ -42,7 +42,7 @@ def written_with_tools(messages: Messages, template: str, write: Callable[[Messa
 
 
 def _with_results(messages: Messages, template: str, write: Callable[[Messages], str]) -> str:
-    """The text, in which all that tools have returned is written."""
+    """The text; raises an ArgumentError if the template leaves out a tool's result."""
     results = {n: message.get("content") for n, message in enumerate(messages) if message.get("role") == "tool"}
     known = re.search(r"\b(tool|ipython)\b", template)
     try:
@@ -94,7 +94,7 @@ def _formed(message: Mapping[str, Any], as_text: bool, empty: Mapping[str, str])
 def _as_value(arguments: Any) -> Any:
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:  # a model has written it, and the template may write it as it is
+    except ValueError:  # a model wrote this, which is no JSON; the template may write it unchanged
         return arguments
 
 

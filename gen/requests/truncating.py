@@ -1,4 +1,4 @@
-"""Prompts that are longer than the context has room for, cut on the left where the user says so."""
+"""Cuts prompts that do not fit into the context, on the left, if the user says so."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,13 +17,13 @@ def check_truncate(truncate: object) -> None:
 def cut_left(
     number: int, token_ids: Sequence[int], context_length: int, new_tokens: int, *, bos_token_id: int | None, why: str
 ) -> list[int]:
-    """A prompt's last tokens, with its bos token if it begins with one, so that the new ones fit behind them.
+    """A prompt's last tokens, few enough for the new tokens to fit; its bos token stays if it begins with one.
 
     Args:
-        number: of the prompt, for errors.
-        why: why the prompt may not be cut, as "is a chat"; "" if it may.
+        number: the prompt's number, for errors.
+        why: why the prompt must not be cut, such as "is a chat"; "" if it may be cut.
     Raises:
-        ArgumentError: it would have to be cut and may not be, or there is no room for any prompt.
+        ArgumentError: the prompt is too long and must not be cut, or there is no room for any prompt.
     """
     kept = context_length - new_tokens
     if len(token_ids) <= kept:

@@ -1,6 +1,6 @@
 """What to write instead of an argument that people know from other libraries: one short table for all functions.
 
-Example: for temperature=0.7 it says to write sampler=gen.samplers.multinomial(temperature=0.7).
+Example: instead of temperature=0.7, write sampler=gen.samplers.multinomial(temperature=0.7).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_SETTINGS = {  # of samplers, under the names that transformers and the OpenAI API give them
+_SETTINGS = {  # settings of samplers, by the names that transformers and the OpenAI API give them
     "num_beams": "beams",
     "n": "samples",
     "num_samples": "samples",
@@ -61,17 +61,17 @@ _INSTEAD = {
 
 
 def explains_unknown(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function that generates refuse an argument that it does not have with what to write instead."""
+    """Make a function that generates refuse unknown arguments, with an error that says what to write instead."""
     return with_advice(generating_advice)(function)
 
 
 def refuse_unknown_arguments(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raise an UnknownArgumentError that says what to write, if an argument of generating is not known."""
+    """Raise an UnknownArgumentError that says what to write instead, if a given argument is not known."""
     refuse_with_advice(function, given, known, generating_advice)
 
 
 def generating_advice(unknown: Mapping[str, Any]) -> Iterator[str]:
-    """What to write in the place of arguments that a function which generates does not have."""
+    """What to write instead of arguments that a function which generates does not have."""
     yield from _advice(unknown)
     if samplers := ", or ".join(_samplers(unknown)):
         yield samplers
