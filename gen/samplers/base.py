@@ -1,4 +1,4 @@
-"""What a sampler is: a step on the device, and the call that Outlines' loops make."""
+"""The protocol of samplers: a step on the device, and the call that Outlines' loop makes."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,7 +21,7 @@ class Sampler(Protocol):
 
     Attributes:
         samples: how many sequences the sampler makes for each prompt.
-        penalties: what the loop does to the logits before each step; None for nothing.
+        penalties: how the loop changes the logits before each step; None for no change.
     """
 
     @property
@@ -30,15 +30,16 @@ class Sampler(Protocol):
     def penalties(self) -> Penalties | None: ...
 
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
-        """Choose one token a row, on `logits.device`, without a host sync.
+        """Choose one token for each row, on `logits.device`, without a host sync.
 
         Args:
             logits: (rows, vocab), floating, any device; not modified. NaN counts as -inf.
-            weights: (rows,), floating, on the logits' device: log-probability of each row so far.
+            weights: (rows,), floating, on the logits' device: the log-probability of each row so far.
             keys: (rows,), int64, on the logits' device: the row's random key for this step.
         Returns:
             next_token_ids (rows, 1) int64; ancestors (rows,) int64, the row that each result continues; weights
-            (rows,), the log-probability with the new token. A row with nothing left gives token 0 and weight -inf.
+            (rows,), the log-probability with the new token. A row in which no token can be chosen (a dead row) gives
+            token 0 and weight -inf.
         """
 
 
@@ -53,7 +54,7 @@ def read_sampler(sampler: object) -> Sampler:
     name = type(sampler).__name__
     for attribute in ("samples", "penalties"):
         if not hasattr(sampler, attribute):
-            raise ArgumentError(f"the sampler {name} has no {attribute}; see gen.samplers.Sampler for what one has.")
+            raise ArgumentError(f"the sampler {name} has no {attribute}; give it all that gen.samplers.Sampler has.")
     known: Sampler = sampler  # type: ignore[assignment]
     check_number(f"{name}.samples", known.samples, minimum=1, whole=True)
     if not isinstance(known.penalties, Penalties | None):
@@ -62,11 +63,11 @@ def read_sampler(sampler: object) -> Sampler:
 
 
 def check_sampled(sampler: Sampler, sampled: object, logits: Tensor) -> None:
-    """Raise a ResultError unless a sampler's results are what `Sampler.step` promises; nothing is read of them.
+    """Raise a ResultError unless a sampler's results have the shapes, types and device that `Sampler.step` promises.
 
     Args:
-        sampled: what `sampler.step` gave.
-        logits: (rows, vocab), what it was given.
+        sampled: the results of `sampler.step`.
+        logits: (rows, vocab), the logits that the step was given.
     """
     rows, device = len(logits), logits.device
     wanted = f"next_token_ids ({rows}, 1) int64, ancestors ({rows},) int64, weights ({rows},) floating, on {device}"
@@ -84,7 +85,7 @@ def _place(value: object) -> tuple[tuple[int, ...], torch.device] | None:
 
 
 def without_gradients(step: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """torch.no_grad() as a decorator, which costs nothing where gradients are off already, as in a loop of gen's."""
+    """torch.no_grad() as a decorator; it costs nothing when gradients are off already, as they are in gen's loop."""
 
     @wraps(step)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -104,9 +105,9 @@ def step_with_generator(
     Args:
         logits: (rows, vocab), floating, any device.
         sequence_weights: (rows,), floating or whole numbers, any device.
-        rng: a generator of any device, which advances by one 64-bit key a row; None is the CPU's default one.
+        rng: a generator on any device, which gives one 64-bit key for each row; None: the CPU's default generator.
     Returns:
-        What `step` returns, on `sequence_weights.device`. Host sync: none where all are on one device; else copies.
+        What `step` returns, on `sequence_weights.device`. Host sync: none if all are on one device; else for copies.
     Raises:
         ArgumentError: the sampler has penalties, which need the tokens so far.
     """

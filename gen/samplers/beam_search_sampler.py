@@ -1,9 +1,10 @@
 """Beam search: the most likely continuations of all beams of a prompt.
 
-Example: of a prompt's two beams the first has the probability 1/2 and goes on with tokens a, b, c, d at 1/2, 1/4, 1/8,
-1/8; the second has 1/4, and goes on at 3/4, 1/4, 0, 0. The texts that follow have 1/4, 1/8, 1/16, 1/16 and 3/16, 1/16,
-0, 0: the best two are the first beam with a and the second with a, so that the ancestors are rows 0 and 1. Had the
-first beam gone on at 1/2, 1/2, 0, 0, both would be its own, and the second beam would end.
+Example: a prompt has two beams. The first has the probability 1/2; its next tokens a, b, c, d have 1/2, 1/4, 1/8, 1/8.
+The second beam has 1/4; its next tokens have 3/4, 1/4, 0, 0. The longer texts have the products: 1/4, 1/8, 1/16, 1/16
+from the first beam and 3/16, 1/16, 0, 0 from the second. The best two are the first beam with a and the second with a,
+so the ancestors are rows 0 and 1. If the first beam's next tokens had 1/2, 1/2, 0, 0, the best two would both continue
+the first beam, and the second would end.
 """
 
 import math
@@ -27,23 +28,23 @@ from gen.samplers.settings import immutable, read_number
 class BeamSearchSampler(Penalties):
     """Keeps each prompt's most likely sequences; no randomness.
 
-    The rows of a prompt stand side by side, `beams` of them. Order: the softmax of each row, its weight added, the best
-    over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones. Where there
-    are fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token is ever
-    emitted; a prompt without any gives token 0. Device: that of the logits. Host sync: none on CUDA. The arguments of
-    `gen.samplers.Penalties` are taken too.
+    A prompt has `beams` rows, side by side. Order of operations: the log-softmax of each row, plus the row's weight,
+    then the best over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones.
+    If a prompt has fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token
+    is ever chosen; a prompt without any continuation gives token 0. Device: the logits'. Host sync: none on CUDA. The
+    arguments of `gen.samplers.Penalties` are taken too.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
         length_penalty: a finished text's score is its log-probability / length ** length_penalty; -50 to 50, so that
-            no text is too long for it.
-        early_stopping: when a prompt is done: True as soon as it has `beams` finished texts, False when the best beam
-            cannot improve on them at its present length, "never" when it cannot at any length.
+            the power of a long text's length does not overflow.
+        early_stopping: when a prompt is done. True: as soon as it has `beams` finished texts. False: when the best beam
+            cannot become better than these at its present length. "never": when it cannot at any length.
     Attributes:
         samples: the number of beams.
     Raises:
-        ArgumentError: a value out of range, or an unknown name; the attempt to set an attribute; at a step, rows that
-            are not a multiple of the beams.
+        ArgumentError: a value is out of range, or a name unknown; an attribute is set; at a step, the number of rows is
+            not a multiple of the beams.
     Source: transformers' names and rules; Wu et al. 2016, arXiv:1609.08144, for length penalties.
     """
 
@@ -72,10 +73,10 @@ class BeamSearchSampler(Penalties):
 
         Args:
             logits: (prompts x beams, vocab), floating.
-            weights: (prompts x beams,), floating; -inf for a beam that is not there yet.
-            count: how many for each prompt; where fewer exist the rest have weight -inf.
+            weights: (prompts x beams,), floating; -inf for a beam that does not exist yet.
+            count: how many for each prompt; if fewer exist, the rest have weight -inf.
         Returns:
-            token_ids int64, beams int64 (0 to beams - 1: which one is continued) and weights float32, each
+            token_ids int64, beams int64 (from 0 to beams - 1: the beam that is continued) and weights float32, each
             (prompts, count). Host sync: none on CUDA.
         """
         check_logits(logits)
@@ -83,7 +84,7 @@ class BeamSearchSampler(Penalties):
             raise ArgumentError(
                 f"logits must have a multiple of {self.beams} rows, one for each beam, got {len(logits)}"
             )
-        each = min(count, logits.shape[1])  # no more of one beam's continuations can be among the best
+        each = min(count, logits.shape[1])  # the best `count` have at most so many continuations of one beam
         logprobs, token_ids = likeliest(logits, each)
         total = (logprobs + weights.unsqueeze(1)).view(-1, self.beams * each)
         best, index = total.topk(min(count, total.shape[1]))
@@ -99,13 +100,14 @@ class BeamSearchSampler(Penalties):
     def step(self, logits: Tensor, weights: Tensor, keys: Tensor) -> Sampled:
         """See `gen.samplers.Sampler.step`; the keys are not used.
 
-        All weights 0 is the start, as Outlines' loop has it: then each prompt's rows are equal, and one is continued.
-        Later they cannot be, even where tokens are forced: of two beams only one can have a probability of 1.
+        If all weights are 0, this is the first step of Outlines' loop: each prompt's rows are equal, so only its first
+        row is continued. Later not all weights can be 0, even after forced tokens: of two different beams, only one can
+        have the probability 1.
         """
         first = torch.arange(len(weights), device=weights.device) % self.beams == 0
         start = (weights == 0).all()
         token_ids, beams, best = self.candidates(logits, weights.masked_fill(start & ~first, -math.inf), self.beams)
-        # a beam without a continuation repeats the best one's, at -inf, so that no masked token is emitted
+        # in place of a missing continuation, the best one is repeated with weight -inf: no masked token is chosen
         none = best.isneginf()
         token_ids, beams = (torch.where(none, found[:, :1], found) for found in (token_ids, beams))
         groups = torch.arange(len(best), device=best.device).unsqueeze(1) * self.beams

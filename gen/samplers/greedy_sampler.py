@@ -17,14 +17,14 @@ from gen.samplers.settings import immutable
 class GreedySampler(Penalties):
     """Takes each row's most likely token.
 
-    Order: none; it has no parameters. Ties: the lowest index. The weight grows by the token's log-probability under
-    the softmax of the logits. Device: that of the logits. Host sync: none on CUDA. Source: as transformers' greedy
-    search; the maximum is looked for in blocks of 128 first.
+    Ties: the lowest index. The weight grows by the token's log-probability under the softmax of the logits. Device:
+    the logits'. Host sync: none on CUDA. Source: transformers' greedy search; here the maximum of each block of 128
+    logits is found first.
 
-    The arguments of `gen.samplers.Penalties` are taken, and no others.
+    The arguments are those of `gen.samplers.Penalties`.
 
     Raises:
-        ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
+        ArgumentError: a value is unusable, or a name unknown; an attribute is set.
     """
 
     samples: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""What a sampler asks of the loop: rows that are drawn each by itself, beams, or a search of a user's own."""
+"""The kinds of samplers, which the loop treats differently: rows drawn independently, beams, or a user's own search."""
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ def draws(sampler: Sampler) -> bool:
 
 
 def search_width(sampler: Sampler) -> int:
-    """How many rows the search for a prompt has; 1 where every row is a text."""
+    """How many rows the search for a prompt has; 1 if each row is a text of its own."""
     if draws(sampler):
         return 1
     return sampler.beams if type(sampler) is BeamSearchSampler else sampler.samples

@@ -1,4 +1,4 @@
-"""What logits may be: any floating type, in the three that the backends compute with."""
+"""Checks logits, which may have any floating type, and converts them to one that the backends compute with."""
 
 import math
 
@@ -12,7 +12,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def check_logits(logits: Tensor) -> None:
-    """Raise an ArgumentError unless these are floating logits (rows, vocab) of one token at least."""
+    """Raise an ArgumentError unless these are floating logits (rows, vocab), where vocab is at least 1."""
     if logits.dim() != 2 or not logits.is_floating_point() or logits.shape[1] == 0:
         raise ArgumentError(
             f"logits must be a floating tensor (rows, vocab), got {tuple(logits.shape)} of {logits.dtype}"
@@ -20,10 +20,10 @@ def check_logits(logits: Tensor) -> None:
 
 
 def native(logits: Tensor) -> Tensor:
-    """float32 and half precision as they are, other floating types in float32; copied only where the type changes.
+    """Logits in float32, or in half precision if they came so; copied only if the type changes.
 
-    Rows of float64 whose best logit is beyond float32 are taken relative to it, which keeps what is near it apart.
-    Host sync: none.
+    If the best logit of a float64 row is beyond float32, the row is converted relative to that logit: its neighbours
+    stay distinct. Host sync: none.
     """
     if logits.dtype in _NATIVE:
         return logits

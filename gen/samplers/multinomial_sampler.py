@@ -17,28 +17,28 @@ from gen.samplers.settings import immutable
 @immutable("multinomial")
 @dataclass(frozen=True, eq=False, repr=False)
 class MultinomialSampler(Penalties):
-    """Draws each row's token at random, by a key of its own.
+    """Draws each row's token at random, with the row's own key.
 
-    Order: temperature, top-k, top-p, min-p, each reading what the one before it left (as transformers has it). Ties:
-    top-k keeps all at the k-th value; top-p takes the lower index first. Temperature 0 is greedy and reports the
-    untempered log-probability. The weight grows by the token's log-probability under the distribution that was drawn
-    from. Device: that of the logits. Host sync: none on CUDA. Sources: see `gen.samplers.backends.race` for the draw;
-    Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024,
-    arXiv:2407.01082 (min-p).
+    Order: temperature, top-k, top-p, min-p; each sees what the one before it kept, as in transformers. Ties: top-k
+    keeps all at the k-th value; top-p takes the lower index first. Temperature 0 is greedy and reports the
+    untempered log-probability. The weight grows by the token's log-probability under the distribution after
+    temperature and cuts. Device: the logits'. Host sync: none on CUDA. Sources: see `gen.samplers.backends.race` for
+    the draw; Fan et al. 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al.
+    2024, arXiv:2407.01082 (min-p).
 
-    top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, each row's own value, whose
-    range the host does not check; see `gen.samplers.parameters.Parameters`. They are copied. The arguments of
-    `gen.samplers.Penalties` are taken too. Attributes have the names of the arguments.
+    top_k, top_p, min_p and temperature may also be tensors (rows,) on the logits' device, with one value for each row.
+    Tensors are copied, and the host does not check their range; see `gen.samplers.parameters.Parameters`. The arguments
+    of `gen.samplers.Penalties` are taken too. Attributes have the names of the arguments.
 
     Args:
         samples: how many texts the loop makes for each prompt.
         top_k: keep the k most likely tokens; at least 1.
-        top_p: keep the most likely tokens until their mass reaches this; above 0, at most 1.
+        top_p: keep the most likely tokens until their probabilities add up to this; above 0, at most 1.
         min_p: keep tokens at least this many times as likely as the best; 0 to 1.
         temperature: divides the logits; at least 0.
     Raises:
-        ArgumentError: a value out of range, or an unknown name; the attempt to set an attribute; at a step, a tensor
-            of another number of rows.
+        ArgumentError: a value is out of range, or a name unknown; an attribute is set; at a step, a tensor has another
+            number of rows.
     """
 
     samples: int = 1
@@ -60,9 +60,9 @@ class MultinomialSampler(Penalties):
 
     @property
     def logits_processors(self) -> list[LogitsProcessor]:
-        """Functions of logits that, one after the other, lead to what is drawn from.
+        """Functions of logits; applied one after the other, they give the logits that are drawn from.
 
-        They are there to be read, as in Outlines; a step does not run them.
+        They are there for callers that expect them, as in Outlines; a step does not run them.
         """
         return processors_of(self.parameters)
 
@@ -76,7 +76,7 @@ class MultinomialSampler(Penalties):
     def warp(self, logits: Tensor) -> Tensor:
         """The logits that `step` draws from, -inf where a token is dropped: (rows, vocab), float32.
 
-        With a temperature they are relative to the row's best one, which is 0.
+        With a temperature, they are relative to the row's best logit, which becomes 0.
         """
         return warp(self.parameters, logits)
 

@@ -1,4 +1,4 @@
-"""What Outlines calls logits processors: functions of logits that mask or rescale them, with its names and errors."""
+"""Functions that mask or rescale logits, with the names and errors of Outlines, which calls them logits processors."""
 
 import math
 from collections.abc import Callable
@@ -19,10 +19,10 @@ def keep_top_k_logits(k: int) -> LogitsProcessor:
     """Build a function that masks all logits but each row's k largest, ties at the k-th included.
 
     Args:
-        k: at least 1; more than there are keeps everything.
+        k: at least 1; a k above the number of logits keeps everything.
     Returns:
-        A function of logits (rows, vocab) that returns new ones, of the same type and device, with -inf for what is
-        dropped. NaN is dropped too. Host sync: none on CUDA.
+        A function of logits (rows, vocab) that returns new logits, of the same type and device, with -inf for masked
+        ones. NaN is masked too. Host sync: none on CUDA.
     Raises:
         ArgumentError: k is not a whole number above 0.
     """
@@ -35,8 +35,8 @@ def keep_top_p_logits(p: float) -> LogitsProcessor:
     """Build a function that masks all logits but each row's largest until their probabilities add up to p.
 
     Args:
-        p: above 0; 1 keeps everything. Among equals the lower index is kept first.
-    Returns, Raises: as `keep_top_k_logits`.
+        p: above 0; 1 keeps everything. Among equals, the lower index is kept first.
+    Returns, Raises: as for `keep_top_k_logits`.
     """
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
         raise ArgumentError(f"`p` must be a floating point number between 0 (excluded) and 1 (included), got {show(p)}")
@@ -49,7 +49,8 @@ def rescale_logits(temperature: float) -> LogitsProcessor:
     Args:
         temperature: a float above 0; samplers take integers and 0 too.
     Returns:
-        A function of logits that returns new ones, of the same type and device, beyond which a quotient is infinite.
+        A function of logits that returns new logits, of the same type and device; a quotient beyond the type's range
+        is infinite.
     Raises:
         ArgumentError: it is not a float, or not above 0.
     """
@@ -61,9 +62,9 @@ def rescale_logits(temperature: float) -> LogitsProcessor:
 
 
 def processors_of(parameters: Parameters) -> list[LogitsProcessor]:
-    """Processors that, each on what the one before it gave, lead to what a sampler draws from; none for temperature 0.
+    """Processors that, applied one after the other, give the logits that a sampler draws from; none for temperature 0.
 
-    The first tempers, if there is a temperature; one other masks, if there is anything that does. They can be pickled.
+    The first divides by the temperature, if there is one; another masks, if there is a cut. They can be pickled.
     """
     if parameters.greedy:
         return []
@@ -73,10 +74,10 @@ def processors_of(parameters: Parameters) -> list[LogitsProcessor]:
 
 
 def warp(parameters: Parameters, logits: Tensor) -> Tensor:
-    """The logits that are drawn from, with -inf for what is dropped: (rows, vocab), float32.
+    """The logits that are drawn from, with -inf for masked ones: (rows, vocab), float32.
 
-    With a temperature they are relative to the row's best one, which is 0, so that none is beyond float32. Host sync:
-    none on CUDA.
+    With a temperature, they are relative to the row's best logit, which becomes 0, so that none is beyond float32. Host
+    sync: none on CUDA.
     """
     check_logits(logits)
     temperature, *cuts = parameters.for_rows(logits)

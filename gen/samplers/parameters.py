@@ -1,4 +1,4 @@
-"""The parameters of a draw: numbers for all rows, or tensors with one value a row."""
+"""The parameters of a draw: numbers for all rows, or tensors with one value for each row."""
 
 from dataclasses import dataclass, field
 
@@ -18,36 +18,37 @@ _LIMITS: dict[str, dict[str, float]] = {
 }
 _DTYPES = {"temperature": torch.float32, "top_k": torch.int64, "top_p": torch.float64, "min_p": torch.float64}
 _NEUTRAL = {"temperature": 1.0, "top_k": 2**62, "top_p": 1.0, "min_p": 0.0}
-# Beyond these a temperature is as good as infinite or 0, and float32 could not divide by it without an overflow; the
-# smaller one is a small enough share too.
+# A temperature beyond these is as good as 0 or infinite, and in float32 a division by it could overflow. SMALLEST also
+# serves as the smallest top_p.
 SMALLEST, LARGEST = 2.0**-100, 2.0**100
 Column = Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parameters:
-    """What shapes the distribution that is drawn from, in this order; None leaves it alone.
+    """The parameters that change the distribution before the draw, in this order; None changes nothing.
 
-    Each is a number for all rows or a tensor (rows,) on the logits' device. The values in a tensor are not read by the
-    host: a temperature below 0 counts as 0, a top_k below 1 as 1, a top_p of 0 or less keeps one token, what is above 1
-    counts as 1 in top_p and min_p, and NaN leaves nothing to choose in its row. A temperature that is not 0 counts as
-    2**-100 at least and as 2**100 at most, infinity included: there all tokens but those of infinite logits, or the
-    most likely ones, have become equally likely.
+    Each is a number for all rows or a tensor (rows,) on the logits' device. The host does not read a tensor's values: a
+    temperature below 0 counts as 0 and a top_k below 1 as 1; a top_p of 0 or less keeps one token; a top_p or min_p
+    above 1 counts as 1; and NaN makes its row dead, with no token to choose. A temperature that is not 0 is clamped to
+    2**-100 and 2**100, also if it is infinite: at the first only the most likely tokens are left, at the second all
+    tokens with finite logits are equally likely.
 
     Attributes:
         temperature: divides the logits; 0 takes the most likely token.
         top_k: keep the k most likely tokens, ties at the k-th included.
-        top_p: keep the most likely tokens up to this mass; among equals the lower index comes first.
+        top_p: keep the most likely tokens until their probabilities add up to this; among equals, the lower index comes
+            first.
         min_p: keep tokens at least this many times as likely as the best.
     Raises:
-        ArgumentError: a number out of range, or a tensor of another shape or type.
+        ArgumentError: a number is out of range, or a tensor has another shape or type.
     """
 
     temperature: float | Tensor | None = None
     top_k: int | Tensor | None = None
     top_p: float | Tensor | None = None
     min_p: float | Tensor | None = None
-    _numbers: dict[str, Tensor] = field(init=False, repr=False)  # the numbers, as tensors of no dimension on the CPU
+    _numbers: dict[str, Tensor] = field(init=False, repr=False)  # the numbers, as tensors without dimensions on the CPU
 
     def __post_init__(self) -> None:
         for name, limits in _LIMITS.items():
@@ -68,7 +69,7 @@ class Parameters:
 
     @property
     def given(self) -> bool:
-        """Whether there is any."""
+        """Whether any parameter is given."""
         return any(getattr(self, name) is not None for name in _LIMITS)
 
     @property
@@ -80,9 +81,9 @@ class Parameters:
         """Temperature, top_k, top_p and min_p as the backends take them.
 
         Returns:
-            Tensors, so that tables and numbers are computed with in one way: (rows,) on the logits' device, or of no
-            dimension for a number, which is in range; None for what changes nothing. top_k is int64, top_p and min_p
-            are float64, a number's temperature is float32.
+            For each a tensor (rows,) on the logits' device; or, for a number, a tensor without dimensions on the CPU,
+            whose value is in range; None if the parameter changes nothing. top_k is int64, top_p and min_p are float64,
+            a temperature that is a number is float32.
         Raises:
             ArgumentError: a tensor has another number of rows.
             DeviceError: a tensor is on another device.
@@ -102,7 +103,7 @@ class Parameters:
 
 
 def _in_range(name: str, value: float) -> float:
-    """A number as its tensor can hold it."""
+    """A number, clamped to what its tensor can hold."""
     if name == "temperature":
         return min(max(value, SMALLEST), LARGEST) if value else 0.0
     return min(value, _NEUTRAL[name]) if name == "top_k" else value

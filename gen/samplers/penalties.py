@@ -1,4 +1,4 @@
-"""Penalties: what a sampler asks the loop to change in the logits; `gen/stages/penalties.py` does it."""
+"""Penalties: the changes that a sampler asks the loop to make to the logits; `gen/stages/penalties.py` makes them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,28 +10,28 @@ from gen.arguments import as_lists, check_text, is_whole, read_whole
 from gen.errors import ArgumentError, show
 from gen.samplers.settings import immutable, read_number
 
-_LARGEST = 1e30  # what may be added, or multiplied with, and leaves usual logits within float32
+_LARGEST = 1e30  # the largest bias, penalty or factor: usual logits stay within float32
 
 
 @immutable("Penalties")
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Penalties:
-    """What a sampler asks the loop to do to the logits, in this order; every sampler takes these arguments.
+    """The changes that a sampler asks the loop to make to the logits, in this order; every sampler takes them.
 
     Attributes:
         logit_bias: added to the logits of these token ids; -inf bans one.
         repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt or the text; above
-            0, 1 for none. Source: Keskar et al. 2019, arXiv:1909.05858.
-        frequency_penalty: taken off a token's logit for each time that it is in the new text. No penalty or bias may
-            be beyond 1e30.
-        presence_penalty: taken off once for a token that is in the new text at all. Source, of both: the OpenAI API.
-        no_repeat_ngram_size: no run of this many tokens comes twice, prompt included; 0 for no limit. Source: Paulus et
-            al. 2017, arXiv:1705.04304.
-        bad_words: texts, or lists of token ids, that never come. A text is kept out as the tokenizer writes it, with
-            and without a space before it.
-        min_new_tokens: no eos before this many new tokens; max_new_tokens and the context may end a text before.
+            0; 1 changes nothing. Source: Keskar et al. 2019, arXiv:1909.05858.
+        frequency_penalty: subtracted from a token's logit for each time that the new text has the token. No penalty or
+            bias may be beyond 1e30.
+        presence_penalty: subtracted once if the new text has the token. Source of both: the OpenAI API.
+        no_repeat_ngram_size: no sequence of this many tokens comes twice, prompt included; 0 for no limit. Source:
+            Paulus et al. 2017, arXiv:1705.04304.
+        bad_words: texts, or lists of token ids, that never come. A text is excluded in two forms: as the tokenizer
+            encodes it with and without a space before it.
+        min_new_tokens: no eos before this many new tokens; max_new_tokens and the context may end a text earlier.
     Raises:
-        ArgumentError: an unusable value, or an unknown name; the attempt to set an attribute.
+        ArgumentError: a value is unusable, or a name unknown; an attribute is set.
     """
 
     repetition_penalty: float = 1.0
@@ -57,14 +57,14 @@ class Penalties:
 
     @property
     def penalties(self) -> "Penalties | None":
-        """These settings alone, for the loop; None where there is nothing to do."""
+        """These settings without the sampler's own, for the loop; None if they change nothing."""
         given = {field.name: getattr(self, field.name) for field in fields(Penalties)}
         changes = any(given[field.name] != field.default for field in fields(Penalties))
         return Penalties(**given) if changes else None
 
 
 def _read_bias(given: object) -> dict[int, float] | None:
-    """A copy, in the order of the token ids; None for an empty one."""
+    """A copy, in the order of the token ids; None if it is empty."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -80,7 +80,7 @@ def _read_one_bias(bias: object) -> float:
 
 
 def _read_words(given: object) -> tuple[str | tuple[int, ...], ...] | None:
-    """A copy; None for an empty one."""
+    """A copy; None if it is empty."""
     wanted = "bad_words takes a list of texts or of lists of token ids"
     if not isinstance(given, Sequence | None) or isinstance(given, str | bytes | bytearray | memoryview):
         raise ArgumentError(f"{wanted}, got {show(given)}")

@@ -1,4 +1,4 @@
-"""Settings as values: checked and copied when they are given, then fixed, compared by what they say, and printed so."""
+"""Settings as values: checked and copied when they are given, then fixed; compared and printed by their fields."""
 
 import math
 from collections.abc import Callable
@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 
 class FixedError(ArgumentError, AttributeError):
-    """An attempt to change what cannot be changed."""
+    """An attempt to change a fixed attribute."""
 
 
 def immutable(name: str) -> Callable[[type[T]], type[T]]:
     """Make a frozen dataclass fail with advice, and print and compare by its fields.
 
-    An unknown keyword is an ArgumentError that names the nearest known one, a change of an attribute is one that says
-    how to make a new object. A subclass that is no dataclass may add attributes of its own.
+    An unknown keyword raises an ArgumentError that names the nearest known one. Setting an attribute raises an
+    ArgumentError that says how to make a new object. A subclass that is no dataclass may add attributes of its own.
 
     Args:
-        name: what the class is called in its repr.
+        name: the name of the class in its repr.
     """
 
     def decorate(cls: type[T]) -> type[T]:
         inherited = [field.name for base in cls.__bases__ if is_dataclass(base) for field in fields(base)]
         every: Any = fields(cls)  # type: ignore[arg-type]
-        every = sorted(every, key=lambda field: (field.kw_only, field.name in inherited))  # its own first
+        every = sorted(every, key=lambda field: (field.kw_only, field.name in inherited))  # its own fields first
         known = [field.name for field in every if field.init]
         fixed = {field.name for field in every} | set(dir(cls))
         make: Any = cls.__init__
@@ -67,7 +67,7 @@ def immutable(name: str) -> Callable[[type[T]], type[T]]:
             return f"{name if type(self) is cls else type(self).__name__}({', '.join(shown)})"
 
         def __eq__(self: Any, other: object) -> bool:
-            """Compared field by field; tensors by what is in them, for which the host waits."""
+            """Compared field by field. Host sync: one for each tensor, whose values are compared."""
             return type(self) is type(other) and all(_same(getattr(self, key), getattr(other, key)) for key in known)
 
         def __hash__(self: Any) -> int:
@@ -81,7 +81,7 @@ def immutable(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def read_number(name: str, value: object, **limits: float) -> float:
-    """A number of any kind, checked by `gen.errors.check_number`, as a float."""
+    """A number of any type as a float, checked by `gen.errors.check_number`."""
     if isinstance(value, Decimal | Fraction):
         try:
             value = float(value)

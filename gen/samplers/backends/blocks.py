@@ -1,8 +1,8 @@
-"""Rows of logits as blocks of 128 token ids: the unit in which they are searched and drawn from.
+"""Rows of logits as blocks of 128 token ids: the unit in which rows are searched and drawn from.
 
-Example, with blocks of 2: the logits 2, 1, 0, 5 have the block maxima 2 and 5. The largest logit is in the best block,
-the second one, at its place 1: token 1 x 2 + 1 = 3. The two largest are in the two best blocks, whatever the others
-hold.
+Example, with blocks of 2: the logits 2, 1, 0, 5 have the block maxima 2 and 5. The largest logit is in the block with
+the largest maximum, block 1, at place 1: token 1 x 2 + 1 = 3. The two largest logits are always in the two blocks with
+the largest maxima.
 """
 
 import math
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-PIECES = 16  # into which a block is cut, where more than so many of the largest values are looked for:
-FEW = 64
+PIECES = 16  # the pieces of a block, see `largest`
+FEW = 64  # `largest` cuts blocks into pieces to find more values than this
 _SHIFT = BLOCK.bit_length() - 1
 
 
@@ -22,7 +22,7 @@ def count_blocks(vocab: int) -> int:
 
 
 def block_maxima(values: Tensor) -> Tensor:
-    """The largest value of each block; NaN where there is one.
+    """The largest value of each block; NaN if the block has one.
 
     Args:
         values: (rows, vocab), floating, any device.
@@ -38,7 +38,7 @@ def block_maxima(values: Tensor) -> Tensor:
 
 
 def whole_blocks(values: Tensor) -> Tensor:
-    """All blocks (rows, blocks * 128), float32, -inf past the end of the vocabulary: a copy where it has to be one."""
+    """All blocks (rows, blocks * 128), float32, -inf past the end of the vocabulary; copied only if necessary."""
     values = values if values.dtype == torch.float32 else values.float()
     padding = -values.shape[1] % BLOCK
     return torch.nn.functional.pad(values, (0, padding), value=-math.inf) if padding else values
@@ -49,7 +49,7 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
 
     Args:
         values: (rows, vocab), floating.
-        blocks: (rows, n), int64, on the same device: which ones.
+        blocks: (rows, n), int64, on the same device: the numbers of the blocks.
     Returns:
         (rows, n, 128), float32; -inf past the end of the vocabulary. Host sync: none.
     """
@@ -58,7 +58,7 @@ def take_blocks(values: Tensor, blocks: Tensor) -> Tensor:
         return _end(values).repeat(1, blocks.shape[1], 1)
     if values.stride(1) != 1:
         values = values.contiguous()
-    # Every run of 128 numbers in memory as a row of its own: far quicker to select from than number by number.
+    # A view that has each run of 128 numbers in memory as a row: selecting rows is far faster than gathering numbers.
     last = (rows - 1) * values.stride(0) + vocab - BLOCK
     runs = values.as_strided((last + 1, BLOCK), (1, 1))
     row = torch.arange(rows, device=values.device).unsqueeze(1)
@@ -75,14 +75,15 @@ def _end(values: Tensor) -> Tensor:
 
 
 def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n largest values of each row, in falling order, without sorting the row: they lie in the n best blocks.
+    """The n largest values of each row, in falling order. The row is not sorted: they are in the n blocks with the
+    largest maxima.
 
     Args:
         values: (rows, vocab), floating, no NaN.
-        maxima: (rows, blocks), what `block_maxima` gives for them.
+        maxima: (rows, blocks), from `block_maxima`.
         n: at most vocab.
     Returns:
-        (rows, n) float32: the values; (rows, n) int64: their tokens, any of those that equal the last value.
+        (rows, n) float32: the values; (rows, n) int64: their tokens; of those that equal the last value, any.
         Host sync: none.
     """
     if 2 * n >= maxima.shape[1]:
@@ -94,7 +95,7 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
         ranked = taken.flatten(1).topk(n)
         slot, place = ranked.indices >> _SHIFT, ranked.indices & BLOCK - 1
         return ranked.values, place.add_(blocks.gather(-1, slot), alpha=BLOCK)
-    # The same again in these blocks, whose tokens are put in pieces by their index modulo 16.
+    # The same again inside these blocks: a piece has the tokens of a block whose indices are equal modulo 16.
     pieces = taken
     while pieces.shape[-1] > PIECES:
         pieces = torch.maximum(*pieces.chunk(2, -1))
@@ -103,5 +104,5 @@ def largest(values: Tensor, maxima: Tensor, n: int) -> tuple[Tensor, Tensor]:
     row = torch.arange(len(values), device=values.device).unsqueeze(1)
     ranked = torch.unflatten(taken, -1, (BLOCK // PIECES, PIECES))[row, slot, :, piece].flatten(1).topk(n)
     depth = BLOCK // PIECES
-    first = blocks.gather(-1, slot).mul_(BLOCK).add_(piece)  # of each piece
+    first = blocks.gather(-1, slot).mul_(BLOCK).add_(piece)  # the first token of each piece
     return ranked.values, first.gather(-1, ranked.indices // depth) + ranked.indices % depth * PIECES

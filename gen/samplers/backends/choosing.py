@@ -1,8 +1,8 @@
-"""Which implementation a tensor is sampled with: all have one meaning and, on equal logits, one result.
+"""Chooses the backend that samples from a tensor; for equal logits, all backends give the same result.
 
-The backend of the CPU, whose host branches cost nothing there, and Triton's kernels on CUDA devices are operations of
-torch's, so that whatever records or captures a step sees one call. All else takes the torch backend, which has no host
-syncs, call by call.
+The CPU backend, which may branch on values at no cost, and Triton's kernels on CUDA devices are registered as torch
+operations: a recording or a graph capture of a step sees one call. All other tensors use the torch backend, which has
+no host syncs and is seen as many calls.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _OPERATIONS = {
 }
 _NAMES = torch.ops.gen
 for _name, _schema in _OPERATIONS.items():
-    if not hasattr(_NAMES, _name):  # torch keeps it where gen is imported again
+    if not hasattr(_NAMES, _name):  # torch keeps the operation if gen is imported again
         torch.library.define(f"gen::{_name}", _schema)
         torch.library.impl(f"gen::{_name}", "CPU", getattr(cpu_backend, _name))
 
@@ -36,7 +36,8 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         logits: (rows, vocab), floating, any device.
     Returns:
-        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
+        (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row, in which no token can be chosen.
+        Host sync: none on CUDA.
     Raises:
         ArgumentError: these are no logits (rows, vocab).
     """
@@ -51,23 +52,23 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
         logits: (rows, vocab), floating, any device.
         n: at most vocab.
     Returns:
-        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
-        where the log-probability is -inf. Host sync: none on CUDA.
+        (rows, n) float32: log-probabilities, -inf for tokens that cannot be chosen; (rows, n) int64: the tokens, or
+        any tokens where the log-probability is -inf. Host sync: none on CUDA.
     Raises:
-        ArgumentError: as of `most_likely`.
+        ArgumentError: as for `most_likely`.
     """
     logprobs, token_ids = _backend(logits).likeliest(logits, n)
     return logprobs, token_ids
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Draw each row's token, and its log-probability under the distribution that was drawn from.
+    """Draw each row's token; returns it and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating, any device.
         keys: (rows,), int64, on the same device.
         parameters: their tensors on the same device; temperature 0 is greedy.
-        wanted: (rows,) bool: what the other rows get means nothing. A CPU draws no more than these.
+        wanted: (rows,) bool; the other rows may get any result. On a CPU only the wanted rows are drawn.
     Returns:
         (rows, 1) int64 and (rows,) float32; token 0 and -inf for a dead row. Host sync: none on CUDA.
     Raises:
@@ -80,7 +81,7 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | 
     else:
         columns = parameters.for_rows(logits)
         if backend is torch_backend:
-            top_k = None if columns[1] is None else parameters.top_k  # a number that no recording has to read
+            top_k = None if columns[1] is None else parameters.top_k  # a Python number: a recording reads no tensor
             token_ids, logprobs = torch_backend.draw(logits, keys, columns[0], top_k, *columns[2:])
         elif wanted is not None and backend is _NAMES:
             token_ids, logprobs = _NAMES.draw_some(wanted, logits, keys, *columns)
@@ -90,13 +91,13 @@ def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | 
 
 
 def _backend(logits: Tensor) -> Any:
-    """A module of `most_likely`, `likeliest` and `draw`, or their operations.
+    """A module with `most_likely`, `likeliest` and `draw`, or torch's operations of these names.
 
-    On CUDA devices Triton's kernels, where these are asked for.
+    On CUDA devices these are Triton's kernels, if they are in use.
     """
     check_logits(logits)
     if logits.shape[0] == 0:
-        return torch_backend  # its shapes depend on nothing in the tensors
+        return torch_backend  # it has no trouble with empty tensors: no shape depends on their values
     if logits.is_cpu:
         return _NAMES
     if runs_triton(logits):

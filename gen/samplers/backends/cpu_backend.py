@@ -1,13 +1,13 @@
-"""Sampling on the CPU, where the host may look at the numbers: it reads the logits once or twice and sorts few.
+"""Sampling on the CPU, where the host may read values: it passes over the logits once or twice and sorts few of them.
 
-Small logits are worked on whole, since there every operation counts. Of large ones the maxima of all blocks are found
-first, and with them the largest values, which are most often all that a cut keeps. A row's result does not depend on
-the other rows of the batch, to the last bit.
+Small logits are processed as a whole, because there each operation costs. For large logits, the maxima of all blocks
+are found first, and through them the largest values: most cuts keep no others. A row's result does not depend on the
+other rows of the batch, to the last bit.
 
 Example, with blocks of 2 instead of 128: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The blocks'
-maxima are log 8 and log 2, so that the best token is in the first block: a. Relative to it the masses are 1, 1/2, 1/4,
-1/4, by block 3/2 and 1/2, in all 2: a has the log-probability -log 2. Under a top-k of 2 only the largest two are
-looked at: their masses are 1 and 1/2, and a is drawn with 2/3.
+maxima are log 8 and log 2, so the best token is in the first block: a. Relative to a, the masses are 1, 1/2, 1/4, 1/4.
+The blocks have 3/2 and 1/2, together 2, so a has the log-probability -log 2. With a top-k of 2, only the two largest
+logits are used: their masses are 1 and 1/2, and a is drawn with the probability 2/3.
 """
 
 import math
@@ -32,12 +32,12 @@ from gen.samplers.logits import native
 from gen.samplers.parameters import Column
 
 _LOG2_E = float(LOG2_E)
-_NARROW, _SMALL = 2**12, 2**16  # rows so long, or so many logits where nothing is cut, are worked on whole
-_LONG = 2**14  # rows from this length on are worked on one by one where there is one thread
+_NARROW, _SMALL = 2**12, 2**16  # rows up to this length, or this many logits without cuts, are processed as a whole
+_LONG = 2**14  # rows of at least this length are processed one by one if there is one thread
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.most_likely`."""
+    """See `torch_backend.most_likely`."""
     logits = native(logits)
     if logits.shape[1] >= _LONG and torch.get_num_threads() == 1:
         return most_likely_by_row(logits)
@@ -54,7 +54,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.likeliest`."""
+    """See `torch_backend.likeliest`."""
     logits, maxima, top, _ = survey(native(logits))
     values, token_ids = largest(logits, maxima, n)
     total = block_masses(logits, top, _LOG2_E).sum(-1, keepdim=True, dtype=torch.float64)
@@ -65,7 +65,7 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.draw`."""
+    """See `torch_backend.draw`."""
     logits = native(logits)
     narrow = logits.shape[1] <= _NARROW
     settings = read_settings(logits.shape[1], temperature, top_k, top_p, min_p, few_calls=narrow)
@@ -96,7 +96,7 @@ def draw(
 def draw_some(
     wanted: Tensor, logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """As `draw`, of the rows that are wanted, (rows,) bool: the others have token 0 and log-probability 0."""
+    """Like `draw`, for the rows where `wanted`, (rows,) bool, is true; others get token 0 and log-probability 0."""
     token_ids = torch.zeros((len(keys), 1), dtype=torch.int64, device="cpu")
     logprobs = torch.zeros(len(keys), dtype=torch.float32, device="cpu")
     rows = wanted.nonzero().squeeze(1)

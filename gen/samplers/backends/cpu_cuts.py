@@ -1,9 +1,9 @@
-"""Where rows are cut on the CPU, where the host may look: among the largest few values, and seldom further down.
+"""Cuts rows on the CPU, where the host may read values: most cuts are found among the few largest values.
 
 Example: in falling order the masses of tokens a, b, c, d are 1, 1/2, 1/4, 1/4, and their running sums 1, 3/2, 7/4, 2.
-A top-p of 0.7 needs 0.7 x 2 = 1.4, which b reaches: a and b are kept. One of 0.8 needs 1.6, which c reaches; d is its
-equal, so that the order of these two counts, and the row is worked on whole: the lower index is kept, c. A top-k of 3
-ends between c and d too, and keeps both. A min-p of 0.3 keeps a and b.
+A top-p of 0.7 needs 0.7 x 2 = 1.4, which b reaches: a and b are kept. A top-p of 0.8 needs 1.6, which c reaches; but d
+equals c, so the order of the two matters, and the row is processed as a whole: it keeps c, which has the lower index. A
+top-k of 3 ends between c and d too, and keeps both. A min-p of 0.3 keeps a and b.
 """
 
 import math
@@ -17,24 +17,24 @@ from torch import Tensor
 from gen.samplers.backends.cpu_settings import Settings
 from gen.samplers.backends.race import running_sum
 
-_SLICES, _DEPTH = 4096, 46  # a wide nucleus is found to the slice first; the slices reach this deep in bits
-_HEAD, _SHORT = 128, 32  # how many of the largest logits are looked at first for top-p, and for min-p alone
+_SLICES, _DEPTH = 4096, 46  # slices of likelihood, see `_in_wide_nucleus`; from the best token down to 2**-46 of it
+_HEAD, _SHORT = 128, 32  # how many of the largest logits are read first for top-p, and for min-p alone
 _LOWEST = -torch.finfo(torch.float32).max
 _PAIR = torch.tensor([0, 1], device="cpu")
-_OF_LAST = torch.tensor([1, 1, 0, 0], device="cpu")  # which of `Settings.edges` are counted from the last one
+_OF_LAST = torch.tensor([1, 1, 0, 0], device="cpu")  # which of `Settings.edges` count from the last value kept
 
 
 def rank(values: Tensor, settings: Settings, *, wide: bool) -> tuple[Tensor, Tensor | None]:
-    """The largest values (rows, n) in falling order, as many as `cut_` needs, and where they are.
+    """The largest values in falling order, as many as `cut_` needs, and their places.
 
     Args:
         values: (rows, vocab), float32.
         wide: whether top-p is known to keep many tokens.
     Returns:
-        Both (rows, n); the values as they are and None where it needs no order.
+        Both (rows, n); or the unsorted values and None if `cut_` needs no order.
     """
     depth = settings.deepest
-    if settings.top_p is not None and not wide:  # which keeps nothing that top-k has dropped
+    if settings.top_p is not None and not wide:  # if all rows have a top-k, top-p ends among its tokens
         depth = depth + 1 if depth and settings.no_top_k is None else max(depth, _HEAD)
     if not depth:
         return values, None
@@ -45,13 +45,13 @@ def rank(values: Tensor, settings: Settings, *, wide: bool) -> tuple[Tensor, Ten
 def cut_(
     mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool, alive: bool
 ) -> None:
-    """Leave no mass to what is cut.
+    """Set the mass of tokens that are cut to 0.
 
     Args:
-        mass, values: (rows, vocab), float32, -inf for what is no token.
-        ranked: what `rank` gives.
+        mass, values: (rows, vocab), float32; values are -inf where there is no token.
+        ranked: from `rank`.
         wide: whether top-p is known to keep many tokens.
-        alive: whether every row has a token.
+        alive: whether every row has a token that can be chosen.
     """
     at_once = alive and not wide and settings.edges is not None
     if not (at_once and _cut_at_once_(mass, values, ranked, settings)):
@@ -61,7 +61,7 @@ def cut_(
 
 
 def _cut_at_once_(mass: Tensor, values: Tensor, ranked: tuple[Tensor, Any], settings: Settings) -> bool:
-    """Top-k and top-p where all rows have both; False, with nothing cut, where equal values lie around a cut."""
+    """Cut by top-k and top-p, if all rows have both; if a cut would part equal values, cut nothing and return False."""
     head, index = ranked
     last, around = _edges_of(mass.gather(1, index), head, settings)
     if any(map(_tied, around)):
@@ -74,10 +74,10 @@ def _edges_of(share: Tensor, head: Tensor, settings: Settings) -> tuple[Tensor, 
     """Where rows with top-k and top-p end.
 
     Args:
-        share, head: (rows, n), float32: the masses of the largest values, and these, in falling order.
+        share, head: (rows, n), float32: the masses of the largest values, and these values, in falling order.
     Returns:
-        The place of the last value that is kept, (rows, 1) int64; of each row this value and the next one, and those
-        on both sides of top-k's end.
+        The place of the last value that is kept, (rows, 1) int64; and for each row four values: that last one, the one
+        after it, the k-th and the one after the k-th.
     """
     edges: Any = settings.edges
     top_p: Any = settings.top_p
@@ -89,7 +89,7 @@ def _edges_of(share: Tensor, head: Tensor, settings: Settings) -> tuple[Tensor, 
 
 
 def _tied(around: list[float]) -> bool:
-    """Whether a cut of `_edges_of` parts equal tokens."""
+    """Whether a cut parts equal values; `around` has the four values that `_edges_of` gives for a row."""
     inside, beyond, kth, next_one = around
     return inside == beyond > -math.inf or kth == next_one > -math.inf
 
@@ -97,7 +97,7 @@ def _tied(around: list[float]) -> bool:
 def _cut_in_turn_(
     mass: Tensor, values: Tensor, ranked: tuple[Tensor, Tensor | None], settings: Settings, *, wide: bool
 ) -> None:
-    """Top-k, then top-p."""
+    """Cut by top-k, then by top-p."""
     head, index = ranked
     if settings.deepest:
         mass.mul_(values >= _kth_value(head, settings))
@@ -117,15 +117,15 @@ def _cut_in_turn_(
 def cut_head_(
     mass: Tensor, head: Tensor, settings: Settings, *, half: bool, all_mass: Callable[[], Tensor]
 ) -> list[int]:
-    """Leave no mass to what is cut of the largest values; all rows are of one kind.
+    """Set the masses of those of the largest values that are cut to 0; all rows have the same kind of cut.
 
     Args:
         mass, head: (rows, n), float32: as many of the largest values as `depth_of` says, in falling order.
-        half: whether the logits are in half precision, and equal ones in the order of their tokens.
-        all_mass: gives the mass of all blocks (rows, blocks).
+        half: whether the logits are in half precision; equal ones are then in the order of their tokens.
+        all_mass: returns the mass of all blocks (rows, blocks).
     Returns:
-        The rows that are not settled so: more values may be kept there, or other ones. Which rows these are does not
-        depend on n, nor on the other rows.
+        The rows for which the largest values are not enough: more values, or others, may be kept there. Which rows
+        these are depends neither on n nor on the other rows.
     """
     if settings.edges is not None and not half:
         whole = _cut_head_at_once_(mass, head, settings)
@@ -150,21 +150,21 @@ def cut_head_(
 
 
 def _cut_head_at_once_(mass: Tensor, head: Tensor, settings: Settings) -> list[int]:
-    """`cut_head_` for top-k and top-p where all rows have both: the rows in which equal values lie around a cut."""
+    """`cut_head_` for top-k and top-p, if all rows have both; returns the rows in which a cut parts equal values."""
     last, around = _edges_of(mass, head, settings)
     mass.mul_(_places(mass.shape[1]) <= last)
     return [row for row, values in enumerate(around) if _tied(values)]
 
 
 def depth_of(settings: Settings, vocab: int, *, half: bool) -> int:
-    """How many of the largest values of large logits are looked at."""
+    """How many of the largest values of large logits are read."""
     if settings.deepest:
         return min(int(_most(settings.deepest, half)) + 1, vocab)
     return _SHORT if settings.top_p is None else _HEAD
 
 
 def _most(k: Any, half: bool) -> Any:
-    """How many tokens top-k may keep before a row is worked on whole: in half precision many are equal."""
+    """How many tokens top-k may keep before the row is processed as a whole; in half precision many are equal."""
     return 2 * k + _HEAD // 2 if half else k
 
 
@@ -178,16 +178,17 @@ def _kth_value(head: Tensor, settings: Settings) -> Tensor:
 def _nucleus(
     head: Tensor, share: Tensor, goal: Tensor, settings: Settings, *, ordered: bool
 ) -> tuple[Tensor, Tensor, list[int]]:
-    """Where the mass of the largest values reaches a goal.
+    """Find where the mass of the largest values reaches a goal.
 
     Args:
-        head, share: (rows, n), float32: these values in falling order, and their masses.
+        head, share: (rows, n), float32: the largest values in falling order, and their masses.
         goal: (rows, 1), float64.
         ordered: whether equal values are in the order of their tokens.
     Returns:
-        The place of the last value that is needed, (rows, 1) int64, n where top-p is 1; this value, (rows, 1) float32,
-        -inf where top-p is 1; and the rows where this is wrong: these values do not reach the goal, or not all values
-        that equal the last one are among them. Without `ordered`, also those where such a value comes after it.
+        The place of the last value needed to reach the goal, (rows, 1) int64, or n if top-p is 1; this value, (rows, 1)
+        float32, or -inf if top-p is 1; and the rows in which these may be wrong: the n values do not reach the goal, or
+        values outside them may equal the last one needed. Without `ordered`, also rows in which an equal value follows
+        the last one needed.
     """
     length = head.shape[1]
     last = torch.searchsorted(running_sum(share), goal)
@@ -206,14 +207,14 @@ def _nucleus(
 
 
 def _in_wide_nucleus(values: Tensor, mass: Tensor, scale: float | Tensor, goal: Tensor) -> Tensor:
-    """Top-p of one row with many likely tokens: the mass of slices of likelihood, then a sort of the last slice.
+    """Top-p of one row with many likely tokens: add up the mass of slices of likelihood, then sort the last slice.
 
     Args:
         values, mass: (vocab,), float32.
         scale: see `race.mass_of`.
         goal: (1,), float64.
     Returns:
-        (vocab,), bool: what is kept, among equals the lower indices.
+        (vocab,), bool: which tokens are kept; among equals, those with the lower indices.
     """
     depth = (values - values.amax()).mul_(scale).mul_(-_SLICES / _DEPTH)
     slices = depth.nan_to_num_(0).clamp_(max=_SLICES - 1).short()

@@ -1,4 +1,4 @@
-"""The draw on the CPU, in the way that suits the logits: from all at once, block by block, or from the largest few."""
+"""The draw on the CPU, in the way that suits the logits: from all at once, block by block, or from the few largest."""
 
 from functools import lru_cache
 
@@ -46,14 +46,14 @@ def draw_whole(logits: Tensor, keys: Tensor, settings: Settings, *, wide: bool =
 
 
 def _ranked(values: Tensor, settings: Settings, *, wide: bool) -> tuple[tuple[Tensor, Tensor | None], Tensor, bool]:
-    """What `cpu_cuts.rank` gives; each row's largest value (rows, 1), and whether all of these are numbers."""
+    """The result of `cpu_cuts.rank`; each row's largest value (rows, 1); and whether all of these are finite."""
     head, index = rank(values, settings, wide=wide)
     top = values.amax(-1, keepdim=True) if index is None else head[:, :1]
     return (head, index), top, all_finite(top)
 
 
 def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-    """A draw from large logits of which nothing is cut, and no row is greedy."""
+    """A draw from large logits without cuts; no row is greedy."""
     logits, _, top, _ = survey(logits)
     blocks = block_masses(logits, top, settings.scale)
     inside, among = torch.split(
@@ -71,10 +71,10 @@ def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
 
 
 def draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-    """A draw from large logits of which all rows are cut in one way: from each row's largest values.
+    """A draw from the largest values of each row of large logits; all rows have the same kind of cut.
 
-    Rows where more is kept, or what is kept is not known, are drawn whole, one by one. That adds up
-    the masses in another order, so only a row's own values and settings decide about it.
+    If these values are not enough for a row, see `cut_head_`, it is drawn from all its logits. That adds up the masses
+    in another order, so only a row's own values and settings may decide whether it is done.
     """
     half = logits.dtype != torch.float32
     logits, maxima, top, alive = survey(logits)
@@ -83,7 +83,7 @@ def draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
         token_ids, order = token_ids.sort(-1)
         head, order = head.gather(1, order).sort(dim=-1, descending=True, stable=True)
         token_ids = token_ids.gather(1, order)
-    # of whole blocks: torch's exp2 may give other bits for what is left over at the end
+    # in whole blocks: torch's exp2 may give other last bits for the numbers left over at the end of a tensor
     mass = mass_of(whole_blocks(head), top, settings.scale)[:, : head.shape[1]]
     whole = cut_head_(mass, head, settings, half=half, all_mass=lambda: block_masses(logits, top, settings.scale))
     block = token_ids >> _SHIFT
@@ -110,6 +110,6 @@ def _rows(count: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _distances(blocks: int) -> Tensor:
-    """Those of `race.counters`, kept."""
+    """The distances of `race.counters`, cached."""
     with torch.inference_mode(False):
         return counters(blocks, torch.device("cpu"))[1]

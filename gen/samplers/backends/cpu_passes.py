@@ -1,5 +1,5 @@
-"""What costs the most on the CPU: passes over all of large logits, piece by piece, so that what they become stays in
-the cache.
+"""The passes over all of large logits, which cost the most on the CPU. They go piece by piece, so that intermediate
+values stay in the cache.
 """
 
 import math
@@ -17,8 +17,8 @@ from gen.samplers.backends.blocks import BLOCK, block_maxima, count_blocks, whol
 from gen.samplers.backends.race import LOG2_E, mass_of
 
 LARGEST = torch.finfo(torch.float32).max
-_PIECE = 2**19  # how many logits are worked on at a time
-_NEAR = 32  # how far from 0 a logit may be whose exponential is taken as it is
+_PIECE = 2**19  # how many logits are processed at a time
+_NEAR = 32  # if a row's best logit is no farther from 0, masses are relative to 0, see `most_likely_by_row`
 _LOG2_E = LOG2_E.numpy()
 _OF_THREAD = threading.local()
 
@@ -26,13 +26,13 @@ Row = npt.NDArray[np.float32]
 
 
 class Survey(NamedTuple):
-    """What a first pass finds.
+    """The results of the first pass.
 
     Attributes:
         logits: (rows, vocab), without NaN and +inf.
-        maxima: (rows, blocks), the largest of each block.
-        top: (rows, 1), float32, the largest of each row.
-        alive: whether every row's largest was a number.
+        maxima: (rows, blocks), the largest logit of each block.
+        top: (rows, 1), float32, the largest logit of each row.
+        alive: whether every row's largest logit was finite.
     """
 
     logits: Tensor
@@ -54,12 +54,12 @@ def survey(logits: Tensor) -> Survey:
 
 
 def all_finite(top: Tensor) -> bool:
-    """Whether the rows' largest values (rows, 1) are numbers."""
+    """Whether the rows' largest values (rows, 1) are finite."""
     return all(math.isfinite(value) for [value] in top.tolist())
 
 
 def cleaned(values: Tensor) -> Tensor:
-    """A copy with -inf for NaN, and a number for +inf."""
+    """A copy with -inf for NaN, and the largest number for +inf."""
     return values.nan_to_num(nan=-math.inf, posinf=LARGEST, neginf=-math.inf)
 
 
@@ -86,10 +86,10 @@ def argmax(logits: Tensor) -> Tensor:
 
 
 def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.most_likely`, for long rows and one thread: a row becomes masses while it is in the cache.
+    """See `torch_backend.most_likely`; for long rows and one thread: a row's masses are made while it is in the cache.
 
-    Masses are relative to a logit of 0, which saves a pass. Where the best logit is so far from 0 that digits would be
-    lost, they are relative to the best one.
+    Masses are relative to a logit of 0, which saves a pass. If the best logit is so far from 0 that precision would be
+    lost, they are relative to the best logit.
 
     Args:
         logits: (rows, vocab), of any type that `gen.samplers.logits.native` gives.
@@ -101,7 +101,7 @@ def most_likely_by_row(logits: Tensor) -> tuple[Tensor, Tensor]:
     mass, best, logprob = masses.numpy(), token_ids.numpy(), logprobs.numpy()
     with np.errstate(all="ignore"):
         for row, values in enumerate(_rows(logits.detach())):
-            np.multiply(values, _LOG2_E, out=mass)  # of all passes this one brings cold logits into the cache best
+            np.multiply(values, _LOG2_E, out=mass)  # first, because this pass is best at loading logits into the cache
             token_id = values.argmax()
             if not abs(values[token_id]) <= _NEAR:  # NaN too
                 values = _relative(values)
@@ -119,7 +119,7 @@ def _rows(logits: Tensor) -> Iterable[Row]:
 
 
 def _relative(logits: Row) -> Row:
-    """One row relative to the best of it, without NaN and +inf."""
+    """One row relative to its best logit, without NaN and +inf."""
     values = cleaned(torch.from_numpy(logits))
     relative: Row = values.sub_(values.amax().clamp_(min=-LARGEST)).numpy()
     return relative
@@ -129,12 +129,12 @@ def best_token(logits: Tensor, maxima: Tensor) -> Tensor:
     """The lowest index of each row's maximum, (rows, 1), from the maxima of its blocks."""
     token_ids = tokens_of(maxima.argmax(-1, keepdim=True))
     if logits.shape[1] % BLOCK:
-        token_ids.clamp_(max=logits.shape[1] - 1)  # the last one again, and the first of equals is taken
+        token_ids.clamp_(max=logits.shape[1] - 1)  # repeats the last token; of equals, the first is taken below
     return token_ids.gather(1, logits.gather(1, token_ids).argmax(-1, keepdim=True))
 
 
 def tokens_of(block: Tensor) -> Tensor:
-    """The tokens (rows, 128) of a block each (rows, 1), beyond the end of the vocabulary too."""
+    """The tokens (rows, 128) of one block for each row (rows, 1); some may be past the end of the vocabulary."""
     return torch.add(_places(), block, alpha=BLOCK)
 
 
@@ -151,24 +151,24 @@ def block_masses(logits: Tensor, top: Tensor, scale: float | Tensor) -> Tensor:
         here = slice(first, first + size)
         values, own = blocks[here], scale[here].unsqueeze(2) if isinstance(scale, Tensor) else scale
         out = buffer[: len(values)]
-        if logits.dtype != torch.float32:  # the caller's are not written to
+        if logits.dtype != torch.float32:  # converted in the buffer: the caller's logits are not modified
             values = out.copy_(values)
         torch.sum(mass_of(values, tops[here], own, out=out), -1, out=masses[here, :full])
-    if vocab % BLOCK:  # a padded copy of all would cost more
+    if vocab % BLOCK:  # only the end is padded: a padded copy of all logits would cost more
         end = mass_of(whole_blocks(logits[:, full * BLOCK :]), top, scale)
         torch.sum(end, -1, keepdim=True, out=masses[:, full:])
     return masses
 
 
 def best_logprobs(blocks: Tensor) -> Tensor:
-    """The log-probability of each row's best token (rows,), float32, whose mass is 1 among blocks (rows, blocks)."""
+    """The log-probability of each row's best token (rows,), float32, from the blocks' masses relative to that token."""
     totals = blocks.sum(-1, dtype=torch.float64).tolist()
     logprobs = [-math.log(total) if total > 0 else -math.inf for total in totals]
     return torch.tensor(logprobs, dtype=torch.float32, device="cpu")
 
 
 def _memory(size: int) -> Tensor:
-    """Memory that this thread keeps and works in, (size,), float32: fresh pages would cost more than the sums."""
+    """A buffer (size,), float32, which the thread keeps: newly allocated pages would cost more than the sums."""
     if size > len(getattr(_OF_THREAD, "memory", ())):
         with torch.inference_mode(False):
             _OF_THREAD.memory = torch.empty(max(size, _PIECE), dtype=torch.float32, device="cpu")

@@ -1,4 +1,4 @@
-"""The parameters of a draw as the host sees them: read once a step, worked out once for as long as they stay."""
+"""The parameters of a draw on the host: read at each step, and processed only when they change."""
 
 import math
 import struct
@@ -21,22 +21,23 @@ _LOG2_E = float(LOG2_E)
 class Settings(NamedTuple):
     """What the parameters do to logits of one vocabulary.
 
-    Columns are tensors (rows, 1), or one number where all rows have the same.
+    Columns are tensors (rows, 1), or one number if all rows have the same.
 
     Attributes:
-        given: temperature, top_k, top_p and min_p, each for all rows or row by row.
+        given: temperature, top_k, top_p and min_p, each one value for all rows or one for each row.
         scale: float32: see `race.mass_of`.
-        deepest: the largest top_k that drops something; 0 where none does.
-        place: of the k-th largest value in falling order, int64: 0 for rows that top_k leaves alone.
-        no_top_k: bool: which rows these are; None for none of them.
-        top_p: float64; None where it leaves all rows alone.
-        no_top_p: as `no_top_k`.
-        min_p: float32; None where it leaves all rows alone.
-        cold: bool: rows of temperature 0, which nothing cuts; None where there is none.
-        dead: bool: rows with NaN for a parameter; None where there is none.
-        kinds: of each row, or of all: 0 where nothing is cut, 1 with top-k, 2 with top-p alone, 3 min-p, GREEDY.
-        edges: int64 (rows, 4): 0, 1, `place` and the one after it, where all rows have top-k and top-p; one row where
-            all have the same.
+        deepest: the largest top_k that drops something; 0 if none does.
+        place: int64: the place of the k-th largest value in falling order; 0 in rows without an effective top_k.
+        no_top_k: bool: the rows without an effective top_k; None if there are none.
+        top_p: float64; None if it has no effect in any row.
+        no_top_p: bool: the rows in which top_p has no effect; None if there are none.
+        min_p: float32; None if it has no effect in any row.
+        cold: bool: the rows with temperature 0, which have no cuts; None if there are none.
+        dead: bool: the rows with NaN as a parameter; None if there are none.
+        kinds: for each row, or one for all: 0 without cuts, 1 with top-k, 2 with top-p and no top-k, 3 with min-p
+            alone, or GREEDY.
+        edges: int64 (rows, 4): 0, 1, `place` and `place` + 1, if all rows have top-k and top-p, else None; one row if
+            all rows have the same.
     """
 
     given: tuple[Numbers, Numbers, Numbers, Numbers]
@@ -54,23 +55,23 @@ class Settings(NamedTuple):
 
     @property
     def cuts(self) -> bool:
-        """Whether anything is cut of any row."""
+        """Whether any row has a cut."""
         return any(kind not in (0, GREEDY) for kind in self.kinds)
 
 
 def read_settings(
     vocab: int, temperature: Column, top_k: Column, top_p: Column, min_p: Column, *, few_calls: bool
 ) -> Settings:
-    """The settings that these parameters are; see `gen.samplers.parameters.Parameters.for_rows`.
+    """The settings that these parameters stand for; see `gen.samplers.parameters.Parameters.for_rows`.
 
     Args:
-        few_calls: whether to read many of them in two calls, which takes longer than one by one.
+        few_calls: whether to read three or more tensors with two calls, which take more time than a call for each.
     """
     columns = (temperature, top_k, top_p, min_p)
     given = [column for column in columns if column is not None]
     alike = len({column.dim() for column in given}) == 1
     if few_calls and len(given) > 2 and alike and any(column.dtype == torch.float64 for column in given):
-        read = iter(torch.stack(given).tolist())  # in float64, which holds them all
+        read = iter(torch.stack(given).tolist())  # in float64, which can hold all their values
     else:
         read = iter([column.tolist() for column in given])
     numbers = [

@@ -1,14 +1,15 @@
-"""The draw: an exponential race, in two levels, keyed on (key, block) and (key, place in a block) alone.
+"""The draw: an exponential race on two levels, whose noise depends on (key, block) and (key, place in a block) alone.
 
-Whoever has the smallest exponential noise divided by its mass wins with a probability proportional to the mass; the
-logarithm of it is Gumbel-max. First a block of 128 token ids runs by its mass, then a token inside it. The noise inside
-is the same for every block, which is exact: the block has been drawn without it. Sources: Gumbel 1954; Maddison, Tarlow
-& Minka 2014, arXiv:1411.0030.
+Each runner gets exponential noise and arrives at noise / mass. The first to arrive is the winner, with a probability
+proportional to its mass; taking logarithms gives the Gumbel-max trick. First the blocks of 128 token ids race with
+their masses, then the tokens of the block that won. All blocks share the noise inside a block, and the result is still
+exact, because that noise has no part in the draw of the block. Sources: Gumbel 1954; Maddison, Tarlow & Minka 2014,
+arXiv:1411.0030.
 
 Example, with blocks of 2: tokens a, b, c, d have the masses 1, 1/2, 1/4, 1/4, their blocks 3/2 and 1/2. The key gives
-the blocks the noise 0.9 and 0.6: they arrive at 0.9 / (3/2) = 0.6 and 0.6 / (1/2) = 1.2, and the first one wins. It
-gives the places in a block the noise 0.5 and 0.2: a arrives at 0.5 / 1 = 0.5, b at 0.2 / (1/2) = 0.4. So b is drawn,
-which happens to 3/4 x 1/3 = 1/4 of the keys.
+the blocks the noise 0.9 and 0.6: they arrive at 0.9 / (3/2) = 0.6 and 0.6 / (1/2) = 1.2, and the first block wins. The
+key gives the places in a block the noise 0.5 and 0.2: a arrives at 0.5 / 1 = 0.5, b at 0.2 / (1/2) = 0.4. So b is
+drawn. Of all keys, 3/4 x 1/3 = 1/4 draw b.
 """
 
 from functools import lru_cache
@@ -23,9 +24,9 @@ LOG2_E = torch.tensor(1.4426950408889634, dtype=torch.float32, device="cpu")
 
 
 def counters(blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where the noise is read: the places in a block (128,), and how far from the key these are, then the blocks.
+    """The places in a block; and the distances from the key, see `random.weyl`, of these places and then of the blocks.
 
-    They are made once for each stream: what another stream makes may not be ready yet.
+    They are made once for each CUDA stream: those that another stream makes may not be ready yet.
 
     Returns:
         (128,) and (128 + blocks,), int64. Host sync: none.
@@ -44,7 +45,7 @@ def _counters(blocks: int, device: torch.device, stream: int | None) -> tuple[Te
 def mass_of(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | None = None) -> Tensor:
     """exp((values - top) / temperature), float32; written to `out`, which may be the values.
 
-    As a power of two: on some CPUs torch's exp2 takes a third of the time of its exp.
+    It is computed as a power of two: on some CPUs torch's exp2 takes a third of the time of its exp.
 
     Args:
         scale: LOG2_E / temperature, float32.
@@ -53,30 +54,30 @@ def mass_of(values: Tensor, top: Tensor, scale: float | Tensor, out: Tensor | No
 
 
 def winner(noise: Tensor, mass: Tensor, *, keepdim: bool = True) -> Tensor:
-    """Whoever arrives first in each row, (rows, 1), or (rows,) without `keepdim`; the first if all have no mass.
+    """The index of the first to arrive in each row, (rows, 1), or (rows,) without `keepdim`; 0 if none has mass.
 
     Args:
-        noise: (rows, n), float64: minus exponential noise.
+        noise: (rows, n), float64: the negative of exponential noise.
         mass: (rows, n), float32.
     """
     return (noise / mass).argmax(-1, keepdim=keepdim)
 
 
 def log_probability(mass: Tensor | float, total: Tensor) -> Tensor:
-    """The log-probabilities (rows,), float32, of masses (rows, 1); -inf where the total is 0, or NaN."""
+    """The log-probabilities (rows,), float32, of masses (rows, 1); -inf if the total is 0 or NaN."""
     share = mass / total  # float64
     return none_of_dead_(torch.log(share, out=torch.empty_like(share, dtype=torch.float32)).squeeze(1))
 
 
 def none_of_dead_(logprobs: Tensor) -> Tensor:
-    """-inf where a row had no mass."""
+    """Put -inf where a row had no mass."""
     return logprobs.nan_to_num_(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
 
 
 def running_sum(mass: Tensor) -> Tensor:
     """The cumulative sum of each row (rows, n), float64.
 
-    In torch's deterministic mode by doubling: on CUDA there is no cumsum of floating numbers then.
+    In torch's deterministic mode it is computed by doubling, because CUDA has no deterministic cumsum of floats.
     """
     if not torch.are_deterministic_algorithms_enabled():
         return mass.cumsum(-1, dtype=torch.float64)

@@ -1,14 +1,14 @@
-"""Random numbers that depend on a key and a counter, and on nothing else, in torch integers.
+"""Random numbers that depend on a key and a counter, and on nothing else, computed with torch's integers.
 
-A draw keyed so is the same for any batch size, row order and device. All come from SplitMix64, started at a key and
-read at any place: a seed is the key of the rows' keys, one for each number of tokens, and a row's key is that of the
-noise of one step. Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators". The tests use
-its published vectors.
+So a draw is the same for any batch size, row order and device. All numbers come from SplitMix64, a generator that
+starts at a key and whose outputs can be computed in any order. A row's seed is the key of a generator whose outputs are
+the row's keys, one for each number of new tokens; each of these is the key of a generator for the noise of one step.
+Source: Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators". The tests use its published vectors.
 
-Example: under seed 7 the key of the first new token is output number 2**32 of the generator that starts at 7, which is
--5447111994751043391. Outputs number 0 to 3 of the generator that starts there give the uniform numbers 0.608, 0.925,
-0.333 and 0.365, whose logarithms are -0.498, -0.078, -1.100 and -1.009: were four tokens of a block equally likely,
-token 1 would arrive first. Whoever asks for token 2 alone reads output number 2 alone.
+Example: for seed 7, the key of the first new token is output 2**32 of the generator that starts at 7, which is
+-5447111994751043391. Outputs 0 to 3 of the generator that starts at this key give the uniform numbers 0.608, 0.925,
+0.333 and 0.365, whose logarithms are -0.498, -0.078, -1.100 and -1.009: if four tokens of a block are equally likely,
+token 1 arrives first. To find the noise of token 2, only output 2 is computed.
 """
 
 import secrets
@@ -19,14 +19,15 @@ from torch import Tensor
 from gen.arguments import read_whole
 
 _GAMMA, _MIX_1, _MIX_2 = (word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-# Counters under a seed, so that no two uses meet; the noise counts from 0 under keys of its own.
+# The counters under a seed, far apart so that no two uses meet; the noise counts from 0 under the rows' keys.
 _ROW_KEY, _SAMPLE_SEED = 2**32, 2**33
-# Tensors of no dimension may meet those of any device, and keep an operation from rounding to its other type.
+# A CPU tensor without dimensions works with tensors on any device; with int64 it gives float64, a Python number would
+# give float32.
 _HALF = torch.tensor(0.5 + 2.0**-53, dtype=torch.float64, device="cpu")
 
 
 def row_keys(seeds: Tensor, steps: int) -> Tensor:
-    """The keys of every step of a generation: one for each row and number of tokens generated.
+    """The keys of all steps of a generation: one for each row and each number of new tokens.
 
     Args:
         seeds: (rows,), int64, any device.
@@ -39,7 +40,7 @@ def row_keys(seeds: Tensor, steps: int) -> Tensor:
 
 
 def splitmix64(key: Tensor, counter: Tensor) -> Tensor:
-    """64 random bits for each key and counter: the output number `counter` of the generator that starts from the key.
+    """64 random bits for each key and counter: output number `counter` of the generator that starts at the key.
 
     Args:
         key, counter: int64, of shapes that broadcast; all 64 bits used.
@@ -51,18 +52,18 @@ def splitmix64(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def weyl(counter: Tensor) -> Tensor:
-    """How far each counter (int64) is from the key: what `log_uniform` is given."""
-    return counter * _GAMMA  # which wraps
+    """The distance of each counter (int64) from the key, for `log_uniform`."""
+    return counter * _GAMMA  # wraps around at 64 bits
 
 
 def log_uniform(key: Tensor, distance: Tensor) -> Tensor:
     """The logarithm of a uniform number of 52 bits for each key and counter: minus standard exponential noise.
 
-    SplitMix64 without its last step, which would not touch the upper 31 bits.
+    This is SplitMix64 without its last step, which would not change the upper 31 bits.
 
     Args:
         key: int64.
-        distance: int64, on the key's device, of a shape that broadcasts with it: what `weyl` gives for counters.
+        distance: int64, on the key's device, of a shape that broadcasts with the key's: from `weyl`.
     Returns:
         float64, of the broadcast shape, from -36.8 to -1.1e-16. Host sync: none.
     """
@@ -82,15 +83,15 @@ def draw_seed() -> int:
 
 
 def sample_seed(seed: int, sample: int) -> int:
-    """The seed of a prompt's n-th sample, as `multinomial(samples=n)` draws it: with it the sample comes alone.
+    """The seed of one of the samples that `multinomial(samples=n)` draws: with this seed, a call draws it alone.
 
     Args:
-        seed: the prompt's, at least 0 and below 2**63.
-        sample: which of them, from 0.
+        seed: the prompt's seed, at least 0 and below 2**63.
+        sample: the number of the sample, from 0.
     Returns:
-        The prompt's own seed for sample 0; for others one derived from it, of 53 bits.
+        The prompt's own seed for sample 0; for other samples a seed derived from it, of 53 bits.
     Raises:
-        ArgumentError: one of them is no such number.
+        ArgumentError: `seed` or `sample` is no whole number in its range.
     """
     if read_whole("sample", sample) == 0:
         return read_whole("seed", seed)

@@ -1,10 +1,11 @@
-"""Sampling in torch operations without a host sync or a shape that depends on data: for any device.
+"""Sampling in torch operations, on any device, without a host sync and without shapes that depend on data.
 
-On a small device tensor an operation costs the same whatever it does, so they are few, and a cut is found by a sort.
+Operations on small tensors of a device all cost about the same, so there are few of them, and a sort finds the cuts.
 
-Example: tokens a, b, c, d have the logits log 4, log 8, log 2, log 2. Sorted, b, a, c, d, their masses are 1, 1/2,
-1/4, 1/4, and what comes before each of them is 0, 1, 3/2, 7/4. A top-p of 0.7 keeps those with less than 0.7 x 2 = 1.4
-before them: b and a. At their places in the row they keep their masses, the others' become 0, and the race is run.
+Example: tokens a, b, c, d have the logits log 4, log 8, log 2, log 2. In sorted order b, a, c, d have the masses 1,
+1/2, 1/4, 1/4, and the masses before them add up to 0, 1, 3/2, 7/4. A top-p of 0.7 keeps the tokens with less than
+0.7 x 2 = 1.4 before them: b and a. In the unsorted row, b and a keep their masses and the others' become 0; then the
+race is run.
 """
 
 import math
@@ -42,8 +43,8 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
         logits: (rows, vocab), floating.
         n: at most vocab.
     Returns:
-        (rows, n) float32: log-probabilities, -inf for what cannot be chosen; (rows, n) int64: the tokens, any
-        where the log-probability is -inf. Host sync: none.
+        (rows, n) float32: log-probabilities, -inf for tokens that cannot be chosen; (rows, n) int64: the tokens, or
+        any tokens where the log-probability is -inf. Host sync: none.
     """
     values = _numbers(logits)
     best, token_ids = values.topk(n)
@@ -55,7 +56,7 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column | int, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """Draw each row's token, and its log-probability under the distribution that was drawn from.
+    """Draw each row's token; returns it and its log-probability under the distribution that was drawn from.
 
     Args:
         logits: (rows, vocab), floating.
@@ -73,7 +74,7 @@ def draw(
     blocks = _by_block(mass)
     places, distances = counters(blocks.shape[1], logits.device)
     noise = log_uniform(keys.unsqueeze(1), distances)
-    token_ids = torch.add(places, winner(noise[:, BLOCK:], blocks), alpha=BLOCK)  # of the block
+    token_ids = torch.add(places, winner(noise[:, BLOCK:], blocks), alpha=BLOCK)  # the tokens of the block that won
     token_ids = token_ids.gather(1, winner(noise[:, :BLOCK], mass.gather(1, token_ids)))
     if cold is not None:
         token_ids = torch.where(cold, values.argmax(-1, keepdim=True), token_ids)
@@ -81,7 +82,7 @@ def draw(
 
 
 def keeps(logits: Tensor, temperature: Column, top_k: Column | int, top_p: Column, min_p: Column) -> Tensor:
-    """Which tokens `draw` chooses from: (rows, vocab), bool; never one of -inf or NaN. Arguments: as for `draw`.
+    """Which tokens `draw` chooses from: (rows, vocab), bool; never logits of -inf or NaN. Arguments: as for `draw`.
 
     Host sync: none.
     """
@@ -99,7 +100,7 @@ def keeps(logits: Tensor, temperature: Column, top_k: Column | int, top_p: Colum
 
 
 def _ranked(values: Tensor, top_k: Column | int, top_p: Column) -> tuple[Tensor, Tensor] | None:
-    """Each row in falling order, and the tokens in that order; None where no cut needs it."""
+    """Each row in falling order, and the tokens in that order; None if no cut needs the order."""
     if top_k is None and top_p is None:
         return None
     ranked, order = values.sort(dim=-1, descending=True, stable=True)
@@ -111,7 +112,7 @@ def _weigh(values: Tensor, temperature: Column, ranking: tuple[Tensor, Tensor] |
     scale, cold = LOG2_E, None
     if temperature is not None:
         column = temperature
-        if temperature.dim():  # a number is in range
+        if temperature.dim():  # a tensor without dimensions stands for a number, which is in range
             column = temperature.view(-1, 1)
             cold = column <= 0
             column = column.masked_fill(cold, 1).clamp(SMALLEST, LARGEST).float()
@@ -130,7 +131,7 @@ def _kept(
 ) -> Tensor | None:
     """What top-k, top-p and min-p keep, bool; None for everything."""
     kept = None
-    if ranking is not None:  # of the sorted row each keeps the first few
+    if ranking is not None:  # top-k and top-p each keep the first tokens of the sorted row
         ranked, order = ranking
         first = None
         if top_k is not None and (isinstance(top_k, int) or not top_k.dim()):
@@ -144,7 +145,7 @@ def _kept(
             if first is not None:
                 share.mul_(first)
             reached = running_sum(share)
-            # what top-k has dropped comes after all of the mass
+            # tokens that top-k has dropped come after all of the mass, so top-p drops them too
             first = reached - share < reached[:, -1:] * _column(top_p).clamp(min=SMALLEST)
         assert first is not None  # one of them is given; tells mypy
         kept = torch.empty_like(first).scatter_(1, order, first)
@@ -160,7 +161,7 @@ def _column(value: Tensor) -> Tensor:
 
 
 def _numbers(logits: Tensor) -> Tensor:
-    """A copy in whole blocks (rows, blocks * 128), float32: -inf for NaN and past the end, and a number for +inf."""
+    """A copy in whole blocks (rows, blocks * 128), float32: -inf for NaN and past the end, no +inf."""
     return whole_blocks(native(logits)).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Sampling with Triton kernels on a CUDA device: the logits are read once, and again only where they are cut."""
+"""Sampling with Triton kernels on a CUDA device: the logits are read once, and again only for cuts."""
 
 import math
 from functools import lru_cache
@@ -13,14 +13,14 @@ from gen.samplers.backends.blocks import count_blocks
 from gen.samplers.logits import native
 from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
-likeliest = torch_backend.likeliest  # no kernel: there is nothing to compile before top_logprobs or beams need it
+likeliest = torch_backend.likeliest  # no kernel, so nothing is compiled when top_logprobs or beams first need it
 
-_SURVEYED, _SEARCHED = 8, 32  # blocks that a program works on at a time
-_OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # not fused, as in torch
+_SURVEYED, _SEARCHED = 8, 32  # blocks that a program processes at a time
+_OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # multiplication and addition are not fused, as in torch
 
 
 def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.most_likely`. Two kernels; host sync: none."""
+    """See `torch_backend.most_likely`. Two kernels; host sync: none."""
     logits = _rows(logits)
     rows, vocab = logits.shape
     with _on(logits):
@@ -44,7 +44,7 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:
-    """As `torch_backend.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
+    """See `torch_backend.draw`. Two kernels, four with top-k, top-p or min-p; host sync: none."""
     logits, keys = _rows(logits), keys.contiguous()
     rows, vocab = logits.shape
     has = {"HAS_TOP_K": top_k is not None, "HAS_TOP_P": top_p is not None, "HAS_MIN_P": min_p is not None}
@@ -130,20 +130,20 @@ def draw(
 
 @lru_cache
 def operations() -> Any:
-    """Register the functions of this module as what torch's operations do on CUDA, and return those."""
+    """Register the functions of this module for torch's operations on CUDA, and return the operations."""
     for name, function in (("most_likely", most_likely), ("likeliest", likeliest), ("draw", draw)):
         torch.library.impl(f"gen::{name}", "CUDA", function)
     return torch.ops.gen
 
 
 def _rows(logits: Tensor) -> Tensor:
-    """Logits whose rows are contiguous, which is all that the kernels ask."""
+    """Logits whose rows are contiguous, as the kernels require."""
     logits = native(logits)
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 def _on(logits: Tensor) -> torch.cuda.device:
-    """Triton launches on the current device, which need not be the tensor's; -1, for a CPU tensor, changes nothing."""
+    """Make the tensor's device the current one, on which Triton launches; for a CPU tensor, -1 changes nothing."""
     return torch.cuda.device(logits.device.index if logits.is_cuda else -1)
 
 
@@ -165,8 +165,8 @@ def _results(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _column(
     value: Column, neutral: float, dtype: torch.dtype, logits: Tensor, least: float = -math.inf, most: float = math.inf
 ) -> Tensor:
-    """A parameter as (rows,), contiguous, from `least` to `most`; one launch for a number."""
-    if value is None or not value.dim():  # which is on the CPU
+    """A parameter as (rows,), contiguous, clamped to `least` and `most`; one launch for a number."""
+    if value is None or not value.dim():  # a number's tensor is on the CPU
         number = neutral if value is None else min(max(value.item(), least), most)
         return torch.full((len(logits),), number, dtype=dtype, device=logits.device)
     value = value.to(dtype).contiguous()

@@ -1,12 +1,12 @@
-"""Triton kernels: where a row is cut by top-k, top-p and min-p, see `gen.samplers.backends.cpu_cuts`.
+"""Triton kernels that find where top-k, top-p and min-p cut a row; see `gen.samplers.backends.cpu_cuts`.
 
-First the blocks that can hold a token that is kept are listed, then the threshold is found among them by bisection.
-A cut is a threshold and a quota: the quota says how many of the tokens that equal the threshold
-are kept: those with the lower indices.
+The first kernel lists the blocks that can hold a kept token; the second finds the threshold in them by bisection. A cut
+is a threshold and a quota. The quota says how many of the tokens that equal the threshold are kept: those with the
+lowest indices.
 
 Example: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2 and the masses 1, 1/2, 1/4, 1/4. A top-p of 0.8
-needs 0.8 x 2 = 1.6. At or above log 2 there are 2, above it 3/2: log 2 is the threshold. Above it 0.1 are missing, of
-tokens of 1/4 each: the quota is 1, and a, b, c are kept.
+needs 0.8 x 2 = 1.6. Tokens at or above log 2 have the mass 2, tokens above it 3/2: log 2 is the threshold. 0.1 is
+missing, and each token at the threshold has 1/4: the quota is 1, and a, b, c are kept.
 
 Importing this needs triton.
 """
@@ -37,9 +37,9 @@ def list_blocks(
     HAS_TOP_P: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """A floor below which no token is kept, and the blocks that reach it, in rising order. Grid: (rows,).
+    """Find a floor below which no token is kept, and list the blocks that reach it, in rising order. Grid: (rows,).
 
-    It follows from the blocks' maxima and masses, so that the searches for the cut need no other block.
+    The floor follows from the blocks' maxima and masses; the search for the cut then reads the listed blocks only.
     """
     row = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, WIDTH)
@@ -47,7 +47,7 @@ def list_blocks(
     top = tl.maximum(tl.max(best, 0), -LARGEST)
     temperature = tl.load(temperatures + row)
     if HAS_TOP_K:
-        # Each block has a token at its maximum: the k-th largest of the maxima is not above the k-th largest token.
+        # Each block has a token at its maximum, so the k-th largest maximum is at most the k-th largest logit.
         goal = tl.load(top_k + row).to(tl.float32)
         lowest = sure_floor(best, best, top, temperature, goal, True)
     elif HAS_TOP_P:
@@ -89,7 +89,7 @@ def find_cut(
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Threshold and quota of each row. Grid: (rows,)."""
+    """Find the threshold and the quota of each row. Grid: (rows,)."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     listed += row * blocks
@@ -138,9 +138,9 @@ def find_cut(
 
 @triton.jit
 def sure_floor(best, mass, top, temperature, goal, COUNT: tl.constexpr):
-    """The key of the largest value at or above which there are surely `goal` tokens, or their mass; -inf's if none is.
+    """The key of the largest value at or above which there surely are `goal` tokens, or the mass `goal`; else -inf's.
 
-    Of a block's mass at most 128 times the value's own is below the value.
+    In each block, the tokens below a value have at most 128 times the mass of a token at the value.
     """
     lowest = tl.full((), LOWEST_KEY, tl.int64)
     highest = tl.full((), HIGHEST_KEY, tl.int64)
@@ -194,7 +194,7 @@ def mass_from(
 def search(
     logits, listed, count, vocab, blocks, top, temperature, goal, floor, COUNT: tl.constexpr, GROUP: tl.constexpr
 ):
-    """The key, from a floor on, of the largest threshold whose mass, or number, is at least the goal."""
+    """The key of the largest threshold, not below `floor`, for which `mass_from` gives at least `goal`."""
     lowest = floor
     highest = tl.maximum(_key(top), floor)
     while lowest < highest:
@@ -207,7 +207,7 @@ def search(
 
 @triton.jit
 def _key(value):
-    """A float32 as int64 in the same order."""
+    """A float32 as an int64; the order stays the same."""
     pattern = value.to(tl.int32, bitcast=True).to(tl.int64)
     return tl.where(pattern < 0, -1 - pattern, pattern + 2147483648)
 

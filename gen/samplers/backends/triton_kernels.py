@@ -2,8 +2,7 @@
 
 Example, with blocks of 2: tokens a, b, c, d have the logits log 8, log 4, log 2, log 2. The survey finds the maxima
 log 8 and log 2, and masses relative to these: 1 + 1/2 = 3/2 and 1 + 1 = 2. Relative to the row's best they are 3/2 and
-2 x exp(log 2 - log 8) = 1/2, in all 2: a is the most likely token, with the log-probability -log 2.
-
+2 x exp(log 2 - log 8) = 1/2, together 2: a is the most likely token, with the log-probability -log 2.
 
 Values are compared as they came (NaN as -inf, +inf as the largest number); masses are relative to the row's best token.
 Importing this needs triton. With TRITON_INTERPRET=1 set before the import the kernels run on the CPU, slowly.
@@ -21,7 +20,7 @@ MIX_2 = tl.constexpr(0x94D049BB133111EB)
 
 @triton.jit
 def survey(logits, stride, temperatures, maxima, masses, vocab, blocks, GROUP: tl.constexpr):
-    """The maximum of each block of 128, and its mass relative to it. Grid: (rows, groups of blocks)."""
+    """The maximum of each block of 128, and the block's mass relative to it. Grid: (rows, groups of blocks)."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     values = load_blocks(logits + row * stride, block, vocab)
@@ -68,7 +67,7 @@ def draw(
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """The race in two levels, see `gen.samplers.backends.race`. Grid: (rows,)."""
+    """The race on two levels, see `gen.samplers.backends.race`. Grid: (rows,)."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     index = tl.arange(0, WIDTH)
@@ -122,7 +121,7 @@ def draw(
 
 @triton.jit
 def load_blocks(logits, block, vocab):
-    """Blocks (n,) of a row as (n, 128) float32: -inf for NaN and past the end, a number for +inf."""
+    """Blocks (n,) of a row as (n, 128) float32: -inf for NaN and past the end, the largest number for +inf."""
     token = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     values = tl.load(logits + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
     values = tl.where(values != values, float("-inf"), values)
@@ -131,14 +130,14 @@ def load_blocks(logits, block, vocab):
 
 @triton.jit
 def load_listed(listed, first, count, blocks, GROUP: tl.constexpr):
-    """The next blocks of a row's list (GROUP,); past its end one that is past the vocabulary."""
+    """The next blocks of a row's list (GROUP,); past the list's end, a block that is past the vocabulary."""
     slot = first + tl.arange(0, GROUP)
     return tl.load(listed + slot, mask=slot < count, other=blocks)
 
 
 @triton.jit
 def noise_at(key, counter):
-    """Exponential noise at counters, minus what `gen.samplers.backends.random.log_uniform` gives: float64."""
+    """Exponential noise at counters, float64: the negative of `gen.samplers.backends.random.log_uniform`."""
     bits = key.to(tl.uint64) + counter.to(tl.uint64) * GAMMA
     bits = (bits ^ (bits >> 30)) * MIX_1
     bits = ((bits ^ (bits >> 27)) * MIX_2).to(tl.int64) >> 12
@@ -147,5 +146,5 @@ def noise_at(key, counter):
 
 @triton.jit
 def run(noise, mass):
-    """When each arrives: never without mass."""
+    """When each arrives; infinity if it has no mass."""
     return tl.where(mass > 0, noise / tl.where(mass > 0, mass, 1.0).to(tl.float64), float("inf"))
