@@ -54,7 +54,7 @@ def read_sampler(sampler: object) -> Sampler:
     name = type(sampler).__name__
     for attribute in ("samples", "penalties"):
         if not hasattr(sampler, attribute):
-            raise ArgumentError(f"the sampler {name} has no {attribute}; give it all that gen.samplers.Sampler has.")
+            raise ArgumentError(f"the sampler {name} has no {attribute}; see gen.samplers.Sampler for its protocol.")
     known: Sampler = sampler  # type: ignore[assignment]
     check_number(f"{name}.samples", known.samples, minimum=1, whole=True)
     if not isinstance(known.penalties, Penalties | None):
