@@ -1,1 +1,1 @@
-"""What prompts begin with alike is read once: in a batch, and from request to request."""
+"""The common beginnings of prompts are read once: in a batch, and from request to request."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-LEAST = 32  # tokens that are worth a copy
-WORTH = 256  # tokens that others need not read are worth that a prompt is read before them
+LEAST = 32  # shared tokens from which on a copy is worth it
+WORTH = 256  # tokens that other prompts must save, for a prompt to be read before them
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -11,7 +11,7 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
-    while high - low > 1:  # alike up to low, not up to high
+    while high - low > 1:  # they are equal up to low, and not up to high
         middle = (low + high) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
     return low

@@ -1,4 +1,4 @@
-"""What was copied out of a row of the cache, to be copied into others later, on whatever streams these are."""
+"""Columns that were copied out of a row of the KV cache, to be copied into other rows later, on any stream."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from gen.models.base import Rows, SavesColumns, SavesStates, SharesColumns
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What the cache has for a run of tokens, or recurrent states at its end. It never changes.
+    """The KV cache of a run of tokens, or the recurrent states at its end. It never changes.
 
     Attributes:
-        tensors: as of `gen.models.base.SavesColumns.save`: (..., tokens, width); or as of `SavesStates.save_states`.
-        made: on each GPU what to wait for before they are used.
+        tensors: from `gen.models.base.SavesColumns.save`, (..., tokens, width); or from `SavesStates.save_states`.
+        made: for each GPU, the event to wait for before the tensors are used.
     """
 
     tensors: Mapping[Hashable, Tensor]
@@ -25,7 +25,7 @@ class Columns:
 
     @classmethod
     def of(cls, tensors: Mapping[Hashable, Tensor]) -> Self:
-        """Keep tensors that the last launches on the current streams make. Host sync: none."""
+        """Keep tensors that the work launched so far on the current streams computes. Host sync: none."""
         made = {}
         for device in {tensor.device for tensor in tensors.values()}:
             if device.type == "cuda":
@@ -35,7 +35,7 @@ class Columns:
 
     @cached_property
     def sizes(self) -> Mapping[torch.device, int]:
-        """How many bytes they take of each device."""
+        """How many bytes the tensors take on each device."""
         sizes: dict[torch.device, int] = {}
         for tensor in self.tensors.values():
             sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
@@ -43,24 +43,24 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """How many bytes the tensors take."""
         return sum(self.sizes.values())
 
     def ready(self) -> Mapping[Hashable, Tensor]:
-        """The tensors, for work on the current streams, which wait until they are there. Host sync: none."""
+        """The tensors, for work on the current streams. These streams wait until they are computed. Host sync: none."""
         for device, event in self.made.items():
             torch.cuda.current_stream(device).wait_event(event)
         for tensor in self.tensors.values():
-            if tensor.device.type == "cuda":  # memory that is given back meanwhile is not used again before that work
+            if tensor.device.type == "cuda":  # if its memory is freed, it is not used again before that work is done
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
         return self.tensors
 
     def part(self, start: int, end: int) -> Mapping[Hashable, Tensor]:
-        """Views of some of the columns, as `ready`."""
+        """Views of some of the columns, ready for work as from `ready`."""
         return {name: tensor[..., start:end, :] for name, tensor in self.ready().items()}
 
     def cut(self, start: int, end: int) -> "Columns":
-        """Copies of some of them, so that the memory of the others can be given back."""
+        """Copies of some of the columns, so that the memory of the others can be freed."""
         return Columns.of({name: tensor.clone() for name, tensor in self.part(start, end).items()})
 
 
@@ -69,8 +69,8 @@ class Kept:
     """The beginning of a text.
 
     Attributes:
-        runs: one after the other, each with how many of its first tokens count.
-        states: the recurrent states after all of them; None where there are none.
+        runs: the columns of the text, run after run, each with how many of its first tokens belong to the text.
+        states: the recurrent states after all of these tokens; None if there are none.
     """
 
     runs: Sequence[tuple[Columns, int]] = ()
@@ -78,12 +78,12 @@ class Kept:
 
 
 def share(rows: Rows, source: int, targets: slice, columns: int) -> None:
-    """Let rows begin with the first columns of another one, which does not change these any more. Host sync: none."""
+    """Let rows begin with the first columns of another row, which no longer changes these columns. Host sync: none."""
     (rows.share if isinstance(rows, SharesColumns) else rows.copy)(source, targets, columns)
 
 
 def load(rows: SavesColumns, row: int, kept: Kept, columns: int) -> None:
-    """Let a row begin with the first columns of what was kept. Host sync: none."""
+    """Let a row begin with the first of the kept columns. Host sync: none."""
     start = 0
     for run, count in kept.runs:
         count = min(count, columns - start)

@@ -1,11 +1,12 @@
-"""What joining prompts need not read, since it was read before: by a live row, or for a text that was kept.
+"""Finds the tokens that joining prompts need not read, because a live row or a kept text has their columns already.
 
-Example: three questions about one document of 600 tokens wait for rows. The first one is read alone, since the other
-two save 1,200 tokens. These then begin as copies of its first 600 columns, and read their own questions side by side.
+Example: three questions about one document of 600 tokens wait for rows. The first one is read alone, because this saves
+the other two 1,200 tokens. They then begin as copies of its first 600 columns, and their own questions are read side by
+side.
 
-A prompt's columns never change while its text grows. So a joining prompt copies those of any live row that begins as it
-does, and nothing waits for a row that is not there. Where the last such row becomes free, what the next prompt begins
-with is copied out of it.
+A prompt's columns never change while its text grows. So a joining prompt copies the columns of any live row that begins
+like it, and never waits for such a row. When the last one becomes free, the columns with which the next prompt begins
+are copied out of it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,13 +22,13 @@ from gen.loop.row_set import RowSet
 from gen.loop.slots import Slot
 from gen.models.base import ReadsPlaces, SavesColumns, SavesStates
 
-_NEAR = 16  # tokens by which like lengths differ
-_LOOKED_AT = 64  # prompts that wait, to see whether they begin as the first one does
+_NEAR = 16  # tokens; lengths that differ by less may count as equal
+_LOOKED_AT = 64  # waiting prompts whose beginnings are compared with the first one's
 
 
 @dataclass(frozen=True)
 class _Left:
-    """The beginning of a text that is over, copied out of its row, and which model has read it."""
+    """The beginning of a finished text, copied out of its row, and `Prefixes._age` at that time."""
 
     tokens: Sequence[int]
     salt: str | None
@@ -39,12 +40,12 @@ class Prefixes:
     """Finds what joining prompts share with the rows of a batch, and with what the model has kept.
 
     Args:
-        rows: the batch's; where they cannot go on from copies, nothing is shared. Recurrent ones go on from what is
-            pinned alone.
+        rows: the rows of the batch. If they cannot go on from copied columns, nothing is shared. Rows with recurrent
+            layers only go on from pinned texts.
         tree: what the model has kept; None for nothing.
-        keeps: whether texts that are over are kept, and found again; else only what is pinned is found.
-        exact: whether a prompt must give the same bits in any batch: side by side with others it would go on from a
-            column of its own, and give others. Then nothing is shared.
+        keeps: whether finished texts are kept and found again; otherwise only pinned texts are found.
+        exact: whether a prompt must give the same bits in any batch. Then nothing is shared: prompts that are read side
+            by side, each from another column on, would get other bits.
     """
 
     def __init__(
@@ -57,35 +58,35 @@ class Prefixes:
         self.keeps = keeps and self._can and self._tree is not None
         self._rows = rows
         self._version: object = None
-        self._age = 0  # how often the model has become another one
+        self._age = 0  # how often the model has changed
         self._left: _Left | None = None
 
     def look(self, version: object) -> None:
-        """Prompts join: columns that were read before the model changed are not used any more.
+        """Call this when prompts join: columns that were read before the model changed are no longer used.
 
         Args:
-            version: what columns that are read now rest on; None where that is not known.
+            version: the model's version, on which columns that are read now depend; None if it is not known.
         """
         if version is None or version != self._version:
             self._age += 1
         self._version = version
 
     def find(self, job: Job, live: Iterable[Slot]) -> tuple[int, int | Kept | None]:
-        """How many tokens of a prompt need not be read, and the row, or the kept columns, that have them; (0, None) for
-        none.
+        """How many tokens of a prompt need not be read, and the row, or the kept columns, that have them; (0, None) if
+        all tokens must be read.
 
         The last token is always read: it gives the logits.
         """
         best: int = beginnings.LEAST - 1
         source: int | Kept | None = None
         job.age = self._age
-        if not self._takes(job) or job.request.prompt_logprobs is not None:  # whose tokens are all read
+        if not self._takes(job) or job.request.prompt_logprobs is not None:  # prompt_logprobs need all tokens read
             return 0, None
         tokens, salt = job.tokens, job.request.cache_salt
         for slot in live if self._can else ():
             own = slot.job.request.prompt_ids
             if not self._gives(slot.job, salt) or len(own) <= best or own[best] != tokens[min(best, len(tokens) - 1)]:
-                continue  # most differ there already
+                continue  # most prompts differ at this token already
             if (shared := min(common(own, tokens), len(tokens) - 1)) > best:
                 best, source = shared, slot.row
         left = self._left
@@ -103,7 +104,10 @@ class Prefixes:
         return (best, source) if source is not None else (0, None)
 
     def leave(self, gone: Iterable[Slot], live: Iterable[Slot], waiting: Iterable[Job]) -> None:
-        """Rows are free now: keep what the next prompt begins with, if no other row has it. Host sync: none."""
+        """Rows are free now: keep the columns that the next prompt begins with, if no other row has them.
+
+        Host sync: none.
+        """
         head, rows = next((job for job in waiting if not job.ended), None), self._rows.rows
         if head is None or self.keeps or not self._can or not isinstance(rows, SavesColumns):
             return
@@ -122,7 +126,10 @@ class Prefixes:
         self._left = _Left(tokens[:count], salt, Kept([(Columns.of(rows.save(slot.row, 0, count)), count)]), self._age)
 
     def keep(self, slot: Slot) -> None:
-        """A text is over: keep what was read of it, and made. Its row is as it has left it; call `look` before."""
+        """Keep the columns of a finished text and its prompt. The row must still be as the text has left it.
+
+        Call `look` before.
+        """
         job = slot.job
         if self._tree is None or not self.keeps or not self._knows(job) or job.error is not None or job.width > 1:
             return
@@ -138,7 +145,7 @@ class Prefixes:
         )
 
     def is_first_of_many(self, head: Job, waiting: Sequence[Job]) -> bool:
-        """Whether a prompt is read before those that wait, since they then need not read what they share with it."""
+        """Whether to read a prompt before those that wait, so that they need not read what they share with it."""
         if not (self._can and self._takes(head)):
             return False
         saved, own = 0, head.request.prompt_ids
@@ -149,11 +156,11 @@ class Prefixes:
             if other.cache_salt != head.request.cache_salt:
                 continue
             if (shared := common(own, job.request.prompt_ids)) >= beginnings.LEAST:
-                saved += max(0, shared - head.read)  # which is there for all
+                saved += max(0, shared - head.read)  # tokens that `head` has read already are there for all
         return saved >= beginnings.WORTH
 
     def _knows(self, job: Job) -> bool:
-        """Whether all that was read for a job was read by the model as it is now; of images nothing is known."""
+        """Whether the model was as it is now when it read all that was read for a job; not known with images."""
         return (
             (self._can or self._tree is not None)
             and self._version is not None
@@ -169,9 +176,12 @@ class Prefixes:
 
 
 def together(jobs: Sequence[Job]) -> list[Job]:
-    """Jobs in the order in which they run best: first what takes longest, so that few rows are left alone in the end,
-    like lengths together, and side by side what begins alike."""
-    groups = [*range(len(jobs))]  # of each job the number of the first one that it begins like
+    """Jobs in the order in which they run best.
+
+    The longest texts come first, so that few rows are left alone in the end. Prompts of similar length come together,
+    and prompts that begin alike come next to each other.
+    """
+    groups = [*range(len(jobs))]  # for each job, the number of the first job that begins like it
     order = sorted(range(len(jobs)), key=lambda number: jobs[number].request.prompt_ids)
     for before, number in pairwise(order):
         if common(jobs[before].request.prompt_ids, jobs[number].request.prompt_ids) >= beginnings.LEAST:

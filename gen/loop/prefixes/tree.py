@@ -1,8 +1,8 @@
-"""What was read before: a radix tree over token ids, whose nodes have runs of tokens with their columns.
+"""The texts that a model has kept: a radix tree over token ids, whose nodes have runs of tokens with their columns.
 
-Example: after ABCD and ABEF have been kept there are three nodes, AB with the children CD and EF. A prompt ABEG has
-the columns of AB and of the first token of EF. If room is wanted, the leaf goes that was not used for the longest time.
-Recurrent states stand for all tokens before them: they are kept where a pinned text ends, and found there alone.
+Example: after ABCD and ABEF have been kept there are three nodes, AB with the children CD and EF. A prompt ABEG finds
+the columns of AB and of the first token of EF. If room is needed, the leaf is dropped that was not used for the longest
+time. Recurrent states stand for all tokens before them: they are kept where a pinned text ends, and only found there.
 """
 
 from collections import OrderedDict
@@ -20,17 +20,17 @@ from gen.models.base import Model
 from gen.models.idle_rows import Idle
 
 Salt = str | None
-_EMPTY = 64  # salts without a text that are borne
+_EMPTY = 64  # salts without a text that may stay
 
 
 def tree_of(model: Model) -> "PrefixTree | None":
-    """The tree that belongs to a model, made at the first call; None where a model keeps nothing from call to call."""
+    """The tree that belongs to a model, made at the first call; None if the model keeps nothing from call to call."""
     idle = getattr(model, "idle", None)
     return idle.prefixes(PrefixTree) if isinstance(idle, Idle) else None
 
 
 def usual_bytes(model: Model) -> int:
-    """The usual number of bytes of texts that are kept, together with the rows that the model keeps idle."""
+    """The usual limit for the bytes of kept texts and of the model's idle rows together."""
     return sum(map(kept_bytes, model.placement.devices))
 
 
@@ -39,9 +39,9 @@ class _Node:
     """A run of tokens after those of its parent.
 
     Attributes:
-        siblings: the children of its parent, or the first nodes of a salt: by first token.
+        siblings: the children of its parent, or the first nodes of a salt, by their first tokens.
         pins: how many pinned texts go through it, or end at its end.
-        states: recurrent states after its last token, where a pinned text has ended there.
+        states: recurrent states after its last token, if a pinned text ends there.
     """
 
     tokens: Sequence[int]
@@ -53,7 +53,7 @@ class _Node:
 
     @property
     def sizes(self) -> Mapping[torch.device, int]:
-        """How many bytes it takes of each device."""
+        """How many bytes it takes on each device."""
         if self.states is None:
             return self.columns.sizes
         devices = self.columns.sizes.keys() | self.states.sizes.keys()
@@ -61,30 +61,30 @@ class _Node:
 
 
 class PrefixTree:
-    """What a model has read, for calls and engines in any thread.
+    """The texts that a model has kept, for calls and engines in any thread.
 
-    It has as many bytes of columns as the engine asks for that asks for most, and what is pinned beside these. All of
-    them rest on one version of the model: with another one they go, the pinned ones too.
+    Open engines set limits for the bytes of its columns, and the largest limit counts; pinned columns come on top. All
+    columns depend on one version of the model: with another version they are dropped, the pinned ones too.
     """
 
     def __init__(self) -> None:
         self._lock = new_lock(RLock)
-        self._bounds: dict[object, tuple[int, bool]] = {}  # of engines that are open, and whether idle rows count too
+        self._bounds: dict[object, tuple[int, bool]] = {}  # each open engine's limit, and whether idle rows count too
         self._idle_bytes = 0
         self._version: object = None
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing of what was read; what is pinned goes too."""
+        """Drop everything that was read, pinned texts too."""
         with self._lock:
             self._salts: dict[Salt, dict[int, _Node]] = {}
-            # nodes that are not pinned, what was used longest ago first; children come before their parents
+            # nodes that are not pinned, the least recently used first; children come before their parents
             self._free: OrderedDict[_Node, None] = OrderedDict()
-            self._sizes: dict[torch.device, int] = {}  # of these, their bytes
+            self._sizes: dict[torch.device, int] = {}  # how many bytes these nodes have on each device
             self._era = object()
 
     def open(self, engine: object, most_bytes: int, *, with_rows: bool = False) -> None:
-        """An engine lets so many bytes be kept, until it closes; if `with_rows`, those of idle rows are among them."""
+        """An engine allows so many bytes until it closes; with `with_rows`, the bytes of idle rows count too."""
         with self._lock:
             self._bounds[engine] = most_bytes, with_rows
 
@@ -95,7 +95,7 @@ class PrefixTree:
             self._shrink(self._most)
 
     def close(self, engine: object) -> None:
-        """An engine has closed; with the last one all goes that is not pinned."""
+        """An engine has closed. With the last one, everything that is not pinned is dropped."""
         with self._lock:
             self._bounds.pop(engine, None)
             self._shrink(self._most)
@@ -103,12 +103,12 @@ class PrefixTree:
     def find(
         self, tokens: Sequence[int], version: object, salt: Salt, *, pinned: bool, states: bool = False
     ) -> tuple[int, Kept]:
-        """How many of these tokens a kept text begins with, and what is kept of it.
+        """How many of these tokens a kept text begins with, and what is kept of them.
 
         Args:
-            version: what the model is now.
+            version: the model's version now.
             pinned: whether only pinned texts count.
-            states: whether there must be recurrent states after them.
+            states: whether there must be recurrent states after these tokens.
         """
         with self._lock:
             self._rest_on(version)
@@ -133,13 +133,13 @@ class PrefixTree:
         """Keep a text.
 
         Args:
-            version: what the model was when it read them, and is now.
-            save: copies the columns from one token on to another one; called for those that are not kept yet.
+            version: the model's version when it read the tokens, which it still has.
+            save: copies the columns from a start up to an end; called for the tokens that are not kept yet.
             least: with fewer new tokens nothing is done.
-            pin: whether they stay until `unpin`.
-            states: copies the recurrent states after the last token, which are kept with it; None for none.
+            pin: whether the text stays until `unpin`.
+            states: copies the recurrent states after the last token, which are kept with it; None to keep none.
         Returns:
-            How many bytes the text has, and what `unpin` takes.
+            How many bytes the text has, and the `era` for `unpin`.
         """
         with self._lock:
             self._rest_on(version)
@@ -171,7 +171,7 @@ class PrefixTree:
             return sum(sum(node.sizes.values()) for node in nodes), self._era
 
     def unpin(self, tokens: Sequence[int], salt: Salt, era: object) -> None:
-        """A text is not pinned any more; `era` as `add` gave it. Nothing is done where it has gone meanwhile."""
+        """A text is not pinned any more; `era` is from `add`. If the text was dropped meanwhile, nothing is done."""
         with self._lock:
             if era is not self._era:
                 return
@@ -186,7 +186,7 @@ class PrefixTree:
         return self._sizes.get(device, 0)
 
     def give_way(self) -> bool:
-        """Others need the memory: only what is pinned stays. Whether there was anything else."""
+        """Drop everything that is not pinned, because others need the memory; whether there was anything to drop."""
         with self._lock:
             found = bool(self._free)
             self._shrink(0)
@@ -203,7 +203,7 @@ class PrefixTree:
             self._version = version
 
     def _walk(self, tokens: Sequence[int], salt: Salt, *, pinned: bool) -> tuple[int, list[tuple[_Node, int]]]:
-        """How many tokens are there, and the nodes that have them, each with how many of its own count."""
+        """How many of the tokens are in the tree, and their nodes, each with how many of the node's tokens match."""
         count, path = 0, list[tuple[_Node, int]]()
         children: Mapping[int, _Node] = self._salts.get(salt, {})
         while count < len(tokens) and (node := children.get(tokens[count])) and (node.pins or not pinned):
@@ -216,7 +216,7 @@ class PrefixTree:
         return count, path
 
     def _split(self, node: _Node, count: int) -> _Node:
-        """Cut a node in two; the first one, whose child the other one is."""
+        """Cut a node in two, and return the first one; the second one becomes its child."""
         if not node.pins:
             self._take(node)
         first = _Node(node.tokens[:count], node.columns.cut(0, count), node.siblings, node.pins)
@@ -230,7 +230,7 @@ class PrefixTree:
         return first
 
     def _touch(self, path: Sequence[_Node]) -> None:
-        """These nodes, one the child of the other, are used now."""
+        """Mark the nodes of a path as used now; each is the child of the one before."""
         for node in reversed(path):
             if not node.pins:
                 self._free.move_to_end(node)
@@ -246,7 +246,7 @@ class PrefixTree:
             self._sizes[device] -= size
 
     def _shrink(self, most: int) -> None:
-        """Drop what is not pinned, until it has at most so many bytes."""
+        """Drop nodes that are not pinned, until these have at most so many bytes."""
         while self._free and sum(self._sizes.values()) > most:
             leaf = next(iter(self._free))
             self._take(leaf)

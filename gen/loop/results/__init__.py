@@ -1,1 +1,1 @@
-"""What comes out of a batch: tokens on their way to the host, and the texts they become."""
+"""The results of a batch: tokens on their way to the host, and the texts that they become."""

@@ -1,4 +1,4 @@
-"""What is new of a text, as events: what is said, what was thought, and which tools are called."""
+"""The new parts of a text as events: what the model says, what it thinks, and which tools it calls."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from gen.requests.request import Request
 
 
 class Events:
-    """Makes events of one text; nothing is read twice.
+    """Makes events of one text; no part of it comes twice.
 
     Args:
-        of_prompt: what is told of its prompt's tokens, once there is a first new one.
+        of_prompt: gives the prompt's log-probabilities; called once, for the first event.
     """
 
     def __init__(self, request: Request, of_prompt: Callable[[], list[TopLogprobs] | None]) -> None:
@@ -22,13 +22,13 @@ class Events:
             from gen.tools.call_pieces import CallPieces
 
             self._calls = CallPieces(told.heads)
-        self._tokens = 0  # how many have been told
+        self._tokens = 0  # how many have been in events
 
     def read(self, text: Text, *, last: bool) -> StreamEvent | None:
-        """What is new; None where that is nothing.
+        """An event of what is new; None if nothing is.
 
         Args:
-            last: whether nothing more will come, which was so before the text is read.
+            last: whether the text had ended before this call, so that nothing more will come.
         """
         said, thought = text.read_both(last=last)
         said, calls = (said, []) if self._calls is None else self._calls.push(said, last=last)
@@ -50,7 +50,7 @@ class Events:
         )
 
     def whole(self, made: Completion) -> StreamEvent:
-        """The only event of a text of which nothing was told before its end."""
+        """The only event of a text that is only known at its end."""
         said, calls = (made.text, []) if self._calls is None else self._calls.push(made.text, last=True)
         return StreamEvent(
             text=said,
@@ -64,4 +64,4 @@ class Events:
 
 
 def _nothing() -> None:
-    """All that there is to tell of a prompt was told."""
+    """Replaces `of_prompt` after the first event."""

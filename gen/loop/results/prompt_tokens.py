@@ -1,6 +1,6 @@
-"""How likely the tokens of a prompt are to the model itself: looked at while the prompt is read, told at the end.
+"""How likely the tokens of a prompt are to the model itself: computed while the prompt is read, read at the end.
 
-Example: of the prompt "a b c" the logits after "a" tell what "b" is worth, those after "b" what "c" is.
+Example: for the prompt "a b c", the logits after "a" give the log-probability of "b", those after "b" that of "c".
 """
 
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ from gen.samplers.backends.choosing import likeliest
 
 
 class PromptTokens:
-    """Collects what is told of a prompt's tokens, part by part.
+    """Collects the log-probabilities of a prompt's tokens, part by part.
 
     Args:
-        top: how many of the likeliest tokens are told with each.
+        top: how many of the likeliest tokens are reported with each token.
     """
 
     def __init__(self, top: int) -> None:
         self._top = top
-        self._parts: list[list[Tensor]] = []  # on the CPU, where a copy from a GPU may be on its way
+        self._parts: list[list[Tensor]] = []  # on the CPU; copies from a GPU may be under way
         self._told: list[TopLogprobs] = []
-        self._copied: torch.cuda.Event | None = None  # after the newest one
+        self._copied: torch.cuda.Event | None = None  # after the newest copy
 
     def look(self, logits: Tensor, token_ids: Sequence[int]) -> None:
-        """See what tokens are worth.
+        """Compute the log-probabilities of tokens.
 
         Args:
-            logits: (tokens, vocab), those before each of them; not modified.
+            logits: (tokens, vocab), the logits before each of these tokens; not modified.
         Host sync: none.
         """
         logprobs, likely = likeliest(logits, max(1, self._top))
@@ -45,13 +45,13 @@ class PromptTokens:
         self._parts.append(found)
 
     def take(self, told: Sequence[TopLogprobs]) -> None:
-        """What was found of all tokens otherwise, with as many of the likeliest ones, or more."""
+        """Take the results of all tokens from elsewhere; each has as many of the likeliest tokens as `top`, or more."""
         top = self._top
         self._told = [replace(one, token_ids=one.token_ids[:top], logprobs=one.logprobs[:top]) for one in told]
 
     def read(self) -> list[TopLogprobs]:
-        """What is told of each token. Host sync: on CUDA a wait for the newest copy, which is over once the text has
-        its first token."""
+        """The result of each token. Host sync: on CUDA a wait for the newest copy, which is done by the time the text
+        has its first token."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._told + [

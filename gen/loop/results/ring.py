@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 _ALIGNED = 16  # bytes
-SLOTS = 8  # more than may be under way: a slot is not written again before it has been read
+SLOTS = 8  # more than the steps that may be under way, so no slot is written again before it has been read
 
 
 class StepResults(NamedTuple):
-    """What a step gave its rows, as lists, a line for each row.
+    """The results of a step as lists, with an entry for each row.
 
     Attributes:
-        search: those of the search, one list for each of its tensors.
-        squeezed: whether the limit has changed a token of the row; None where no row was short of room.
-        top: those of `gen.loop.results.top_tokens`; None if no request asks for them.
+        search: the results of the search, one list for each of its tensors.
+        squeezed: whether the limit has changed a token of the row; None if no row was short of room.
+        top: the results of `gen.loop.results.top_tokens`; None if no request asks for them.
     """
 
     search: Sequence[Sequence[Any]]
@@ -39,13 +39,13 @@ class Ticket:
 
 
 class Received(NamedTuple):
-    """What a step gave.
+    """The results of a step on the host.
 
     Attributes:
-        places: the results at each of its places; a plain step has one.
-        made: how many of these count in each row.
-        drafts: how many drafts there were in each row, and of which kinds, and how many were right; see
-            `gen.loop.speculation.drafts`. None where nothing is drafted, and on a CPU, where the host has drafted.
+        places: the results at each of its places; a plain step has one place.
+        made: how many of these places count in each row.
+        drafts: how many drafts there were in each row, of which kinds, and how many were right; see
+            `gen.loop.speculation.drafts`. None if nothing is drafted, and on a CPU, where the host itself drafts.
     """
 
     places: Sequence[StepResults]
@@ -59,8 +59,8 @@ class Sent:
 
     Attributes:
         width: how many places it had.
-        search: the results of the search, of a plain step; else tokens, their log-probabilities, whether the limit has
-            changed them, each (rows, places), and how many count.
+        search: for a plain step, the results of the search; otherwise tokens, their log-probabilities, and whether the
+            limit has changed them, each (rows, places), and how many of them count.
     """
 
     search: Ticket
@@ -70,7 +70,7 @@ class Sent:
     width: int = 1
 
     def read(self, rows: int) -> Received:
-        """The results of the first rows. Host sync: as of `Ring.read`."""
+        """The results of the first rows. Host sync: as for `Ring.read`."""
         drafts = None if self.drafts is None else self.drafts.read(rows)
         if self.width == 1:
             [squeezed] = [None] if self.squeezed is None else self.squeezed.read(rows)
@@ -87,7 +87,7 @@ class Sent:
 
 
 def _at(tables: Sequence[Sequence[Any]], place: int) -> list[list[Any]]:
-    """What tables (rows, places) have at a place."""
+    """The numbers of tables (rows, places) at one place."""
     return [[line[place] for line in table] for table in tables]
 
 
@@ -102,7 +102,7 @@ class Packed(tuple[Tensor, ...]):
 
 
 def packed(tensors: Sequence[Tensor]) -> Packed:
-    """Tensors of the same shapes, dtypes and numbers that lie side by side."""
+    """Copies of tensors, with the same shapes, dtypes and numbers, that lie side by side."""
     starts = [0, *accumulate(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors)]
     memory = torch.zeros(starts[-1], dtype=torch.uint8, device=tensors[0].device)
     made = _unpack(memory, tensors)
@@ -112,7 +112,7 @@ def packed(tensors: Sequence[Tensor]) -> Packed:
 
 
 def _unpack(memory: Tensor, likes: Sequence[Tensor]) -> Packed:
-    """Memory as tensors like others."""
+    """View memory as tensors with the shapes and dtypes of others."""
     made, start = list[Tensor](), 0
     for like in likes:
         made.append(memory[start : start + like.nbytes].view(like.dtype).view(like.shape))
@@ -126,12 +126,12 @@ class Ring:
     """A few slots, written in turn on the device and read one step later on the host.
 
     On CUDA a step's results are copied into a slot on the step's stream, and from there to pinned memory on another
-    one. The host reads them after that copy's event, one step late: it never waits for the step that it has just
-    launched, and nothing is allocated from step to step. Elsewhere the host reads the results themselves, at once.
+    stream. The host reads them after the event of that copy, one step late: it never waits for the step that it has
+    just launched, and nothing is allocated from step to step. On a CPU the host reads the results themselves, at once.
 
     Args:
         results: tensors (rows, ...) on one device, which every step changes in place.
-        copies: the stream that copies to the host; None where the host reads the results themselves.
+        copies: the stream that copies to the host; None if the host reads the results themselves.
 
     Attributes:
         lag: how many steps the host is behind when it reads: 1 on CUDA, else 0.
@@ -157,7 +157,7 @@ class Ring:
             return Ticket(self, 0)
         slot = self._next
         self._next = (slot + 1) % SLOTS
-        self._slots[slot].copy_(self._results.memory)  # which the next step writes over
+        self._slots[slot].copy_(self._results.memory)  # the next step overwrites the results
         self._written[slot].record(torch.cuda.current_stream(self._results.memory.device))
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._written[slot])
@@ -166,7 +166,7 @@ class Ring:
         return Ticket(self, slot)
 
     def read(self, ticket: Ticket, rows: int) -> list[list[Any]]:
-        """The results of the first rows, as lists, one for each tensor. Host sync: a wait for that copy's event."""
+        """The results of the first rows, as lists, one for each tensor. Host sync: a wait for the event of the copy."""
         if not self.lag:
             return [one[:rows].tolist() for one in self._results]
         self._copied[ticket.slot].synchronize()

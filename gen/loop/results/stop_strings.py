@@ -12,16 +12,16 @@ from gen.requests.stops import Stop
 class StopStrings:
     """Passes text on up to the first stop, however the text is cut into pieces.
 
-    The first is the one that ends first: a regex as soon as it matches in the text so far. Of those that end together
-    it is the longest. Text that may yet become part of a stop is held back until that is decided. Hidden text, that of
-    special tokens, is looked at and never passed on, unless it is part of a stop that is.
+    The first stop is the one that ends first; a regex ends as soon as it matches in the text so far. Of stops that end
+    at the same place, the longest counts. Text that may become part of a stop is held back until that is decided. The
+    hidden text of special tokens is searched too, but it is only passed on as part of a stop.
 
     Args:
         include: whether the stop that was found is passed on too.
 
     Attributes:
         found: whether a stop has come; all later text is dropped.
-        stop: the one that has come, a regex as its pattern; None before.
+        stop: the stop that has come, a regex as its pattern; None before.
     """
 
     def __init__(self, stops: Sequence[Stop], *, include: bool = False) -> None:
@@ -29,8 +29,8 @@ class StopStrings:
         self._patterns = [stop for stop in stops if isinstance(stop, re.Pattern)]
         self._include = include
         self._text = ""
-        self._at = 0  # where the text begins that is held
-        self._shown: list[bool] = []  # of each character that is held
+        self._at = 0  # where the held text begins
+        self._shown: list[bool] = []  # whether each character of the held text is shown
         self.found = False
         self.stop: str | None = None
 
@@ -49,16 +49,16 @@ class StopStrings:
         return self._take(self._undecided())
 
     def flush(self) -> str:
-        """The held text, once no more will come."""
+        """The held text, when no more will come."""
         return self._take(len(self._text))
 
     def _strings_found(self) -> list[tuple[int, int, int, str]]:
-        """Of each stop string that is there: the text up to its end, where it begins, minus where it ends, itself."""
+        """For each stop string in the text: the length of the text up to its end, its start, minus its end, itself."""
         places = [(self._text.find(stop, self._at), stop) for stop in self._strings]
         return [(at + len(stop), at, -at - len(stop), stop) for at, stop in places if at >= 0]
 
     def _patterns_found(self, before: int) -> list[tuple[int, int, int, str]]:
-        """As `_strings_found`, of the shortest text, longer than `before`, in which a regex matches."""
+        """As `_strings_found`, for each regex: in the shortest text, longer than `before`, in which it matches."""
         found = []
         for pattern in self._patterns:
             ends = range(before + 1, len(self._text) + 1)
@@ -67,7 +67,7 @@ class StopStrings:
         return found
 
     def _undecided(self) -> int:
-        """Where the text begins that may yet become part of a stop."""
+        """Where the text begins that may still become part of a stop."""
         overlaps = (self._overlap(self._text[self._at :], stop) for stop in self._strings)
         place = len(self._text) - max(overlaps, default=0)
         for pattern in self._patterns:
@@ -77,7 +77,7 @@ class StopStrings:
         return place
 
     def _take(self, end: int) -> str:
-        """What is held up to `end`, without the hidden characters."""
+        """The held text up to `end`, without hidden characters."""
         taken = "".join(compress(self._text[self._at : end], self._shown))
         self._at, self._shown = end, self._shown[end - self._at :]
         return taken
@@ -91,7 +91,7 @@ class StopStrings:
 
 @lru_cache(maxsize=256)
 def _partly(pattern: re.Pattern[str]) -> Any:
-    """The regex as a module reads it that tells where a match may begin; None if that module cannot read it."""
+    """The regex, compiled by a module that tells where a match may begin; None if that module cannot read it."""
     import regex
 
     names = [name for name in "AIMSX" if pattern.flags & getattr(re, name)]

@@ -1,4 +1,4 @@
-"""What takes the results of rows on the host: a text, or all texts of a search."""
+"""The interface of takers, which take the results of rows on the host: a text, or all texts of a search."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,7 +9,7 @@ from gen.loop.results.texts import Text
 
 
 class Taker(Protocol):
-    """Takes what the rows of one text, or of one search, are given step by step."""
+    """Takes the results of the rows of one text, or of one search, step by step."""
 
     @property
     def ended(self) -> bool:
@@ -17,24 +17,24 @@ class Taker(Protocol):
 
     @property
     def texts(self) -> Sequence[Text]:
-        """Its texts that grow token by token, in the order of their rows; none where only the end tells them."""
+        """Its texts that grow token by token, in the order of their rows; empty if they are only known at the end."""
 
     def take(self, results: StepResults, row: int) -> None:
-        """Take a step's results; its rows begin at `row`. None counts once it has ended."""
+        """Take a step's results; its rows begin at `row`. Results that come after its end are ignored."""
 
     def completions(self) -> list[Completion]:
         """Its completions, once it has ended.
 
         Raises:
-            GenError: what went wrong with one of its texts.
+            GenError: the error of one of its texts.
         """
 
 
 class Again:
-    """Takes the results of a text that is made again from its beginning: those that it has are dropped.
+    """Takes the results of a text that is made again from its beginning, and drops those that it has already.
 
     Args:
-        taker: what has taken the text so far.
+        taker: has taken the text so far.
         known: how many tokens it has.
     """
 

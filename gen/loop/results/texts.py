@@ -1,6 +1,6 @@
-"""What comes out: a text that grows token by token on the host, and the completion that it ends as.
+"""A text that grows token by token on the host, and the completion that it ends as.
 
-Here alone is decided whether a text has ended.
+Only this file decides whether a text has ended.
 """
 
 import math
@@ -29,8 +29,8 @@ def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError
 class Text:
     """One text as it grows on the host.
 
-    It is decoded once, when it has ended, unless it has stop strings, or a reader wants it earlier. Held to a
-    constraint, it also ends where nothing can follow, and says what its tokens spell.
+    It is decoded once, when it has ended, unless it has stop strings, or a reader wants it earlier. Under a constraint,
+    it also ends when no further token is allowed, and it is decoded from the bytes that its tokens spell.
 
     One thread lets it grow; another one may read it meanwhile.
 
@@ -40,8 +40,8 @@ class Text:
     Attributes:
         finish_reason: None while it goes on.
         stop_reason: see `Completion`.
-        error: what went wrong; then there is no completion.
-        squeezed: whether its limit has changed a token of it, which it is held to a constraint for.
+        error: why the text has failed; then there is no completion.
+        squeezed: whether its limit has changed one of its tokens; only under a constraint.
         token_ids, logprobs, top_logprobs, drafted, accepted: see `Completion`.
     """
 
@@ -58,9 +58,9 @@ class Text:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopLogprobs] | None = None if request.top_logprobs is None else []
-        self._text = ""  # of so many tokens:
+        self._text = ""  # decoded from so many tokens:
         self._decoded = 0
-        self._read = self._read_thought = 0  # how many of its characters, and of its thought's
+        self._read = self._read_thought = 0  # how many characters of the text and of the thought have been read
         self._eos = frozenset(request.ends)
         self._walker: Walker | None = None
         self._detokenizer: Detokenizer | ByteDetokenizer
@@ -85,7 +85,7 @@ class Text:
         return (self,)
 
     def short(self, left: int) -> bool:
-        """Whether it may be short of room for its next token with so many left; the device may be ahead by some."""
+        """Whether it may be short of room for its next token, with `left` tokens left; the device may be some ahead."""
         if self._walker is None or self.ended:
             return False
         return self._walker.short(left, self.request.limit - left - len(self.token_ids))
@@ -102,10 +102,10 @@ class Text:
         self.push(token_ids[row][0], logprobs[row], top)
 
     def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
-        """Take a token; none counts once the text has ended."""
+        """Take a token; it is ignored if the text has ended."""
         if self.ended:
             return
-        if not logprob > -math.inf:  # NaN, from a sampler of the caller's, is no likelihood either
+        if not logprob > -math.inf:  # a sampler of the user may also give NaN
             problem = self._walker.problem() if self._walker is not None else ""
             self.error = nothing_left(self._name, len(self.token_ids), problem)
             return
@@ -159,7 +159,7 @@ class Text:
         self._add(piece, last=self.finish_reason is not None)
 
     def _add(self, piece: str, *, last: bool) -> None:
-        """Take what was decoded; a thought is no part of the text."""
+        """Add decoded text; a thought in it is no part of the text."""
         if self._thoughts is not None:
             piece = self._thoughts.push(piece) + (self._thoughts.flush() if last else "")
         self._text += piece
@@ -188,15 +188,15 @@ class Text:
         return pieces
 
     def _thought(self, *, last: bool) -> str:
-        """The thought so far; line breaks at its end may yet be dropped."""
+        """The thought so far; line breaks at its end are left out, because they may be dropped."""
         if self._thoughts is None:
             return ""
         thought = self._thoughts.reasoning or ""
         return thought if last else thought.rstrip("\n")
 
     def _decode(self) -> None:
-        """Decode what has not been decoded yet; of a text with stop strings that has been done."""
-        ended = self.ended  # before its tokens are looked at: they are all of them then
+        """Decode the tokens that are not decoded yet; a text with stop strings is decoded already."""
+        ended = self.ended  # read before the tokens: if the text has ended, these are all of them
         if self.request.stops:
             return
         new = self.token_ids[self._decoded :]
@@ -205,21 +205,21 @@ class Text:
         self._add(piece + (self._detokenizer.flush() if ended else ""), last=ended)
 
     def tokens_from(self, first: int) -> tuple[list[int], list[float], list[TopLogprobs] | None]:
-        """Its tokens from a place on, their logprobs, and their top_logprobs, which are written last."""
+        """Its tokens from a place on, with their logprobs and top_logprobs, as far as all of these are written."""
         top_logprobs = None if self.top_logprobs is None else self.top_logprobs[first:]
         logprobs = self.logprobs[first:] if top_logprobs is None else self.logprobs[first : first + len(top_logprobs)]
         return self.token_ids[first : first + len(logprobs)], logprobs, top_logprobs
 
     def expire(self) -> None:
-        """End here, since its time is over."""
+        """End the text here, because its time is over."""
         if self.ended:
             return
         self.finish_reason = "timeout"
-        if self.request.stops:  # else it is decoded when it is read
+        if self.request.stops:  # other texts are decoded when they are read
             self._add(self._stops.push(self._detokenizer.flush()) + self._stops.flush(), last=True)
 
     def fork(self, seed: int) -> "Text":
-        """Another text that has grown like this one, and goes on by itself."""
+        """A copy of this text, which goes on by itself."""
         other = copy(self)
         other.seed = seed
         other.token_ids, other.logprobs = list(self.token_ids), list(self.logprobs)
@@ -237,7 +237,7 @@ class Text:
         """The text as a completion; its score is the sum of logprobs unless a search has given it one.
 
         Raises:
-            GenError: what went wrong with this text.
+            GenError: the error of this text.
         """
         if self.error is not None:
             raise self.error
@@ -263,7 +263,7 @@ class Text:
         )
 
     def so_far(self) -> Completion:
-        """What has become certain of it while it goes on, perhaps in another thread."""
+        """The part of the text that is certain by now, while it grows, perhaps in another thread."""
         self._decode()
         token_ids, logprobs, top_logprobs = self.tokens_from(0)
         return Completion(

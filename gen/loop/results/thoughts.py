@@ -1,4 +1,4 @@
-"""Parts thoughts from the text that they are in, as it arrives in pieces.
+"""Separates thoughts from the text that they are in, while it arrives in pieces.
 
 Example: "<think>\\nTwo.\\n</think>\\n\\n2" is the thought "Two." and the text "2".
 """
@@ -23,19 +23,19 @@ class Thoughts(Protocol):
     reasoning: str | None
 
     def push(self, piece: str) -> str:
-        """Take more; return what is certain to be no thought."""
+        """Take more text; return the part that is certainly no thought."""
 
     def flush(self) -> str:
-        """What is left of that, once no more will come."""
+        """The held text that is no thought, when no more will come."""
 
 
 def thoughts_of(marks: Marks) -> Thoughts:
-    """What tells thoughts apart that are marked in this way."""
+    """An object that separates thoughts that are marked in this way."""
     return _Tagged(marks) if marks.kind == "tags" else _InChannels()
 
 
 class _Tagged:
-    """A thought between two strings, before everything else but white space; line breaks around it are dropped."""
+    """A thought between two strings, with only white space before it; line breaks around it are dropped."""
 
     def __init__(self, marks: Marks) -> None:
         self._opens, self._closes = marks.opens, marks.closes
@@ -127,7 +127,7 @@ class _InChannels:
         return "" if rest.startswith("<|") else rest
 
     def _said(self, count: int) -> str:
-        """The first characters of a message that are held: a thought, or text."""
+        """Take the first held characters of a message: add them to the thought, or return them as text."""
         said, self._held = self._held[:count], self._held[count:]
         if self._thinks:
             self.reasoning = (self.reasoning or "") + said

@@ -1,7 +1,7 @@
-"""The likeliest tokens at each place of a text, and what the chosen one has, under the model's own distribution.
+"""The likeliest tokens at each place of a text, and the chosen one's log-probability, under the model's distribution.
 
-Example: the model gives "cat" 0.6 and "dog" 0.3, "cat" is banned, and "dog" is drawn: its log-probability is 0 in the
-distribution that it was drawn from, log 0.3 in the model's own, where "cat" comes first.
+Example: the model gives "cat" 0.6 and "dog" 0.3, "cat" is banned, and "dog" is drawn. The log-probability of "dog" is 0
+in the distribution that it was drawn from, and log 0.3 in the model's own, where "cat" comes first.
 """
 
 import math
@@ -20,11 +20,11 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model's logits were before anything changed them.
+    """A model's logits before anything changed them, and the likeliest tokens under them.
 
     Attributes:
         logits: (n, vocab), floating.
-        logprobs, token_ids: (n, width), of the likeliest tokens, best first.
+        logprobs, token_ids: (n, width), the likeliest tokens, best first.
     """
 
     logits: Tensor
@@ -33,7 +33,7 @@ class Seen:
 
 
 class _Table:
-    """The results of all rows, or of all places of theirs, with room for `width` tokens each."""
+    """The results of all rows, or of all places of all rows, with room for `width` tokens each."""
 
     def __init__(self, shape: tuple[int, ...], width: int, like: Tensor, copies: torch.cuda.Stream | None) -> None:
         own, token_ids = like.new_zeros(shape), like.new_zeros((*shape, width), dtype=torch.int64)
@@ -43,23 +43,23 @@ class _Table:
 
 
 class TopTokens:
-    """Looks for them where a request asks for it. All rows have as many as the one that asks for most, in powers of
-    two; the host takes each request's own number.
+    """Finds the likeliest tokens if a request asks for them. All rows have as many as the request that asks for most,
+    rounded up to a power of two; the host takes each request's own number.
 
     Attributes:
-        width: how many tokens a row has now; 0 where nobody asks.
+        width: how many tokens a row has now; 0 if no request asks.
         places: how many places a step may have; set before requests are admitted.
     """
 
     def __init__(self, count: int, vocab: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
         self._count, self._vocab, self._device, self._copies = count, vocab, device, copies
-        self._tables: dict[tuple[int, bool], _Table] = {}  # by width, and whether of places; recorded steps know them
+        self._tables: dict[tuple[int, bool], _Table] = {}  # by width, and whether of places; recorded steps use them
         self.places = 1
         self.begin()
 
     def begin(self) -> None:
         """All rows are free."""
-        self._askers: set[Request] = set()  # with the last of them the work ends
+        self._askers: set[Request] = set()  # the requests that ask; without them nothing is computed
         self.width = 0
 
     def admit(self, requests: Sequence[Request]) -> None:
@@ -67,12 +67,12 @@ class TopTokens:
         self._look(self._askers.union(request for request in requests if request.top_logprobs is not None))
 
     def keep(self, requests: Collection[Request]) -> None:
-        """These alone go on."""
+        """Only these requests go on."""
         if self._askers:
             self._look(self._askers.intersection(requests))
 
     def _look(self, askers: set[Request]) -> None:
-        """Look for as many tokens as these ask for."""
+        """Find as many tokens as these requests ask for."""
         if askers == self._askers:
             return
         self._askers = askers
@@ -84,33 +84,35 @@ class TopTokens:
             self._make_table(self._count, self.places)
 
     def _make_table(self, *shape: int) -> None:
-        """A table of rows, or of places of rows, unless it is there."""
+        """Make a table of rows, or of places of rows, unless it is there."""
         key = self.width, len(shape) > 1
         if key not in self._tables:
             like = torch.empty(0, dtype=torch.float32, device=self._device)
             self._tables[key] = _Table(shape, self.width, like, self._copies)
 
     def ring(self, places: int = 1) -> Ring | None:
-        """On which the results of a step with so many places come to the host: log-probabilities of the chosen, ids and
-        log-probabilities of the likeliest; None where nobody asks."""
+        """The ring on which the results of a step with so many places come to the host; None if no request asks.
+
+        The results are the log-probabilities of the chosen tokens, and the ids and log-probabilities of the likeliest.
+        """
         return self._tables[self.width, places > 1].ring if self.width else None
 
     def look(self, logits: Tensor, *, changed: bool) -> Seen:
-        """The likeliest tokens of logits (n, vocab), which somebody will change if `changed`. Host sync: none on CUDA.
+        """The likeliest tokens of logits (n, vocab); with `changed` the logits are copied, because they will change.
 
-        Ties: any of the equal ones.
+        Any of several equally likely tokens may be taken. Host sync: none on CUDA.
         """
         logprobs, token_ids = likeliest(logits, self.width)
         return Seen(logits.clone() if changed else logits, logprobs, token_ids)
 
     def write(self, seen: Seen, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """Set the results of the rows `here`, which have chosen token_ids (n, places), each after its ancestor."""
+        """Set the results of the rows `here`, which have chosen token_ids (n, places) and continue their ancestors."""
         places = token_ids.shape[1]
         table, token_ids = self._tables[self.width, places > 1], token_ids.reshape(-1, 1)
         logits, logprobs, likely = seen.logits, seen.logprobs, seen.token_ids
         if ancestors is not None:
             logits, logprobs, likely = (one.index_select(0, ancestors) for one in (logits, logprobs, likely))
-        chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user's may choose what is no token
+        chosen = token_ids.clamp(0, self._vocab - 1)  # a sampler of the user may choose an id of no token
         own = own_logprobs(logits, chosen, logprobs, likely)
         for kept, made in ((table.own, own), (table.token_ids, likely), (table.logprobs, logprobs)):
             kept = kept[here] if places == 1 else kept[here, :places]
@@ -118,7 +120,7 @@ class TopTokens:
 
 
 def own_logprobs(logits: Tensor, chosen: Tensor, logprobs: Tensor, likely: Tensor) -> Tensor:
-    """The log-probabilities (n,) of the tokens chosen (n, 1), by those of the likeliest (n, width). Host sync: none."""
+    """The log-probabilities (n,) of chosen tokens (n, 1), from those of the likeliest (n, width). Host sync: none."""
     pair = logits.gather(1, torch.cat((chosen, likely[:, :1]), 1)).float()
     own, best = pair.nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf).unbind(1)
     return (logprobs[:, 0] + (own - best)).nan_to_num(nan=-math.inf, neginf=-math.inf)

@@ -1,4 +1,4 @@
-"""What a text stands for: the value of its request's output type."""
+"""The value that a text stands for, by its request's output type."""
 
 from dataclasses import replace
 
@@ -15,7 +15,8 @@ def valued(request: Request, completion: Completion) -> Completion:
     """A completion with its value, and the engine that held the text to its output type.
 
     Raises:
-        IncompleteError: the text is no full match, its limit has shaped it, or its type refuses the value.
+        IncompleteError: the text is no whole value, its limit has shaped it, max_time was over, or its type refuses the
+            value.
     """
     constraint = request.constraint
     if constraint is None:
@@ -23,7 +24,7 @@ def valued(request: Request, completion: Completion) -> Completion:
     name, bare = f"prompt {request.number}", replace(completion, value=None, engine=constraint.engine)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
-    cut = completion.finish_reason == "stop" or (limited and bool(request.stops))  # which may have ended it as well
+    cut = completion.finish_reason == "stop" or (limited and bool(request.stops))  # a stop may have ended it as well
     written = constraint.written(completion.text, completion.token_ids, cut=cut)
     if (limited and constraint.engine == "host") or not constraint.accepts(written):
         raise IncompleteError(

@@ -1,9 +1,9 @@
 """Beam search in the loop: the running beams of each prompt and its finished hypotheses, on the device, in place.
 
-Example, two beams, one letter a token: "the" and "a" run; "the cat" and "the dog" are the best two of their
-continuations, so both rows go on from "the", and "the" followed by eos, if it is among the best, is finished with its
-score. The device keeps scores alone: the host follows what it is told of every step, and knows from it what a
-hypothesis says.
+Example with two beams and one word a token: "the" and "a" run. The best two of their continuations are "the cat" and
+"the dog", so both rows go on from "the". If "the" followed by eos is among the best, it is finished, with its score.
+The device only keeps scores; the host gets the tokens and parents of every step, and finds from them the text of each
+hypothesis.
 """
 
 import math
@@ -33,14 +33,15 @@ class _Candidates(NamedTuple):
     weights: Tensor
 
     def running(self, ended: Tensor) -> Tensor:
-        """The weights of those that have not ended; -inf for the others."""
+        """The weights of the candidates that have not ended; -inf for the others."""
         return self.weights.masked_fill(ended, -math.inf)
 
 
 class Beams:
-    """The search of a beam search sampler; all requests have equal ones. Each has as many rows as beams, side by side.
+    """The search of beam search samplers; those of all requests are equal. Each request has a row for each beam, side
+    by side.
 
-    What comes after the step at which a prompt is done means nothing. The texts and scores are those of transformers.
+    Results after the step at which a prompt is done mean nothing. Texts and scores equal those of transformers.
     """
 
     reorders, draws = True, False
@@ -58,7 +59,7 @@ class Beams:
                 row(torch.float32, -math.inf),
                 row(torch.int64, 0),
                 row(torch.bool, True),
-                row(torch.float64, -math.inf),  # a penalty may make scores small
+                row(torch.float64, -math.inf),  # a penalty may make scores too small for float32
                 row(torch.int64, 0),
                 row(torch.int64, 0, 2),
             )
@@ -77,7 +78,7 @@ class Beams:
         return self._eos.shape[1]
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
-        """See `gen.loop.searches.search.Search.warm_up`: it has no kernels of its own."""
+        """See `gen.loop.searches.search.Search.warm_up`: this search has no kernels of its own."""
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
         """See `gen.loop.searches.search.Search.admit`."""
@@ -97,17 +98,17 @@ class Beams:
             table[rows] = given.repeat_interleave(self._beams, 0)
         for scores in (self._weights, self._scores):
             scores[rows] = -math.inf
-        # the beams of a prompt are equal at the start: one is continued
+        # the beams of a prompt are equal at the start: only one of them is continued
         self._weights[rows.start : rows.stop : self._beams] = 0.0
 
     def choose(
         self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
     ) -> Tensor:
-        """See `gen.loop.searches.search.Search.choose`; where the search would go on with what does not fit, it goes on
-        from the candidates that do.
+        """See `gen.loop.searches.search.Search.choose`; if a candidate that would go on leaves too little room, the
+        candidates are chosen again from the tokens that fit.
 
-        On a GPU it launches 16 kernels beside the sampler's, whatever the model: what it writes it writes where it
-        belongs.
+        On a GPU it launches 16 kernels beside the sampler's, for any model: each result is written where it belongs,
+        without a copy.
         """
         beams, prompts = self._beams, len(logits) // self._beams
         step, first = generated[::beams], self._first[:prompts]  # (prompts, 1): how many tokens there are already
@@ -143,12 +144,14 @@ class Beams:
         return (*self.results, self._last_steps, self._limit_factors, self._eos, self._typed)
 
     def _candidates(self, logits: Tensor, here: slice) -> _Candidates:
-        """The best continuations, so many that enough go on whichever of them end."""
+        """The best continuations: so many that enough go on, whichever of them end."""
         count = (1 + self._eos.shape[1]) * self._beams
         return _Candidates(*self._sampler.candidates(logits, self._weights[here], count))
 
     def _ended(self, found: _Candidates, here: slice, step: Tensor) -> Tensor:
-        """Which eos each candidate is, and at last whether it comes to the limit: (prompts, count, eos + 1) bool."""
+        """For each candidate, whether it is each eos, and last whether it reaches the limit: (prompts, count, eos + 1)
+        bool.
+        """
         eos, last_steps = (table[here][:: self._beams].unsqueeze(1) for table in (self._eos, self._last_steps))
         token_ids, shape = found.token_ids.unsqueeze(2), (*found.token_ids.shape, 1)
         ends = torch.empty((*shape[:2], eos.shape[2] + 1), dtype=torch.bool, device=token_ids.device)
@@ -157,7 +160,7 @@ class Beams:
         return ends
 
     def _new_scores(self, found: _Candidates, ended: Tensor, factor: Tensor) -> Tensor:
-        """The scores of the best candidates where they have ended; -inf for those to go on with: (prompts, beams)."""
+        """The scores of those of the best candidates that have ended; -inf for the others: (prompts, beams)."""
         scores = found.weights[:, : self._beams] / factor
         return torch.where(ended[:, : self._beams], scores, -math.inf)
 
@@ -165,12 +168,12 @@ class Beams:
         """Whether no running beam can improve on what is finished: bool, of the shape of `worst`.
 
         Args:
-            worst: the least of the finished scores, (prompts, ...); -inf where fewer than beams are finished.
-            best: the weight of the best beam that goes on, (prompts, 1); -inf where none does.
-            out: where to write it.
+            worst: the least of the finished scores, (prompts, ...); -inf if fewer hypotheses than beams are finished.
+            best: the weight of the best beam that goes on, (prompts, 1); -inf if none does.
+            out: where to write the result.
         """
         if self._sampler.early_stopping is True:
-            # as many as beams are finished, or none goes on: both are at most 0, so that nothing else gives inf
+            # inf if `worst` is -inf and `best` is not: too few are finished, and a beam goes on; both are at most 0
             return torch.ne(best - worst, math.inf, out=out)
         length = self._limit_factors[here][:: self._beams] if self._to_the_limit else factor
         return torch.le(best / length, worst, out=out)
@@ -182,7 +185,7 @@ class Beams:
         return self._over(here, factor, scores[:, -1:], found.running(by_eos).amax(1, keepdim=True))
 
     def _factor(self, step: Tensor) -> Tensor:
-        """What the log-probabilities of texts that end now are divided by: (prompts, 1), float64."""
+        """The number that divides the log-probabilities of texts that end now: (prompts, 1), float64."""
         length = step + self._one
         return length if self._sampler.length_penalty == 1 else length.pow_(self._sampler.length_penalty)
 
@@ -191,7 +194,7 @@ class Beams:
 
 
 class _Finished(NamedTuple):
-    """A hypothesis: its score, its last token and the beam that this one follows, and how many tokens are before it."""
+    """A hypothesis: its score, its last token and the beam that it continues, and how many tokens are before it."""
 
     score: float
     end: Sequence[int]
@@ -199,20 +202,20 @@ class _Finished(NamedTuple):
 
 
 class BeamTexts:
-    """What one prompt's search finds, on the host: its steps, and the hypotheses that they end in.
+    """One prompt's search on the host: its steps, and the hypotheses that it finds.
 
     Args:
-        beginning: a text of the request's that has taken nothing yet.
+        beginning: a text of the request that has taken no token yet.
     """
 
-    texts: Sequence[Text] = ()  # they are known at the end alone
+    texts: Sequence[Text] = ()  # they are only known at the end
 
     def __init__(self, beginning: Text) -> None:
         self._beginning, self._request = beginning, beginning.request
         self._beams = self._request.sampler.samples
         self._error: GenError | None = None
         sampler = self._request.sampler
-        # how good a text can yet become is reckoned with the limit: with a larger one a search with beams left goes on
+        # whether a text can still become better is judged by the limit; with a larger limit, running beams would go on
         self._ends_by_limit = (
             isinstance(sampler, BeamSearchSampler) and sampler.early_stopping == "never" and sampler.length_penalty > 0
         )
@@ -248,16 +251,16 @@ class BeamTexts:
                 self._error = nothing_left(f"prompt {self._request.number}", len(self._steps) - 1)
 
     def completions(self) -> list[Completion]:
-        """The finished hypotheses, best first; fewer than beams where fewer texts can be.
+        """The finished hypotheses, best first; fewer than beams if there are fewer possible texts.
 
-        Held to a constraint, beams may spell one text in several ways: then the best of these is there alone.
+        Under a constraint, several beams may spell the same text with different tokens: only the best of them is kept.
 
         Raises:
-            GenError: what went wrong.
+            GenError: the search has failed.
         """
         if self._error is not None:
             raise self._error
-        assert self._hypotheses is not None  # the loop ends when it has; tells mypy
+        assert self._hypotheses is not None  # the loop runs until the search is done; tells mypy
         made = [self._trace(hypothesis) for hypothesis in self._hypotheses]
         if not self._steps:
             made = [self._beginning.completion()] * self._beams

@@ -1,4 +1,4 @@
-"""Which search a sampler takes, and what takes its results on the host."""
+"""Which search a sampler needs, and which objects take the results of the search on the host."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Kind:
     Attributes:
         key: equal for equal kinds.
         width: how many rows a search has; 1 where every row is a text.
-        search: makes it.
-        takers: what takes a request's results, made of its texts, which have taken nothing yet: one for each seed.
+        search: makes the search.
+        takers: makes the takers of a request's results from its texts, one for each seed, which have no tokens yet.
     """
 
     key: Hashable

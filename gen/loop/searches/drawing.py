@@ -1,4 +1,4 @@
-"""Draws: every row by itself, each with temperature, cuts and seed of its own; temperature 0 is greedy."""
+"""Draws the token of every row by itself, each with its own temperature, cuts and seed; temperature 0 is greedy."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -24,8 +24,8 @@ _GREEDY = (0.0, None, None, None)  # the numbers of a sampler that takes the mos
 class Drawing:
     """The search of greedy and multinomial samplers.
 
-    While all requests have equal parameters these are numbers, which is faster; as soon as one differs each row's
-    are in tables on the device, until `begin` is called. Tokens are the same either way.
+    While all requests have equal parameters, these are numbers, which is faster. As soon as one request differs, the
+    parameters of each row are in tables on the device, until `begin` is called. Tokens are the same either way.
     """
 
     reorders = False
@@ -49,7 +49,7 @@ class Drawing:
 
     @property
     def draws(self) -> bool:
-        """See `gen.loop.searches.search.Search`: not where all are greedy."""
+        """See `gen.loop.searches.search.Search`; False if all requests are greedy."""
         return self._seen.keys() != {_GREEDY}
 
     def key(self) -> Hashable:
@@ -81,12 +81,12 @@ class Drawing:
         """See `gen.loop.searches.search.Search.admit`."""
         columns = [numbers for request in requests for numbers in [_numbers(request.sampler)] * len(request.seeds)]
         for request in requests:
-            if len(self._seen) < 2:  # from then on it is tables, however many come
+            if len(self._seen) < 2:  # from two on there are tables, for any number of samplers
                 self._seen.setdefault(_numbers(request.sampler), request.sampler)
         for place, (name, default) in enumerate(_DEFAULTS.items()):
             table = self._tables[name]
             if name not in self._used and any(numbers[place] is not None for numbers in columns):
-                table.fill_(default)  # of the rows that go on: they leave it alone
+                table.fill_(default)  # the value for running rows, which do not use this parameter
                 self._used.append(name)
                 self._views.clear()
             if name in self._used:
@@ -100,7 +100,7 @@ class Drawing:
         self._token_ids[here], self._logprobs[here] = self.pick(logits, here, keys, room)
 
     def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
-        """See `gen.loop.searches.search.Picks.pick`; what does not fit is drawn again, with the same key."""
+        """See `gen.loop.searches.search.Picks.pick`; a token that does not fit is drawn again, with the same key."""
         token_ids, logprobs = self._draw(logits, here, keys)
         if room is not None:
             fits = room.fits(token_ids)
@@ -118,17 +118,17 @@ class Drawing:
     def _draw(
         self, logits: Tensor, here: Here, keys: Tensor | None, wanted: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A token a row, (n, 1), and its log-probability, (n,); of rows that are not wanted (n,) anything."""
+        """A token for each row, (n, 1), and its log-probability, (n,); rows that are not `wanted` (n,) get any."""
         if keys is None:
             return most_likely(logits)
         if len(self._seen) == 1:
             [sampler] = self._seen.values()
-            assert isinstance(sampler, MultinomialSampler)  # the other one is greedy; tells mypy
+            assert isinstance(sampler, MultinomialSampler)  # a greedy one needs no keys; tells mypy
             return draw(logits, keys, sampler.parameters, wanted)
         return draw(logits, keys, self._parameters(here), wanted)
 
     def _parameters(self, here: Here) -> Parameters:
-        """Each row's own: views of the tables, which change in place when rows are filled; copies for places."""
+        """Each row's parameters: views of the tables, which change in place when rows are filled; copies for places."""
         if isinstance(here, Places):
             copies: dict[str, Any] = {name: lines(self._tables[name], here) for name in self._used}
             return Parameters(**copies)
@@ -144,7 +144,7 @@ class Drawing:
 
 
 def _numbers(sampler: Sampler) -> tuple[float | None, ...]:
-    """The numbers of `_DEFAULTS`; None for what the sampler leaves alone."""
+    """The sampler's numbers for `_DEFAULTS`; None for those that it does not use."""
     if isinstance(sampler, MultinomialSampler):
         if not isinstance(sampler.temperature, Tensor) and sampler.temperature == 0:
             return _GREEDY

@@ -1,4 +1,4 @@
-"""What chooses the next token of each row: one interface for draws, beams and samplers that are not gen's own."""
+"""The interface of searches, which choose the next token of each row: draws, beams and samplers of users."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -12,13 +12,13 @@ from gen.stages.room import Room
 
 
 class Search(Protocol):
-    """Chooses a token for each row and keeps what it must of the rows, on the logits device, in place.
+    """Chooses a token for each row, and keeps its state of the rows on the logits device, where it changes in place.
 
     Attributes:
-        reorders: whether a row may go on from another one of its request.
-        results: tensors (count, ...) that the host gets of every step; the first is the token ids (count, 1), the
+        reorders: whether a row may go on from another row of its request.
+        results: tensors (count, ...) that the host gets after every step; the first is the token ids (count, 1), the
             second the log-probabilities or weights (count,).
-        draws: whether it needs keys; a part of `key`.
+        draws: whether it needs random keys; a part of `key`.
     """
 
     @property
@@ -32,17 +32,17 @@ class Search(Protocol):
         """All rows are free: what earlier requests asked for no longer counts."""
 
     def key(self) -> Hashable:
-        """What a recorded step depends on: equal keys, same calls on the same tensors."""
+        """What a recorded step depends on: with equal keys, steps make the same calls on the same tensors."""
 
     def warm_up(self, logits: Sequence[Tensor], requests: Sequence[Request]) -> None:
         """Compile what `choose` will need once these requests are admitted, before their prompts are read.
 
         Args:
-            logits: (1, vocab) each, on the meta device: of the dtypes and strides that those to come may have.
+            logits: (1, vocab) each, on the meta device, with the dtypes and strides that later logits may have.
         """
 
     def admit(self, rows: slice, requests: Sequence[Request], weights: Sequence[float]) -> None:
-        """Rows, side by side, begin with these requests' texts, whose tokens so far have these log-probabilities."""
+        """Rows, side by side, begin with the texts of these requests; `weights` are the log-probabilities so far."""
 
     def choose(
         self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
@@ -51,20 +51,23 @@ class Search(Protocol):
 
         Args:
             logits: (n, vocab), floating.
-            keys: (n,), int64: each row's random key; None where it needs none.
+            keys: (n,), int64: each row's random key; None if the search needs none.
             generated: (n, 1), int64: how many tokens each row has.
-            room: where texts may be short of it: what the limits leave, and where to say which texts they changed.
+            room: given if texts may be short of room: what the limits leave, and where to write which texts the limits
+                have changed.
         Returns:
-            (n,), int64: indices into `here`; None where each row goes on from itself. Host sync: none on CUDA.
+            (n,), int64: indices into `here`; None if each row goes on from itself. Host sync: none on CUDA.
         """
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows, rows first."""
+        """All tensors of the rows, (rows, ...)."""
 
 
 @runtime_checkable
 class Picks(Search, Protocol):
-    """A search whose rows are independent, and may choose at several places at once before it is known which count."""
+    """A search whose rows are independent: it may choose at several places of a row at once, before it is known which
+    of them count.
+    """
 
     def pick(self, logits: Tensor, here: Here, keys: Tensor | None, room: Room | None = None) -> tuple[Tensor, Tensor]:
         """A token for each row or place, (n, 1) int64, and its log-probability, (n,); nothing is written.

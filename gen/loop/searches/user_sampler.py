@@ -1,4 +1,4 @@
-"""Samplers that gen does not know: called as they are, with all rows of their batch, and followed where they lead."""
+"""Samplers that gen does not know: called with all rows of the batch; rows go on from the ancestors that they name."""
 
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -18,11 +18,11 @@ from gen.stages.room import Room
 
 
 class UserSampling:
-    """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if it is a row of
-    the same request; else from itself, and the host raises when it sees that.
+    """The search of a user's own sampler. A row goes on from the ancestor that the sampler names, if that is a row of
+    the same request; otherwise it goes on from itself, and the host raises an error when it sees the ancestor.
 
-    The sampler is called at every step, between recorded parts of it, unless it has an attribute `replayable` that is
-    True, or is one of gen's own: then it is recorded with the step.
+    The sampler is called at every step, between the recorded parts of the step, unless it has an attribute `replayable`
+    that is True, or is one of gen's own: then it is recorded with the step.
     """
 
     def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
@@ -53,9 +53,9 @@ class UserSampling:
     def choose(
         self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
     ) -> Tensor | None:
-        """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with what surely fits.
+        """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with the tokens that surely fit.
 
-        Host sync: what the sampler does.
+        Host sync: those of the sampler.
         """
         assert keys is not None  # it draws; tells mypy
         if room is not None:
@@ -72,7 +72,7 @@ class UserSampling:
     def _sample(self, logits: Tensor, here: slice, keys: Tensor, followed: Tensor) -> None:
         """Let the sampler choose, and write down what it has chosen, and which rows it has `followed`."""
         before = self._weights[here]
-        sampled = self._sampler.step(logits.clone(), before.clone(), keys)  # which it may change, or keep
+        sampled = self._sampler.step(logits.clone(), before.clone(), keys)  # it may change or keep the clones
         check_sampled(self._sampler, sampled, logits)
         token_ids, ancestors, weights = sampled
         rows = torch.arange(len(logits), device=logits.device)
@@ -100,7 +100,7 @@ class UserSamplerTexts:
         return all(text.ended for text in self.texts)
 
     def take(self, results: StepResults, row: int) -> None:
-        """See `gen.loop.results.taker.Taker`; the sampler may choose a row's token by what another row lacks."""
+        """See `gen.loop.results.taker.Taker`; if a row is squeezed, all are: the sampler may look at all of them."""
         rows = range(row, row + len(self.texts))
         ancestors = results.search[2]
         sources = [own + ancestors[own] - row for own in rows]
