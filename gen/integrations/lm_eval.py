@@ -1,9 +1,9 @@
-"""gen as a model of lm-evaluation-harness: every kind of request, with what contexts share read once.
+"""gen as a model of lm-evaluation-harness: for every kind of request; tokens that contexts share are read once.
 
     python -m gen.integrations.lm_eval --model gen --model_args pretrained=demo --tasks lambada_openai
 
-registers the model and hands on to the harness's own command line. Later versions of the harness find it by the
-package's entry point `lm_eval.models`. Source of the protocol: lm-evaluation-harness 0.4 (EleutherAI).
+This command registers the model and runs the harness's own command line. Later versions of the harness find the model
+by the package's entry point `lm_eval.models`. Source of the protocol: lm-evaluation-harness 0.4 (EleutherAI).
 """
 
 import sys
@@ -25,7 +25,7 @@ from gen.requests.chats import chat_text
 from gen.scoring.pairs import Pair
 from gen.scoring.scorer import Scorer
 
-_UNBOUNDED = 2048  # tokens that are read of a model without a context limit, as by the harness's own model
+_UNBOUNDED = 2048  # the context length for a model without a limit, as in the harness's own model
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty",)
 
@@ -36,16 +36,16 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
     Args:
         pretrained: a model of gen's, or what `gen.load` takes: a folder, a name on the Hub, a GGUF file, or "demo".
-        device: for `gen.load`, as the next two.
+        device: see `gen.load`.
         dtype: see `gen.load`.
         device_map: see `gen.load`.
         max_length: how many tokens a text may have; None for the model's context.
-        max_gen_toks: how many tokens are generated at most where a task does not say.
+        max_gen_toks: how many tokens are generated at most if a task gives no number.
         max_batch_tokens: see `gen.generate`.
-        batch_size: the harness gives one to every model; gen decides by what memory holds.
-        max_batch_size: likewise.
+        batch_size: not used: the harness gives it to every model, but gen decides by the memory.
+        max_batch_size: not used, for the same reason.
     Raises:
-        ArgumentError, ModelError: as of `gen.load`.
+        ArgumentError, ModelError: as for `gen.load`.
     """
 
     def __init__(
@@ -72,24 +72,24 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The token that stands before a text without a context, where there is no bos token."""
+        """The token that is put before a text without a context if there is no bos token."""
         if not self.model.eos_token_ids:
-            raise ArgumentError("the model has no eos token, which stands for the beginning of a text here.")
+            raise ArgumentError("the model has no eos token to put before a text without a context.")
         return self.model.eos_token_ids[0]
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands before a text without a context."""
+        """The token that is put before a text without a context."""
         bos = self.model.tokenizer.bos_token_id
         return self.eot_token_id if bos is None else bos
 
     @property
     def tokenizer_name(self) -> str:
-        """Names what the harness keeps of requests."""
+        """The name under which the harness caches requests."""
         return self.model.tokenizer.name.replace("/", "__")
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template that is used, as it is written; None where none is asked for."""
+        """The source of the template in use; None if none is asked for."""
         if not chat_template:
             return None
         return self.model.tokenizer.chat_template({"chat_template": chat_template} if chat_template is not True else {})
@@ -127,7 +127,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Texts up to the strings that a task names; the first tokens of too long contexts are left out."""
+        """Texts up to the strings that a task names; contexts that are too long lose their first tokens."""
         texts = [""] * len(requests)
         groups: dict[tuple[str, ...], list[int]] = {}
         asked = [_Asked.of(request.args[1], self.max_gen_toks) for request in requests]
@@ -145,13 +145,13 @@ class GenLM(TemplateLM):  # type: ignore[misc]
                 progress=not disable_tqdm,
             )
             for number, text in zip(numbers, made, strict=True):
-                assert isinstance(text, str)  # a text a prompt; tells mypy
+                assert isinstance(text, str)  # one text for each prompt; tells mypy
                 texts[number] = text
                 self.cache_hook.add_partial("generate_until", requests[number].args, text)
         return texts
 
     def _context(self, text: str, limit: int) -> list[int]:
-        """A prompt with room for this many new tokens."""
+        """A prompt, cut if necessary so that `limit` new tokens fit."""
         if limit >= self.max_length:
             raise ArgumentError(
                 f"a task asks for {limit} new tokens, and the model's texts have {self.max_length} at most; give a "
@@ -169,7 +169,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def _score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[gen.Score]:
-        """Scores of (context, continuation); of contexts that are too long the last tokens count."""
+        """Scores of (context, continuation); contexts that are too long lose their first tokens."""
         made = []
         for number, (context, continuation) in enumerate(pairs):
             if len(continuation) > self.max_length:
@@ -184,7 +184,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a task asks of a text."""
+    """How a task wants a text to be generated."""
 
     until: tuple[str, ...]
     limit: int
@@ -192,10 +192,10 @@ class _Asked:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], most: int) -> Self:
-        """Of the arguments that a task gives.
+        """Read the arguments that a task gives.
 
         Raises:
-            ArgumentError: there is one that gen does not know.
+            ArgumentError: gen does not know one of them.
         """
         given = dict(arguments)
         until = given.pop("until", None) or ()
@@ -206,7 +206,7 @@ class _Asked:
         penalties = {name: given.pop(name) for name in _PENALTIES if name in given}
         if given:
             raise ArgumentError(
-                f"a task gives {', '.join(given)} for generating, got {show(arguments)}; gen knows none."
+                f"a task sets {', '.join(given)}, which gen does not know for generating, got {show(arguments)}"
             )
         draw = gen.samplers.multinomial(**settings, **penalties) if draws else gen.samplers.greedy(**penalties)
         return cls((until,) if isinstance(until, str) else tuple(until), limit, draw)

@@ -1,4 +1,4 @@
-"""gen inside of Outlines 0.0.46: its samplers, and exllamav2 by `gen.from_exllamav2`.
+"""gen inside Outlines 0.0.46: gen's samplers, and exllamav2 by `gen.from_exllamav2`.
 
 import gen.integrations.outlines
 gen.integrations.outlines.patch()
@@ -29,14 +29,14 @@ _SAMPLERS = (
     "multinomial",
     "rescale_logits",
 )
-_GENERATORS = ("cfg", "choice", "format", "fsm", "json", "regex", "text")  # of outlines.generate
+_GENERATORS = ("cfg", "choice", "format", "fsm", "json", "regex", "text")  # functions of outlines.generate
 
-_undo: list[tuple[Any, str, Any]] = []  # what was where, in the order in which it was replaced
+_undo: list[tuple[Any, str, Any]] = []  # (owner, name, value before), in the order in which values were replaced
 _lock = Lock()
 
 
 class _Patched:
-    """What `patch` gives: takes everything back at the end of a with block."""
+    """The result of `patch`; as a with block it calls `unpatch` at its end."""
 
     def __enter__(self) -> None:
         """Outlines is patched already."""
@@ -48,10 +48,10 @@ class _Patched:
 
 
 def patch() -> _Patched:
-    """Let Outlines 0.0.46 use gen, until `unpatch`, or to the end of a with block that this begins.
+    """Let Outlines 0.0.46 use gen, until `unpatch`, or to the end of the block of `with patch():`.
 
-    Replaced are its samplers, in every module that has imported them and in default arguments, and `models.exl2`. What
-    that changes is in docs/outlines.md. A second call changes nothing more.
+    This replaces Outlines' samplers, in every module that has imported them and in default arguments, and
+    `models.exl2`. docs/outlines.md says what changes. A second call changes nothing more.
 
     Raises:
         ArgumentError: Outlines is not installed, or in another version; nothing is changed.
@@ -77,7 +77,7 @@ def patch() -> _Patched:
 
 
 def unpatch() -> None:
-    """Let Outlines be as it was before `patch`; nothing where it was not patched."""
+    """Restore Outlines to what it was before `patch`; does nothing if it is not patched."""
     with _lock:
         _take_back()
 
@@ -89,7 +89,7 @@ def _take_back() -> None:
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """What goes where: (owner, name, value)."""
+    """What to replace: (owner, name, new value)."""
     import outlines.generate.api
     import outlines.generate.generator
     import outlines.models.exllamav2
@@ -106,7 +106,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     default = theirs["MultinomialSampler"]
     for name in _GENERATORS:
         function = getattr(sys.modules[f"outlines.generate.{name}"], name)
-        for one in getattr(function, "registry", {None: function}).values():  # one for each kind of model
+        for one in getattr(function, "registry", {None: function}).values():  # a function for each kind of model
             if one.__defaults__:
                 made = (gen.samplers.multinomial() if type(value) is default else value for value in one.__defaults__)
                 yield one, "__defaults__", tuple(made)
@@ -116,7 +116,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _sequence_generator(theirs: Any) -> Any:
-    """Outlines' loop, in which an exl2 model knows whether its sampler ever goes on from another row."""
+    """Outlines' loop; an exl2 model learns here whether its sampler ever continues another row."""
 
     def sequence_generator(model: Any, sampler: Any, *arguments: Any, **named: Any) -> Any:
         return theirs(
@@ -127,7 +127,7 @@ def _sequence_generator(theirs: Any) -> Any:
 
 
 def _reorder_kv_cache(theirs: Any) -> Any:
-    """Outlines' way to reorder what a model keeps, which knows the state of an exl2 model too."""
+    """Outlines' function that reorders a KV cache, which can now reorder the state of an exl2 model too."""
 
     def reorder_kv_cache(kv_cache: Any, ancestors: Any) -> Any:
         if not isinstance(kv_cache, OutlinesState):

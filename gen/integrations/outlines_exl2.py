@@ -1,4 +1,4 @@
-"""An exllamav2 model as Outlines 0.0.46 asks for one: logits for token ids, a mask, and what the last call gave."""
+"""An exllamav2 model with Outlines 0.0.46's interface: it takes token ids, a mask and a state, and gives logits."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,17 +13,17 @@ from gen.models.exllama.exllamav2_model import Exllamav2Model
 from gen.models.exllama.exllamav2_rows import Exllamav2Rows
 from gen.samplers import GreedySampler, MultinomialSampler
 
-_HEADROOM = 64  # new tokens that there is room for before a cache grows
+_HEADROOM = 64  # how many new tokens a cache has room for before it grows
 
 
 class OutlinesExl2:
-    """Stands for `outlines.models.exllamav2.ExLlamaV2Model`; several prompts, samples and beams work too.
+    """Takes the place of `outlines.models.exllamav2.ExLlamaV2Model`; several prompts, samples and beams work too.
 
     Attributes:
         gen_model: the model of gen.
         model: the ExLlamaV2 itself.
         tokenizer: Outlines' own kind.
-        device: that of the logits: token ids, weights and random numbers go there.
+        device: the logits' device; token ids, weights and random numbers go there too.
     """
 
     def __init__(self, gen_model: Exllamav2Model, tokenizer: Any) -> None:
@@ -38,7 +38,7 @@ class OutlinesExl2:
         return self._call(input_ids, attention_mask, kv_cache, reorders=True)
 
     def call_for(self, sampler: object) -> Callable[..., tuple[Tensor, "OutlinesState"]]:
-        """The model for one sampler: greedy and multinomial ones never go on from another row."""
+        """The model for one sampler: greedy and multinomial samplers never continue another row."""
         reorders = type(sampler) not in (GreedySampler, MultinomialSampler)
 
         def call(
@@ -56,15 +56,15 @@ class OutlinesExl2:
     def _call(
         self, input_ids: Tensor, attention_mask: Tensor, state: "OutlinesState | None", *, reorders: bool
     ) -> tuple[Tensor, "OutlinesState"]:
-        """(logits (rows, vocab) in float32, what the next call is to be given).
+        """The logits (rows, vocab) in float32, and the state for the next call.
 
         Raises:
-            IndexError: a text is longer than the context, as Outlines expects it.
+            IndexError: a text is longer than the context; Outlines expects this error.
         Host sync: one for the prompts; then none.
         """
         rows, width = input_ids.shape
         if width > self.gen_model.context_length:
-            raise IndexError(f"a text has {width} tokens, the context {self.gen_model.context_length}.")
+            raise IndexError(f"a text has {width} tokens, and the model's context {self.gen_model.context_length}.")
         if state is None:
             kept = zip(input_ids.tolist(), attention_mask.tolist(), strict=True)
             prompts = [[token for token, shown in zip(*row, strict=True) if shown] for row in kept]
@@ -82,8 +82,8 @@ class OutlinesState:
 
     Args:
         columns: how many tokens the longest row has.
-        device: of the logits.
-        reorders: whether a sampler may go on from another row.
+        device: the logits' device.
+        reorders: whether a sampler may continue another row.
     """
 
     def __init__(self, rows: Exllamav2Rows, columns: int, device: torch.device, *, reorders: bool) -> None:
@@ -93,7 +93,7 @@ class OutlinesState:
 
     @torch.inference_mode()
     def reorder(self, ancestors: Tensor) -> None:
-        """Make row i continue what row ancestors[i] was. Host sync: none."""
+        """Make row i continue the text of row ancestors[i]. Host sync: none."""
         if self._reorders:
             self.rows.reorder(ancestors.to(self._device), self.columns)
 
@@ -117,14 +117,14 @@ def exl2(
 
     Args:
         model_path: a folder.
-        device: where the whole model goes, unless gpu_split says more.
-        max_seq_len: where the context ends.
-        cache_8bit, cache_q4: keys and values in fewer bits.
+        device: where the whole model goes, unless gpu_split divides it.
+        max_seq_len: the length of the context.
+        cache_8bit, cache_q4: store keys and values in fewer bits.
         tokenizer_kwargs: for AutoTokenizer.from_pretrained; prompts are padded on the left.
-        gpu_split: gigabytes for each GPU, as "10,20".
-        verbose: nothing is printed either way.
+        gpu_split: gigabytes for each GPU, such as "10,20".
+        verbose: has no effect: nothing is printed.
     Raises:
-        ArgumentError: an argument that gen does not take, such as scale_pos_emb, which config.json is to have.
+        ArgumentError: an argument that gen does not take, such as scale_pos_emb; set it in config.json.
         As `gen.from_exllamav2`.
     """
     unknown = {
@@ -136,7 +136,7 @@ def exl2(
     }
     for name, value in unknown.items():
         if value not in (None, False):
-            raise ArgumentError(f"exl2 by gen takes no {name}, got {show(value)}; what config.json says counts.")
+            raise ArgumentError(f"exl2 by gen takes no {name}, got {show(value)}; set it in config.json.")
     split = None
     if gpu_split:
         try:

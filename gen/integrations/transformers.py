@@ -1,4 +1,4 @@
-"""gen's draws and output types inside of transformers' generate, as logits processors that add no host sync."""
+"""gen's draws and output types inside transformers' generate, as logits processors that add no host sync."""
 
 from collections.abc import Sequence
 
@@ -14,28 +14,28 @@ from gen.samplers import GreedySampler, MultinomialSampler, Sampler
 from gen.samplers.backends.random import draw_seed, row_keys, sample_seed
 from gen.stages.device_constraints import DeviceConstraints
 
-_AHEAD = 256  # tokens for which keys are made at once
+_AHEAD = 256  # for how many tokens keys are made at once
 
 
 class SamplerProcessor:
     """Makes `generate(do_sample=False)` of transformers give the tokens that `gen.generate` gives.
 
-    Every token but the chosen one is dropped, so that greedy decoding takes that one. Use it in one call of generate,
-    as its last processor, or call `reset` before the next one.
+    Every token but the chosen one is masked, so greedy decoding takes that token. Use a processor in one call of
+    generate, as the last processor, or call `reset` before the next call.
 
         processor = SamplerProcessor(gen.samplers.multinomial(temperature=0.8), seed=7, vocab_size=len(tokenizer))
         model.generate(**inputs, do_sample=False, logits_processor=[processor])
 
     Args:
-        sampler: greedy or multinomial, without penalties: give those to transformers. With `samples`, a prompt has so
-            many rows, side by side.
-        seed: for all prompts, or one for each; None draws it, and `seeds` says which.
-        vocab_size: how many ids the tokenizer has, where the model's logits are wider; None for all logits.
+        sampler: greedy or multinomial, without penalties: give those to transformers. With `samples`, each prompt must
+            have that many rows, side by side.
+        seed: one for all prompts, or one for each; None draws a seed, which you find in `seeds`.
+        vocab_size: how many ids the tokenizer has, if the model's logits are wider; None for all logits.
     Attributes:
         seeds: one for all prompts, or one for each.
     Raises:
-        ArgumentError: another sampler, or a seed that is no whole number; at the first token if the
-            rows are not those of as many prompts.
+        ArgumentError: it is another sampler, or a seed is no whole number; at the first token, the number of rows does
+            not fit the seeds and samples.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class SamplerProcessor:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: the next call is that of the first token."""
+        """Start again: the next call is for the first token."""
         self._step = 0
-        self._shape: torch.Size | None = None  # of the call before
+        self._shape: torch.Size | None = None  # of the input_ids of the call before
         self._keys: Tensor | None = None  # (tokens, rows)
         self._weights: Tensor | None = None
 
@@ -69,12 +69,12 @@ class SamplerProcessor:
         """The logits with -inf everywhere but at the token that gen draws.
 
         Args:
-            input_ids: (rows, tokens), only their number is looked at.
+            input_ids: (rows, tokens); only the shape is used.
             scores: (rows, vocab), floating, any device; not modified.
         Returns:
             (rows, vocab), of the dtype and on the device of scores. Host sync: none.
         Raises:
-            ArgumentError: these are no texts that have grown by a token.
+            ArgumentError: these are not the texts of the call before with one more token.
         """
         _check_grown(self, self._shape, input_ids)
         self._shape = input_ids.shape
@@ -102,28 +102,28 @@ class SamplerProcessor:
 
 
 class ConstraintProcessor:
-    """Holds the texts of transformers' generate, sampled, greedy or by beams, to an output type of gen.
+    """Constrains the texts of transformers' generate, sampled, greedy or by beams, to an output type of gen.
 
-    States and masks are on the device. Which row a row goes on from is found by comparing token ids there, so that
-    beams are followed. Use it in one call, or call `reset` before the next one.
+    States and masks are on the device. Beams are followed: comparing token ids there shows which row each row
+    continues. Use a processor in one call of generate, or call `reset` before the next call.
 
         constraint = gen.compile(model, gen.regex("[0-9]{3}-[ab]"))
         processor = ConstraintProcessor(constraint, max_new_tokens=20, eos_token_id=tokenizer.eos_token_id)
         hf_model.generate(**inputs, max_new_tokens=20, logits_processor=[processor])
 
-    A text is always whole, and generate draws each token once: where few tokens are left, only those that surely leave
-    room for an end may come. `squeezed` tells which texts that has shaped; reading it on the host is a sync.
+    A text is always whole. generate draws each token only once, so when few tokens are left, only tokens that surely
+    leave room for an end may come. `squeezed` tells which texts this has changed; reading it on the host is a sync.
 
     Args:
-        constraint: of `gen.compile`, on the device engine.
-        max_new_tokens: what generate is given: a text is whole by then.
+        constraint: from `gen.compile`, on the device engine.
+        max_new_tokens: what you give to generate: a text is whole by then.
         eos_token_id: the tokens that end a text for generate.
     Attributes:
-        squeezed: (rows,) bool, on the device of the scores: whether the limit has taken a token from the row's text,
-            which may then not be what more tokens give; nor may one that ends without an eos, if it could go on. None
-            before the first call.
+        squeezed: (rows,) bool, on the device of the scores: whether the limit has ruled out a token of the row's text.
+            A higher limit may give such a row another text; so it may for a text that ends without an eos and could go
+            on. None before the first call.
     Raises:
-        ArgumentError: a constraint of the host engine, one that needs more tokens, or another argument that cannot be.
+        ArgumentError: the constraint is on the host engine, or needs more tokens, or another argument cannot be used.
     """
 
     def __init__(self, constraint: Constraint, *, max_new_tokens: int, eos_token_id: int | Sequence[int]) -> None:
@@ -139,7 +139,7 @@ class ConstraintProcessor:
             raise ArgumentError(f"a whole text takes {constraint.least_tokens} tokens, got max_new_tokens={limit}")
         ends = read_token_ids("eos_token_id", eos_token_id, constraint.vocabulary.size)
         if not ends:
-            raise ArgumentError("eos_token_id must name a token: without one generate would go on behind a whole text.")
+            raise ArgumentError("eos_token_id must name a token: without one generate would go on after a whole text.")
         self._request = Request(
             prompt_ids=[0],
             sampler=GreedySampler(),
@@ -152,24 +152,24 @@ class ConstraintProcessor:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: the next call is that of the first token."""
+        """Start again: the next call is for the first token."""
         self._stage: DeviceConstraints | None = None
-        self._ids: Tensor | None = None  # of the call before
+        self._ids: Tensor | None = None  # the input_ids of the call before
         self.squeezed: Tensor | None = None
         self._step = 0
 
     @torch.no_grad()
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The logits with -inf for what may not follow.
+        """The logits with -inf for tokens that may not follow.
 
         Args:
             input_ids: (rows, tokens), int64, on the device of scores: prompts and texts so far.
             scores: (rows, vocab), floating; not modified.
         Returns:
-            (rows, vocab), of the dtype and on the device of scores. Host sync: none on a GPU, but at the first call
-            for a constraint that has not been on this device.
+            (rows, vocab), of the dtype and on the device of scores. Host sync: none on a GPU, except at the first call
+            with a constraint that is new to this device.
         Raises:
-            ArgumentError: these are no texts that have grown by a token.
+            ArgumentError: these are not the texts of the call before with one more token.
         """
         _check_grown(self, None if self._ids is None else self._ids.shape, input_ids)
         rows, here = len(input_ids), slice(0, len(input_ids))
@@ -181,7 +181,7 @@ class ConstraintProcessor:
             self._ended = torch.zeros((rows, 1), dtype=torch.bool, device=scores.device)
             self._eos = to_device(torch.tensor(self._ends, device="cpu"), scores.device)
         else:
-            same = (input_ids[:, None, :-1] == self._ids).all(-1)  # rows that are the same are in the same state
+            same = (input_ids[:, None, :-1] == self._ids).all(-1)  # rows with the same tokens are in the same state
             ancestors = same.to(torch.int32).argmax(1)
             self._stage.chosen(here, input_ids[:, -1:], ancestors)
             ends_now = (input_ids[:, -1:] == self._eos).any(1, keepdim=True)
@@ -197,13 +197,13 @@ class ConstraintProcessor:
             self.squeezed = self.squeezed | (took & ~self._ended.squeeze(1))
         self._step += 1
         held = torch.full_like(scores, -torch.inf)
-        only_eos = held.index_fill(1, self._eos, 0.0)  # where generate goes on after an end that it does not know
+        only_eos = held.index_fill(1, self._eos, 0.0)  # for rows that generate continues after an eos of ours
         held[:, : self._vocab_size] = masked
         return torch.where(self._ended, only_eos, held)
 
 
 def _check_grown(processor: object, before: torch.Size | None, input_ids: Tensor) -> None:
-    """Raise an ArgumentError where a processor goes on from one call of generate into another one."""
+    """Raise an ArgumentError if a processor is used in a second call of generate."""
     if before is not None and input_ids.shape != (before[0], before[1] + 1):
         raise ArgumentError(
             f"{type(processor).__name__} follows the texts of one call of generate: after input_ids {tuple(before)} it "

@@ -1,7 +1,7 @@
-"""Reads what is to be scored: each continuation with the tokens that stand before it.
+"""Reads what is to be scored: each continuation with its context, the tokens before it.
 
-Example: a tokenizer that writes " dog" as one token reads the prompt "a cat " with the continuation "dog" as the tokens
-of "a cat" and of " dog": those of the whole text, as lm-evaluation-harness reads them.
+Example: for a tokenizer that writes " dog" as one token, the prompt "a cat " with the continuation "dog" becomes the
+tokens of "a cat" and of " dog": those of the whole text, as in lm-evaluation-harness.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ Continuation = str | Sequence[int]
 
 @dataclass(frozen=True)
 class Pair:
-    """A continuation and what stands before it, as token ids; each has at least one.
+    """A continuation and its context, as token ids; each has at least one.
 
     Attributes:
-        name: what errors call it, as "prompt 3".
+        name: what errors call the continuation, such as "prompt 3".
     """
 
     name: str
@@ -30,7 +30,7 @@ class Pair:
 
     @property
     def length(self) -> int:
-        """How many tokens the model reads: the last one predicts nothing."""
+        """How many tokens the model reads: all but the last one, which predicts nothing."""
         return len(self.context) + len(self.continuation) - 1
 
 
@@ -43,13 +43,13 @@ def read_pairs(
     chat: bool,
     name: str = "continuation",
 ) -> list[Pair]:
-    """The pairs of one prompt; without continuations its own tokens after the first, as one pair.
+    """The pairs of one prompt; without continuations one pair, which scores the prompt's own tokens after its first.
 
     Args:
-        number: of the prompt, for errors.
+        number: the prompt's number, for errors.
         name: what errors call a continuation.
     Raises:
-        ArgumentError: something is no text and no token ids, has no tokens, or is longer than the context.
+        ArgumentError: something is neither a text nor token ids, has no tokens, or is longer than the model's context.
     """
     try:
         context, _ = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=None)
@@ -70,7 +70,7 @@ def read_pairs(
     for pair in pairs:
         if pair.length > model.context_length:
             raise ArgumentError(
-                f"{pair.name} has {pair.length + 1} tokens with what stands before it, and the model's context is "
+                f"{pair.name} has {pair.length + 1} tokens with what comes before it, and the model's context is "
                 f"{model.context_length}; score a shorter text."
             )
     return pairs
@@ -89,7 +89,7 @@ def _read_pair(model: Model, name: str, text: str | None, context: list[int], co
     """One continuation.
 
     Args:
-        text: the prompt, where it is a text, which is encoded together with what goes on with it.
+        text: the prompt if it is a text, which is encoded together with the continuation; else None.
         context: the prompt's token ids.
     """
     given = as_lists(continuation)

@@ -1,11 +1,12 @@
-"""Runs texts through a model and keeps what it finds each of their tokens to be worth; nothing is drawn.
+"""Runs texts through a model and keeps the log-probabilities of their tokens; nothing is drawn.
 
-Example: a question of 50 tokens with four answers of 3 tokens. The question is read once; what follows it gives the
-first token of all four answers. Its columns are copied into four rows, which read the other tokens side by side.
-Questions that begin alike are read from where they differ on.
+Example: a question of 50 tokens has four answers of 3 tokens each. The question is read once, and the logits after it
+score the first token of all four answers. Its columns of the KV cache are copied into four rows, which read the other
+tokens side by side. If questions begin with the same tokens, these are read once.
 
-Of what the model gives after each token, (vocabulary,), one number is kept, so that memory holds the logits of few
-places at a time. Rows that cannot go on from a copy (`gen.models.base.ReadsPlaces`) read each text token by token.
+Of the logits after each token, (vocabulary,), only the scored token's log-probability is kept, so memory holds the
+logits of few places at a time. Rows that cannot continue from a copy, see `gen.models.base.ReadsPlaces`, read each text
+token by token.
 """
 
 import math
@@ -31,8 +32,8 @@ from gen.samplers.backends.choosing import likeliest
 from gen.scoring.pairs import Pair
 
 _LOGITS = 2**23  # how many numbers the logits of one forward may have
-_TOKENS = {"cpu": 1024, "cuda": 8192}  # that are read side by side, by type of device
-_ROOM = 16  # times as many tokens may rows have room for, those that were read before among them
+_TOKENS = {"cpu": 1024, "cuda": 8192}  # how many tokens are read side by side, by type of device
+_ROOM = 16  # the rows of a batch may have room for 16 times as many tokens, with those that were read before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,9 @@ class Score:
 
     Attributes:
         token_ids: the tokens that were scored.
-        logprobs: of each, its natural log-probability under the model's own distribution.
-        is_argmax: of each, whether no other token is likelier.
-        top_logprobs: of each, the likeliest tokens in its place; None where not asked for.
+        logprobs: each token's natural log-probability under the model's own distribution.
+        is_argmax: for each token, whether no other one is likelier.
+        top_logprobs: for each token, the likeliest tokens in its place; None if not asked for.
     """
 
     token_ids: list[int]
@@ -70,9 +71,9 @@ class _Piece:
     """Tokens that a row reads.
 
     Attributes:
-        start: how many tokens the row has before them.
-        first: after which of the tokens the first logits are wanted; from there on those after each.
-        wanted: numbers of pairs, and their tokens that the logits are compared with, one for each place.
+        start: how many tokens the row has before these.
+        first: the index of the first token after which logits are wanted; they are wanted after all later ones too.
+        wanted: the numbers of pairs, each with the tokens that these logits score, one for each place.
     """
 
     tokens: Sequence[int]
@@ -83,30 +84,30 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Group:
-    """A context, and the pairs that go on from it, with their numbers."""
+    """A context, and the pairs that continue it, with their numbers."""
 
     context: tuple[int, ...]
     pairs: list[tuple[int, Pair]] = field(default_factory=list)
 
     @property
     def splits(self) -> bool:
-        """Whether several texts go on from the context; each has a row of its own from there on."""
+        """Whether several texts continue the context; then each has a row of its own after the context."""
         return len(self.pairs) > 1
 
     @property
     def read(self) -> tuple[int, ...]:
-        """What the row of the context reads: of a single pair all but its last token, which predicts nothing."""
+        """What the context's row reads: the context; or a single pair without its last token, which predicts none."""
         return self.context if self.splits else self.context + self.pairs[0][1].continuation[:-1]
 
     def piece(self, start: int) -> _Piece:
-        """What the row of the context reads after its first `start` tokens."""
+        """What the context's row reads after its first `start` tokens."""
         wanted = [(number, pair.continuation[: 1 if self.splits else None]) for number, pair in self.pairs]
         return _Piece(self.read[start:], start, len(self.context) - 1 - start, wanted)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Where logits (n, places, vocab) are looked at: rows, places, tokens, and whose they are; lists of one length."""
+    """Which logits (n, places, vocab) are read: lists of one length of rows, places, tokens and numbers of pairs."""
 
     rows: list[int]
     places: list[int]
@@ -115,7 +116,7 @@ class _Wanted:
 
     @classmethod
     def of(cls, pieces: Sequence[_Piece], places: Sequence[int]) -> Self:
-        """What the pieces, a row each, want of these places."""
+        """Which logits of these places the pieces want; each piece has one row."""
         found = [
             (row, at, tokens[place - piece.first], number)
             for row, piece in enumerate(pieces)
@@ -128,8 +129,13 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found in some places, on the logits device: whose they are; (n, 2), each token's log-probability and
-    whether none is likelier; and the likeliest tokens (n, top), where these are wanted."""
+    """Results for some tokens; tensors are on the device of the logits.
+
+    Attributes:
+        numbers: the number of each token's pair.
+        values: (n, 2), each token's log-probability, and 1 if no other token is likelier, else 0.
+        top_logprobs, top_ids: (n, top), the likeliest tokens; None if not asked for.
+    """
 
     numbers: list[int]
     values: Tensor
@@ -141,7 +147,7 @@ class Scorer:
     """Scores pairs in rows of its own.
 
     Args:
-        top: how many of the likeliest tokens are kept for each place, at least 1; None for nothing.
+        top: how many of the likeliest tokens are kept for each place, at least 1; None for none.
         max_batch_tokens: how many tokens rows may have room for together; None for what memory allows.
     """
 
@@ -156,8 +162,8 @@ class Scorer:
         """A score for each pair, in order. Host sync: one at the end.
 
         Raises:
-            ArgumentError: max_batch_tokens is too little for one of them; nothing has run.
-            ModelError: memory has no room for one of them, or the model gives NaN.
+            ArgumentError: max_batch_tokens is too little for one of the pairs; nothing has run.
+            ModelError: memory has no room for one of the pairs, or the model gives NaN.
         """
         for pair in pairs:
             if self._most is not None and pair.length > self._most:
@@ -170,7 +176,7 @@ class Scorer:
             return _scores(pairs, found)
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[_Group]]:
-        """What is read together: like lengths, and among these what begins alike."""
+        """The groups that are read together: of similar lengths, and among these with similar beginnings."""
         goes_on = self._goes_on()
         groups: dict[Hashable, _Group] = {}
         for number, pair in enumerate(pairs):
@@ -186,14 +192,14 @@ class Scorer:
         yield batch
 
     def _goes_on(self) -> bool:
-        """Whether rows can go on from copies of others."""
+        """Whether rows can continue from copies of other rows."""
         rows = self._model.new_rows(1, 1)
         if isinstance(rows, Lent):
             rows.give_back()
         return isinstance(rows, ReadsPlaces) and rows.reads_places
 
     def _run(self, batch: list[_Group]) -> list[_Found]:
-        """What is found of a batch; of its halves, one after the other, where memory is out."""
+        """The results for a batch; if memory runs out, its two halves run one after the other."""
         try:
             return self._run_together(batch)
         except Exception as error:
@@ -205,12 +211,12 @@ class Scorer:
                     f"{group.pairs[0][1].name} does not fit into the memory of {self._model.placement.logits_device}: "
                     f"{error} Score a shorter text."
                 ) from error
-            traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
+            traceback.clear_frames(error.__traceback__)  # the frames hold tensors that must be freed
         half = len(batch) // 2
         return self._run(batch[:half]) + self._run(batch[half:])
 
     def _run_together(self, batch: list[_Group]) -> list[_Found]:
-        batch = sorted(batch, key=lambda group: -len(group.read))  # rows that have nothing left are the last ones
+        batch = sorted(batch, key=lambda group: -len(group.read))  # the longest first: the last rows run out first
         others = [(row, *one) for row, group in enumerate(batch) if group.splits for one in group.pairs]
         others = sorted(
             (one for one in others if len(one[2].continuation) > 1), key=lambda one: -len(one[2].continuation)
@@ -234,7 +240,7 @@ class Scorer:
                 rows.give_back()
 
     def _read_contexts(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
-        """Read what each group's row reads, from where the rows differ on."""
+        """Read what each group's row reads; the tokens with which all of them begin are read once."""
         shared = _shared(batch)
         if shared:
             rows.fill(slice(0, 1), [batch[0].context[:shared]])
@@ -242,8 +248,8 @@ class Scorer:
         return self._read(rows, 0, [group.piece(shared) for group in batch])
 
     def _read(self, rows: Rows, first: int, pieces: Sequence[_Piece]) -> Iterator[_Found]:
-        """Read pieces side by side, from the row `first` on, in parts whose logits are few enough."""
-        assert isinstance(rows, ReadsPlaces)  # seen by the caller
+        """Read pieces side by side, into rows from `first` on, in parts whose logits have at most `_LOGITS` numbers."""
+        assert isinstance(rows, ReadsPlaces)  # the caller has checked this
         done, width = 0, max(len(piece.tokens) for piece in pieces)
         while done < width:
             going = [row for row, piece in enumerate(pieces) if len(piece.tokens) > done]
@@ -251,7 +257,7 @@ class Scorer:
             wanted = sorted({p for row in going for p in range(max(done, pieces[row].first), len(pieces[row].tokens))})
             most = max(1, self._places // (high - low))
             end = width if len(wanted) <= most else wanted[most - 1] + 1
-            # a row between others that has nothing left reads its last token again
+            # a row with nothing left, between rows that have more, reads its last token again
             begins = [min(done, len(piece.tokens) - 1) for piece in pieces[low:high]]
             parts = [piece.tokens[begin:end] for begin, piece in zip(begins, pieces[low:high], strict=True)]
             starts = [piece.start + begin for begin, piece in zip(begins, pieces[low:high], strict=True)]
@@ -262,7 +268,7 @@ class Scorer:
             done = end
 
     def _read_by_steps(self, rows: Rows, batch: list[_Group]) -> Iterator[_Found]:
-        """Read contexts as prompts, and then one token a step; each group has one pair."""
+        """Read contexts as prompts, and then one token at each step; each group has one pair."""
         pairs = [group.pairs[0] for group in batch]
         logits = rows.fill(slice(0, len(pairs)), [pair.context for _, pair in pairs])
         device = logits.device
@@ -276,7 +282,7 @@ class Scorer:
             yield self._look(logits.unsqueeze(1), _Wanted(going, [0] * len(going), tokens, numbers))
 
     def _look(self, logits: Tensor, wanted: _Wanted) -> _Found:
-        """What is kept of logits (n, places, vocab_size): a few numbers for each wanted token."""
+        """The results from logits (n, places, vocab_size): a few numbers for each wanted token."""
         logits = logits[..., : vocabulary(self._model)]
         rows, places, tokens = (
             to_device(torch.tensor(one, device="cpu"), logits.device)
@@ -285,7 +291,7 @@ class Scorer:
         logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         tops = (None, None) if self._top is None else likeliest(logits.flatten(0, 1), self._top)
         at = rows * logits.shape[1] + places
-        # relative to the best, so that what is nearly certain keeps its digits
+        # relative to the best logit, so that log-probabilities near 0 keep their digits
         relative = logits - logits.amax(-1, keepdim=True)
         own = relative[rows, places, tokens]
         total = relative.exp_().sum(-1).log_()[rows, places]
@@ -295,21 +301,20 @@ class Scorer:
 
 
 def _rest(number: int, pair: Pair) -> _Piece:
-    """What a row reads of a continuation whose context, which has predicted its first token, has been read."""
+    """What a row reads of a continuation, after its context has been read and has scored its first token."""
     return _Piece(pair.continuation[:-1], len(pair.context), 0, [(number, pair.continuation[1:])])
 
 
 def _length(batch: Sequence[_Group]) -> int:
-    """For how many tokens rows need room: pieces are padded to the longest one, and a step looks at one more."""
+    """How many tokens rows need room for: pieces are padded to the longest one, and a step needs one token more."""
     longest = max(len(pair.continuation) for group in batch for _, pair in group.pairs)
     return max(len(group.context) for group in batch) + longest
 
 
 def _shared(batch: Sequence[_Group]) -> int:
-    """How many tokens all contexts of a batch have in common at their beginning, if reading them once is worth it.
+    """How many tokens all contexts of a batch begin with in common; 0 if reading them once is not worth it.
 
-    Contexts are in order, so that what the first and the last one share is shared by all of like length; the last token
-    of a context is read by each row itself, since logits are wanted after it.
+    Each row reads the last token of its context itself, because logits are wanted after this token.
     """
     first, *others = (group.context for group in batch)
     shared = min((common(first, other) for other in others), default=0)
@@ -318,7 +323,7 @@ def _shared(batch: Sequence[_Group]) -> int:
 
 
 def _scores(pairs: Sequence[Pair], found: Sequence[_Found]) -> list[Score]:
-    """Bring everything to the host, at once, and give each pair what is its own."""
+    """Copy all results to the host at once, and make the score of each pair."""
     numbers = [number for one in found for number in one.numbers]
     values = torch.cat([one.values for one in found]).tolist()
     tops: list[Any] = [None] * len(numbers)

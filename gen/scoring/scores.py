@@ -1,4 +1,4 @@
-"""`score` and `classify`: how likely a model finds texts that are there."""
+"""`score` and `classify`: how likely given texts are to a model."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -70,18 +70,18 @@ def score(
 
     Args:
         model: from `gen.load` or another loader.
-        prompts: what stands before: a text, a list of token ids or of messages, or a list of prompts.
-        continuations: what is scored. For one prompt a text or a list of token ids, which gives a `Score`, or a list of
-            those, which gives a list: the prompt is read once. For a list of prompts a list of as many, each one
-            continuation or a list of them. None scores each prompt's own tokens after its first one. The tokens are
-            those of the prompt and the continuation encoded together, as lm-evaluation-harness does it.
-        top_logprobs: how many of the likeliest tokens to tell for each place.
+        prompts: what comes before: a text, a list of token ids or of messages, or a list of prompts.
+        continuations: what is scored. For one prompt: a text or a list of token ids, which gives a `Score`; or a list
+            of continuations, which gives a list and reads the prompt once. For a list of prompts: a list with an entry
+            for each, a continuation or a list of continuations. None scores each prompt's own tokens after its first
+            one. A prompt and its continuation are encoded together, as in lm-evaluation-harness.
+        top_logprobs: how many of the likeliest tokens to give for each place.
         chat: apply the chat template to prompts that are texts; a continuation is then the assistant's text, without
             special tokens and without an eos. The same holds for prompts that are messages.
         max_batch_tokens: how many tokens the rows of a batch may have room for together.
     Returns:
-        A `Score`, or lists of them as `continuations` says. They do not depend on what else is scored, up to rounding:
-        1e-4 in float32.
+        A `Score`, or lists of scores, see `continuations`. A score does not depend on what else is scored, except for
+        rounding: 1e-4 in float32.
     Raises:
         ArgumentError: an argument cannot be used, a continuation has no tokens, or a text is longer than the context;
             nothing has run.
@@ -134,23 +134,23 @@ def classify(
     normalise: Literal["none", "tokens"] = "none",
     max_batch_tokens: int | None = None,
 ) -> dict[str, float] | list[dict[str, float]]:
-    """Say how likely each of some options is after a prompt, if it is one of them: they sum to 1.
+    """Say how likely each option is after a prompt, if one of them follows: the probabilities sum to 1.
 
-    Each option is scored as a whole, after one reading of the prompt. `gen.choice` holds a text to the options token by
-    token instead: there an option wins that begins with a likely token, however unlikely the rest of it is.
+    Each option is scored as a whole, and the prompt is read once. `gen.choice` instead restricts a text to the options
+    token by token: there, an option that begins with a likely token wins, however unlikely its other tokens are.
 
     Args:
         model: from `gen.load` or another loader.
         prompt: as in `gen.score`; a list of prompts gives a list.
         options: texts, at least one, no two with the same tokens. A text that goes on after a word begins with a space.
         chat: as in `gen.score`.
-        normalise: "none" compares the options' probabilities; "tokens" the means of their tokens' log-probabilities, so
-            that a long option is not unlikely because it is long.
+        normalise: "none" compares the options' probabilities; "tokens" compares the means of their tokens'
+            log-probabilities, so that a long option is not unlikely because it is long.
         max_batch_tokens: as in `gen.score`.
     Returns:
         Each option and its probability, in the order of the options.
     Raises:
-        ArgumentError, ModelError: as of `gen.score`; or two options are equal.
+        ArgumentError, ModelError: as for `gen.score`; or two options are equal.
     Host sync: one at the end.
     """
     if normalise not in ("none", "tokens"):
@@ -181,14 +181,14 @@ def _run(model: Model, pairs: Sequence[Pair], top: int | None, max_batch_tokens:
 
 
 def _read_prompts(model: Model, prompts: Prompt | Prompts[AnyPrompt], *, chat: bool) -> tuple[list[Prompt], bool]:
-    """Each prompt, and whether they came as a list; the model is checked."""
+    """The prompts, and whether they came as a list; checks the model too."""
     check_model(model)
     check_flag("chat", chat)
     return split_prompts(prompts)
 
 
 def _read_continuations(prompts: int, given: Any) -> list[Any]:
-    """What is scored after each prompt of a list."""
+    """What to score after each prompt of a list."""
     if given is None:
         return [None] * prompts
     given = as_lists(given)

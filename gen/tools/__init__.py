@@ -1,1 +1,1 @@
-"""Calls of tools: what a tool takes, how the families of models write a call, what a prompt says of tools."""
+"""Calls of tools: what a tool takes, how the families of models write a call, what a prompt says about tools."""

@@ -14,12 +14,13 @@ from gen.completions import ToolCallDelta
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """What calls begin with, up to their arguments, as regexes. The name is in a group: "name" as it is, or "json".
+    """Regexes for the head of a call, which is all before its arguments. The tool's name is in the group "name", or as
+    a JSON string in the group "json".
 
     Attributes:
-        first: of the first call.
-        next: of each other one.
-        after_text: whether a text may come before the first one.
+        first: for the first call.
+        next: for each later call.
+        after_text: whether a text may come before the first call.
     """
 
     first: str
@@ -28,7 +29,7 @@ class Heads:
 
 
 class CallPieces:
-    """Parts a text from the calls after it. White space around the text is dropped.
+    """Separates a text from the calls after it. White space around the text is dropped.
 
     Args:
         heads: None for a text without calls.
@@ -36,18 +37,18 @@ class CallPieces:
 
     def __init__(self, heads: Heads | None) -> None:
         self._heads = heads
-        self._held = ""  # what is not decided
-        self._space = ""  # at the end of the text so far
+        self._held = ""  # characters that may belong to the text or to a call
+        self._space = ""  # white space at the end of the text so far
         self._said = False  # whether there is some text
-        self._calls = 0  # how many have begun
+        self._calls = 0  # how many calls have begun
         self._in_arguments = self._quoted = self._escaped = False
-        self._depth = 0  # of brackets
+        self._depth = 0  # how many brackets are open
 
     def push(self, piece: str, *, last: bool = False) -> tuple[str, list[ToolCallDelta]]:
-        """Take more; what is certain of the text, and what is new of calls.
+        """Take a piece; returns the text that has become certain, and what is new of calls.
 
         Args:
-            last: whether no more will come.
+            last: whether this is the last piece.
         """
         self._held += piece
         text, deltas = "", list[ToolCallDelta]()
@@ -66,7 +67,7 @@ class CallPieces:
         return text, deltas
 
     def _find_head(self, last: bool) -> tuple[int, int, str | None]:
-        """Where a call's head begins and ends, and the name; without a name, from where on it may yet come."""
+        """Where a call's head begins and ends, and the name; if no head is complete, where one may begin, and None."""
         heads, end = self._heads, len(self._held)
         if heads is None or (self._said and not heads.after_text):
             return end, end, None
@@ -81,7 +82,7 @@ class CallPieces:
         return match.start(), match.end(), groups.get("name") or json.loads(groups["json"])
 
     def _say(self, piece: str) -> str:
-        """A piece of the text, without the white space that may be its last."""
+        """A piece of the text, without white space at its end, which is kept until more text comes."""
         said = self._space + piece
         said = said if self._said else said.lstrip()
         sure = said.rstrip()
@@ -89,7 +90,7 @@ class CallPieces:
         return sure
 
     def _take_arguments(self) -> str:
-        """What is held up to the end of a JSON object."""
+        """The held characters up to the end of the arguments, a JSON object."""
         end = len(self._held)
         for place, character in enumerate(self._held):
             if self._quoted:

@@ -1,4 +1,4 @@
-"""What users ask for: `gen.tool_calls`."""
+"""`gen.tool_calls`, the output type for calls of tools."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,13 +28,13 @@ def tool_calls(
         choice: "auto": a text, or calls, perhaps after a text; "required": only calls; "none": only a text; or the
             name of a tool, which is called once.
         parallel: whether there may be several calls. Llama 3 and gpt-oss write one.
-        format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None: the chat template's, and
-            "hermes" where that knows no tools.
+        format: "hermes" (also Qwen's), "llama3", "mistral" or "gpt-oss"; None: the chat template's, or "hermes" if
+            the template knows no tools.
         answer: the output type of an answer, for "auto": then the text is either calls, or a text of this type, whose
             value is `ToolCalls.answer`. None for any text.
     Raises:
-        ConstraintError: there is no tool, two have one name, one is none of the above, a parameter of a function has no
-            hint, the choice is no tool, or there is an answer with another choice than "auto".
+        ConstraintError: there is no tool, two have the same name, one is of another kind, a parameter of a function has
+            no hint, the choice is no tool, or there is an answer with another choice than "auto".
         ArgumentError: parallel is neither True nor False.
     """
     check_flag("parallel", parallel)
@@ -55,5 +55,5 @@ def tool_calls(
 
 
 def tools_for_template(tools: object) -> list[Mapping[str, Any]]:
-    """Tools as a chat template takes them: OpenAI's JSON."""
+    """Tools as a chat template takes them, in OpenAI's JSON."""
     return [tool.described for tool in read_tools(tools)]

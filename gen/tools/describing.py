@@ -1,6 +1,6 @@
-"""Tools in chats whose template knows none: the system message describes them, plain messages call and answer.
+"""Tools in chats whose template knows none: the system message describes them, plain messages have calls and results.
 
-The form is that of Hermes, which `gen.tool_calls` takes for such templates. Example: a call becomes the assistant's
+The form is that of Hermes, which `gen.tool_calls` uses for such templates. Example: a call becomes the assistant's
 text `<tool_call>`, a line of JSON, `</tool_call>`, and what the tool returned becomes the user's text between
 `<tool_response>` and `</tool_response>`.
 """
@@ -23,7 +23,7 @@ To call a tool, write its name and its arguments as JSON between <tool_call> and
 
 
 def with_tools_told(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:
-    """A conversation whose system message tells of tools; it gets one where it has none."""
+    """The conversation with the tools described in its system message, which is added if there is none."""
     told = _HOW.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     first = messages[0] if messages else {}
     if first.get("role") != "system":
@@ -32,7 +32,7 @@ def with_tools_told(messages: Messages, tools: Sequence[Mapping[str, Any]]) -> M
 
 
 def in_plain_messages(messages: Messages) -> Messages:
-    """A conversation whose calls are texts of the assistant, and what tools returned texts of the user."""
+    """The conversation with calls written as texts of the assistant, and tools' results as texts of the user."""
     plain: list[Mapping[str, Any]] = []
     answers: list[str] = []
     for message in [*messages, {}]:
@@ -53,15 +53,15 @@ def in_plain_messages(messages: Messages) -> Messages:
 def _call(call: Mapping[str, Any]) -> str:
     function = call.get("function", call)
     arguments = function.get("arguments")
-    if isinstance(arguments, str):  # as OpenAI has it
-        with suppress(ValueError):  # a model has written it
+    if isinstance(arguments, str):  # as in OpenAI's form
+        with suppress(ValueError):  # a model has written the text, so it may be no JSON
             arguments = json.loads(arguments)
     written = json.dumps({"name": function["name"], "arguments": arguments or {}}, ensure_ascii=False)
     return f"<tool_call>\n{written}\n</tool_call>"
 
 
 def _text(content: Any) -> str:
-    """A content as text: its text parts joined, or JSON where it is no text."""
+    """A content as text: its text parts joined, or JSON if it is no text."""
     if isinstance(content, list | tuple):
         return "".join(_text(part.get("text", part) if isinstance(part, Mapping) else part) for part in content)
     return content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)

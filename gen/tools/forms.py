@@ -1,6 +1,6 @@
 """How the families of models write calls of tools: each form as an output type whose value is a `ToolCalls`.
 
-Example, of Hermes and Qwen: a text, then <tool_call>, a line with {"name": "f", "arguments": {"x": 1}}, </tool_call>.
+Example, Hermes and Qwen: a text, then <tool_call>, a line with {"name": "f", "arguments": {"x": 1}}, </tool_call>.
 """
 
 import json
@@ -22,16 +22,16 @@ from gen.tools.values import Tool, ToolCall, ToolCalls, ToolCallsType
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What a form is written for.
+    """What the output type of a form must allow.
 
     Attributes:
-        tools: those that may be called; none for a text alone.
-        optional: whether there may be a text, and no call.
+        tools: the tools that may be called; empty for a text alone.
+        optional: whether there may be a text without a call.
         most: how many calls there may be; None for any number.
-        template: the chat template, "" where there is none.
+        template: the chat template, "" if there is none.
         specials: the texts of the tokenizer's special tokens.
-        left_out: what a text may not have in it beside what begins a call.
-        answer: the type of an answer, which may come instead of calls; None for a text, as `optional` says.
+        left_out: strings that a text must not contain, besides those that begin a call.
+        answer: the type of an answer, which may come instead of calls; None for a text, see `optional`.
     """
 
     tools: tuple[Tool, ...]
@@ -43,7 +43,7 @@ class _Asked:
     answer: Any = None
 
     def calls(self, written: Callable[[Tool], Any]) -> Any:
-        """One call of any tool; `written` gives the output type of a tool's call."""
+        """One call of any tool; `written` makes the output type of a tool's call."""
         return either(*(written(tool) for tool in self.tools))
 
 
@@ -51,7 +51,7 @@ def tree_of(asked: ToolCallsType, tokenizer: Tokenizer) -> Told:
     """The tree of tool calls for a tokenizer.
 
     Raises:
-        ConstraintError: it cannot be told how the template writes calls, or the vocabulary lacks special tokens of the
+        ConstraintError: gen cannot tell how the template writes calls, or the vocabulary lacks special tokens of the
             form.
     """
     template = tokenizer.template_for_tools
@@ -91,7 +91,7 @@ def form_of(template: str) -> str:
     """The name of the form in which a chat template writes calls.
 
     Raises:
-        ConstraintError: it is none that gen knows.
+        ConstraintError: the template's form is none that gen knows.
     """
     if all(name in template for name in ("<|channel|>", "<|message|>")):
         return "gpt-oss"
@@ -104,13 +104,13 @@ def form_of(template: str) -> str:
     if not re.search(r"\btools\b", template):
         return "hermes"
     raise ConstraintError(
-        f"it cannot be told how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
+        f"gen cannot tell how this model's chat template writes calls of tools; give gen.tool_calls a format, one of "
         f"{', '.join(_FORMS)}."
     )
 
 
 def _after_thought(main: Any, marks: Marks | None) -> Told:
-    """A form, perhaps after a thought between two strings."""
+    """A form that may come after a thought between two strings."""
     if marks is None:
         tree = _tree(main)
         return Told(tree, tree)
@@ -132,12 +132,12 @@ def _value(said: str, calls: list[ToolCall]) -> ToolCalls:
 
 
 def _answer(output_type: Any) -> Any:
-    """A text of a type, instead of calls."""
+    """A text of the answer's type, instead of calls."""
     return Made(output_type, lambda value: ToolCalls(text="", calls=[], answer=value))
 
 
 def _json_call(arguments: str, tool: Tool, after: Any = "}") -> Any:
-    """A call as an object with a name and arguments; what comes after may have the id."""
+    """A call as a JSON object with a name and arguments; `after` is the rest of the object, which may have the id."""
     begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{arguments}": '
 
     def make(parts: tuple[Any, ...]) -> ToolCall:
@@ -190,7 +190,7 @@ def _mistral(asked: _Asked) -> Any:
 
 
 def _named_call(template: str, tool: Tool) -> Any:
-    """A call of newer models of Mistral's: the name, an id where the template has one, and the arguments."""
+    """A call of Mistral's newer models: the name, an id if the template has one, and the arguments."""
     if "[CALL_ID]" in template:
         parts = sequence(f"[TOOL_CALLS]{tool.name}[CALL_ID]", regex("[a-zA-Z0-9]{9}"), "[ARGS]", tool.arguments)
         return Made(parts, lambda found: ToolCall(name=tool.name, arguments=found[3], id=found[1]))
@@ -202,7 +202,7 @@ _NEXT = "<|end|><|start|>assistant"
 
 
 def _gpt_oss(asked: _Asked) -> Any:
-    """Messages in channels: a thought, then the answer; or words about a call, and the call, which ends the text."""
+    """Messages in channels: thoughts, then an answer; or thoughts, a text about a call, and the call, which ends it."""
     said = text(without=[*_FORMS["gpt-oss"].specials])
     thought = sequence("<|channel|>analysis<|message|>", said, _NEXT)
     final = sequence("<|channel|>final<|message|>", said)
@@ -231,7 +231,7 @@ def _channel_call(tool: Tool) -> Any:
 
 @dataclass(frozen=True)
 class _Form:
-    """A form: what makes its output type, what its calls begin with, and the special tokens that it needs."""
+    """A form: the function that makes its output type, the heads of its calls, and the special tokens that it needs."""
 
     write: Callable[[_Asked], Any]
     heads: Heads

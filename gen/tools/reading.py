@@ -14,10 +14,10 @@ ToolLike = Callable[..., object] | type[BaseModel] | Mapping[str, Any]
 
 
 def read_tools(tools: object) -> list[Tool]:
-    """Each tool of a list.
+    """The tools of a list.
 
     Raises:
-        ConstraintError: it is no list of tools, or two have one name.
+        ConstraintError: it is no list of tools, or two tools have the same name.
     """
     if not isinstance(tools, list | tuple) or not tools:
         raise ConstraintError(f"tools must be a list of at least one tool, got {show(tools)}")
@@ -44,7 +44,7 @@ def _read(tool: Any) -> Tool:
 
 
 def _of_json(tool: Mapping[str, Any]) -> Tool:
-    """OpenAI's JSON, or what it has as "function" alone. Without parameters the tool takes no arguments."""
+    """A tool in OpenAI's JSON, or only the JSON of its "function". Without parameters the tool takes no arguments."""
     function = tool.get("function", tool)
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ConstraintError(
@@ -64,7 +64,7 @@ def _of_json(tool: Mapping[str, Any]) -> Tool:
 
 
 def _of_function(function: Callable[..., object]) -> Tool:
-    """A function: its arguments are the fields of a model that is made for it, and come as a dict."""
+    """A function: a pydantic model is made with its parameters as fields; the value of its arguments is a dict."""
     name: str = function.__name__
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -79,7 +79,7 @@ def _of_function(function: Callable[..., object]) -> Tool:
         if parameter not in hints:
             raise ConstraintError(f"the parameter {parameter!r} of the tool {name!r} has no type hint; give it one.")
         default = ... if known.default is known.empty else known.default
-        # a field of pydantic's may not have every name that a parameter may have
+        # pydantic does not allow every name of a parameter as the name of a field
         fields[f"field{number}"] = (
             hints[parameter],
             Field(default, alias=parameter, description=said.get(parameter)),
@@ -96,7 +96,7 @@ def _of_function(function: Callable[..., object]) -> Tool:
 def _described(name: str, about: str | None, model: type[BaseModel]) -> dict[str, Any]:
     try:
         parameters = model.model_json_schema()
-    except Exception as error:  # pydantic has many
+    except Exception as error:  # pydantic raises errors of many types
         raise ConstraintError(f"the parameters of the tool {name!r} have no JSON Schema: {error}") from error
     parameters.pop("title", None)
     parameters.pop("description", None)
@@ -107,7 +107,7 @@ def _described(name: str, about: str | None, model: type[BaseModel]) -> dict[str
 
 
 def _documented(function: Callable[..., object]) -> tuple[str, Mapping[str, str]]:
-    """What a docstring says of a function, and of each parameter, where it is written as Google has it."""
+    """What a docstring in Google's style says about a function, and about each parameter."""
     from transformers.utils.chat_template_utils import parse_google_format_docstring
 
     about, parameters, _ = parse_google_format_docstring(inspect.getdoc(function) or "")

@@ -1,4 +1,4 @@
-"""What a text with calls of tools stands for, and what was asked for."""
+"""The value of a text with calls of tools, and the type that asks for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ class Tool:
     """A tool.
 
     Attributes:
-        name: what it is called by.
-        described: OpenAI's JSON of it.
+        name: the name by which a text calls it.
+        described: its description in OpenAI's JSON.
         arguments: the output type of its arguments.
     """
 
@@ -25,9 +25,9 @@ class ToolCall:
     """One call of a tool.
 
     Attributes:
-        name: the tool's.
-        arguments: of a pydantic model an instance; else a dict, which meets the function's hints or the schema.
-        id: where the form writes one, else None.
+        name: the tool's name.
+        arguments: an instance if the tool is a pydantic model; else a dict, which fits the function's hints or schema.
+        id: the call's id if the form writes one, else None.
     """
 
     name: str
@@ -37,12 +37,12 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCalls:
-    """The value of a text of `gen.tool_calls`: what it says to its reader, and the tools that it calls.
+    """The value of a text of `gen.tool_calls`: its words for the reader, and its calls of tools.
 
     Attributes:
-        text: without white space around it; "" where there is none.
-        calls: in the order of the text.
-        answer: the value of the answer, where one was asked for and no tool is called; then there is no text.
+        text: the words, without white space around them; "" if there are none.
+        calls: the calls, in the order of the text.
+        answer: the value of the answer, if one was asked for and no tool is called; `text` is then "".
     """
 
     text: str

@@ -326,7 +326,7 @@ def test_the_form_is_found_from_the_template(template: str, form: str | None) ->
         return
     model = model_of("hermes")
     model.tokenizer._tokenizer.chat_template = template
-    with pytest.raises(gen.ConstraintError, match="cannot be told how this model's chat template writes calls"):
+    with pytest.raises(gen.ConstraintError, match="gen cannot tell how this model's chat template writes calls"):
         gen.compile(model, gen.tool_calls([NOW]))
     assert gen.compile(model, gen.tool_calls([NOW], format="hermes")).engine == "device"
 
