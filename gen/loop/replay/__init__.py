@@ -1,1 +1,1 @@
-"""A step that was run before is run again at less cost: recorded on a CPU, captured on CUDA."""
+"""Runs a step again at less cost: recorded on a CPU, captured as a CUDA graph on CUDA."""

@@ -1,4 +1,4 @@
-"""What a step does beside its recording: users' functions, which run at every step, between recorded parts of it.
+"""Functions of users that are not recorded with a step: they run at every step, between its recorded parts.
 
 Example: a step computes logits, lets a user's function change them, and draws. Its recording computes logits, calls the
 function that is there at that time, and draws.
@@ -25,26 +25,26 @@ def aside(function: Callable[..., object], *args: object, results: Sequence[Tens
     """Run a function as a part of a step that is never recorded: it runs whenever the step does, replayed or not.
 
     Args:
-        function: what it gives to the rest of the step it writes into `results`. Equal for equal steps.
-        results: tensors among its arguments, or kept by it.
+        function: writes what it gives to the rest of the step into `results`. Equal steps have equal functions.
+        results: tensors that are among its arguments, or that it keeps.
     """
     run(function, args, results) if _current.hearer is None else _current.hearer(function, args, results)
 
 
 def run(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
-    """Do what is asked for, and nothing else."""
+    """Run the function, and do nothing else."""
     function(*args)
 
 
 def leave_out(function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
-    """Instead of the function: zeros."""
+    """Write zeros into the results, and do not run the function."""
     for result in results:
         result.zero_()
 
 
 @contextmanager
 def heard(hearer: Hearer) -> Iterator[Hearer]:
-    """In the block, `hearer` hears of this thread's asides, and runs them. Yields the one that heard of them before."""
+    """In the block, `hearer` gets this thread's asides, and runs them. Yields the hearer that got them before."""
     before = _current.hearer
     _current.hearer = hearer
     try:
@@ -54,7 +54,7 @@ def heard(hearer: Hearer) -> Iterator[Hearer]:
 
 
 class Once:
-    """Runs each function once, and gives the same results again afterwards: while one step runs more than once."""
+    """A hearer for one step that runs more than once: it runs each function once, and then repeats its results."""
 
     def __init__(self) -> None:
         self._given: dict[Any, list[Tensor]] = {}

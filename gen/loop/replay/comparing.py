@@ -11,8 +11,8 @@ from gen.loop.replay.observing import Call, is_plain
 
 
 def same_calls(first: tuple[object, Sequence[Call]], second: tuple[object, Sequence[Call]]) -> bool:
-    """Whether two runs make the same calls on the same tensors and numbers, and give the same."""
-    twins: dict[int, Tensor] = {}  # of what the first run has made, by identity: what the second has
+    """Whether two runs make the same calls on the same tensors and numbers, and return the same."""
+    twins: dict[int, Tensor] = {}  # the second run's tensor for each one that the first has made, by its identity
     if len(first[1]) != len(second[1]):
         return False
     for one, two in zip(first[1], second[1], strict=True):
@@ -43,21 +43,21 @@ def _same(one: Any, two: Any, twins: dict[int, Tensor]) -> bool:
 
 
 def begin_alike(one: object, two: object) -> bool:
-    """Whether two values are the same, or tensors that are laid out alike from the same place on."""
+    """Whether two values are the same, or tensors that begin at the same place, with equal strides and dtypes."""
     if isinstance(one, Tensor) and isinstance(two, Tensor) and is_plain(one) and is_plain(two):
         return (one.data_ptr(), one.stride(), one.dtype) == (two.data_ptr(), two.stride(), two.dtype)
     return one is two or (type(one) is type(two) and not isinstance(one, Tensor) and _equal(one, two))
 
 
 def same_values(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors have the same numbers, NaN where the other one has it. Host sync: one."""
+    """Whether two tensors have the same numbers, and NaN in the same places. Host sync: one."""
     if one.dtype != two.dtype or one.shape != two.shape:
         return False
     return torch.equal(one, two) or bool(((one == two) | ((one != one) & (two != two))).all())
 
 
 def _equal(one: Any, two: Any) -> bool:
-    """Whether two values of one type are equal; what does not say so with a single bool is not."""
+    """Whether two values of one type are equal; False if comparing them does not give a single bool."""
     if isinstance(one, np.ndarray):
         return one.dtype == two.dtype and np.array_equal(one, two)
     found = one == two

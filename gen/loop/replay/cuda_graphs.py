@@ -2,8 +2,8 @@
 
 A step that can be replayed (see `gen.loop.replay.recording`) can be captured: it has no arguments, reads and writes
 tensors that stay where they are, and all that differs from step to step is counted on the device. A replay then costs
-the host a few microseconds instead of hundreds of launches. What leaves the device, the ring's slots, is copied
-outside of the graph, on another stream.
+the host a few microseconds instead of hundreds of launches. The ring's slots, which leave the device, are copied
+outside the graph, on another stream.
 """
 
 import gc
@@ -19,19 +19,19 @@ from torch import Tensor
 from gen.loop.memory import is_out_of_memory
 from gen.loop.replay.asides import aside, heard
 
-_ONE_AT_A_TIME = RLock()  # torch's own notes of captures are not made for several threads
+_ONE_AT_A_TIME = RLock()  # torch's records of captures are not made for several threads
 
 
 class Graph:
     """A captured step; calling it launches the step on the current stream. Host sync: none.
 
     Args:
-        parts: replays of the graphs that it was captured in, with what runs between them.
-        graph: one of those graphs.
-        rests_on: what the graph reads and writes, which must not be freed before it.
+        parts: replays of the graphs that it was captured in, and the functions that run between them.
+        graph: the last of those graphs.
+        rests_on: the tensors that the graphs read and write, which must not be freed before them.
 
     Attributes:
-        nbytes: by how much its capture has made the memory larger that graphs of its pool compute in.
+        nbytes: how many bytes its capture has added to the memory in which graphs of its pool compute.
     """
 
     def __init__(
@@ -49,24 +49,25 @@ class Graph:
 
 
 class CaptureFailed(Exception):
-    """CUDA, or a library, refused a capture of what may be captured."""
+    """CUDA or a library refused to capture a step that may be captured."""
 
 
 def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterable[object]) -> Graph:
-    """Capture a step on the current stream, which must not be the default one; it does not run.
+    """Capture a step on the current stream, which must not be the default one; the step does not run.
 
     The step must have run on this stream before, so that kernels are compiled and libraries have their workspaces.
-    No garbage is collected meanwhile: what is freed then could be of another graph, or of the one that is captured.
+    No garbage is collected meanwhile: it could free memory of another graph, or of the one that is captured.
 
     Args:
         step: takes no arguments, and was accepted by `gen.loop.replay.recording.record`.
         rests_on: the tensors that `record` saw in it.
-        others: recordings of the same set of rows. Graphs among them share their memory with the new one, which is
-            safe since none runs beside another, and what a graph gives to the next step lies outside of it.
+        others: recordings of the same set of rows. Graphs among them share their memory with the new one. This is safe,
+            because no two of them run at once, and what a graph gives to the next step is in other memory.
     Raises:
-        CaptureFailed: it was refused. The others must not be launched any more, nor another step be captured beside
-            them: the memory that they share is left open. What else torch leaves open is closed.
-        Exception: as of `gen.loop.memory.is_out_of_memory`, with the same consequences.
+        CaptureFailed: the capture was refused. The others must not be launched any more, and no step may be captured
+            beside them, because the memory that they share is left open. Everything else that torch leaves open is
+            closed.
+        Exception: memory is out, see `gen.loop.memory.is_out_of_memory`; with the same consequences.
     Host sync: none; `torch.cuda.graph` would wait, collect garbage and give back all cached memory, each time.
     """
     pool = next((other.graph.pool() for other in others if isinstance(other, Graph)), None)
@@ -80,8 +81,8 @@ def capture(step: Callable[[], None], rests_on: Sequence[object], others: Iterab
                 step()
             finally:
                 capture.end()
-    except Exception as error:  # of CUDA, of a library, or of what a step must not do in a capture
-        reason = error.__context__ or error  # that of the step, not what ending a broken capture says
+    except Exception as error:  # from CUDA, from a library, or from something that a step must not do in a capture
+        reason = error.__context__ or error  # the error of the step, not the one from ending a broken capture
         mended = _clean_up(pool)
         if is_out_of_memory(reason):
             raise reason from None
@@ -104,11 +105,11 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 class _Capture:
-    """A step's graphs: one, or several where users' functions run between them.
+    """A step's graphs: one, or several if users' functions run between them.
 
     Attributes:
         graph: the last one.
-        parts: replays, and what runs between them.
+        parts: replays of the graphs, and the functions that run between them.
     """
 
     def __init__(self, pool: Any) -> None:
@@ -117,26 +118,27 @@ class _Capture:
 
     def begin(self) -> None:
         self.graph = torch.cuda.CUDAGraph()
-        with torch.inference_mode(False):  # or graphs outside of it could not use torch's generator any more
-            self.graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")  # others may do what they want
+        with torch.inference_mode(False):  # in it, graphs outside it could not use torch's generator any more
+            # other threads may do anything meanwhile
+            self.graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
     def end(self) -> None:
         self.graph.capture_end()
         self.parts.append(self.graph.replay)
 
     def hear(self, function: Callable[..., object], args: Sequence[object], results: Sequence[Tensor]) -> None:
-        """A user's function would run here: it will, at each replay, on the same tensors."""
+        """Leave out a user's function that would run here: it runs at each replay instead, on the same tensors."""
         self.end()
         self.parts.append(partial(aside, function, *args, results=results))
         self.begin()
 
 
 def _clean_up(pool: Any) -> str:
-    """Close what torch leaves open when CUDA refuses to end a capture; why it stays open, if it does.
+    """Close what torch leaves open when CUDA refuses to end a capture; return why it stays open, or "".
 
-    Otherwise its allocator would give no memory back, and its generator draw nothing. The allocator has functions that
-    end the capture; a small capture that ends well, in other memory, sets the generator right.
-    Source: CUDAGraph::capture_end, which raises before it calls either.
+    If it stayed open, torch's allocator would give no memory back, and its generator could not draw. The allocator has
+    functions that end the capture; a small capture that ends well, in other memory, repairs the generator.
+    Source: CUDAGraph::capture_end, which raises before it does either.
     """
     end, release = (getattr(torch.cuda.memory, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
     if end is not None and release is not None:

@@ -1,4 +1,4 @@
-"""Sees which torch calls a step makes, and refuses what could not be done again without running its Python code."""
+"""Sees which torch calls a step makes, and refuses steps that cannot be repeated without running their Python code."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -17,24 +17,25 @@ T = TypeVar("T")
 ALL, NONE = slice(None), slice(0)  # calls during which operations are looked at
 
 _DEPENDS_ON_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # tagged for the sake of masks of bool alone
-_QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # types of their answers
+_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}  # they are tagged only because of bool masks
+_QUESTIONS = {torch.Size, torch.dtype, torch.device, torch.layout, bool, int, float, str}  # results that are no tensor
 _TENSORS = {Tensor, torch.nn.Parameter}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device}
 _READING = {"tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
-_READING |= {"__dlpack__", "storage", "_typed_storage"}  # which others may write to, too
+_READING |= {"__dlpack__", "storage", "_typed_storage"}  # others may also write to what these give
 _ADDRESSES = {"data_ptr", "const_data_ptr", "untyped_storage"}
 _ARRAY = vars(Tensor)["__cuda_array_interface__"].__get__
-# Triton launches its kernels with addresses, which a graph captures; the others look at alignments and overlaps
+# packages that may ask for addresses: Triton launches its kernels with them, which a graph captures; the others look at
+# alignments and overlaps
 _MAY_ASK = {"gen", "torch", "transformers", "triton"}
 
 
 class CannotReplay(Exception):
-    """A step that does something else from call to call, or reads on the host: it runs as it is."""
+    """A step does something else from call to call, or reads on the host, so it cannot be replayed."""
 
 
 class Seen(NamedTuple):
-    """A torch call, with what it gave."""
+    """A torch call and its result."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -43,11 +44,11 @@ class Seen(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A torch call that made or changed a tensor, or looked at one in another way.
+    """A torch call that made or changed a tensor, or made a view of one.
 
     Attributes:
-        given, parts: the tensors among its arguments, and among what it gave.
-        writes: whether it changes what it is given.
+        given, parts: the tensors among its arguments, and in its result.
+        writes: whether it changes its arguments.
     """
 
     func: Callable[..., Any]
@@ -60,14 +61,15 @@ class Call(NamedTuple):
 
 
 def observe(step: Callable[[], T], *, functions: bool = True, operations: slice = ALL) -> tuple[T, list[Seen]]:
-    """Run a step, for real; what it returns and its torch calls.
+    """Run a step, for real; return its result and its torch calls.
 
     Args:
-        functions: whether calls are kept; else none are given.
-        operations: during which calls, counted as those that are kept, operations are looked at, too, which torch
-            functions may not show. To look at all takes as long as the step, to keep calls half as long.
+        functions: whether to keep the calls of torch functions.
+        operations: the numbers of the calls, counted like those that are kept, during which operations are looked at
+            too: torch functions may not show all of them. Looking at all operations takes as long as the step, and
+            keeping calls takes half as long.
     Raises:
-        CannotReplay: as of `record`.
+        CannotReplay: as `gen.loop.replay.recording.record`.
     """
     dispatched = _Dispatched()
     seeing = _Functions(dispatched, keeps=functions, operations=operations)
@@ -90,12 +92,12 @@ def observe(step: Callable[[], T], *, functions: bool = True, operations: slice 
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations that read, and those that no torch function has called."""
+    """Refuses operations that read on the host, and operations that no torch function has called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.inside = 0  # how many torch functions are under way
-        self.paused = False  # whether what runs is no part of a recording
+        self.paused = False  # whether a function runs that is no part of the recording
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,7 +116,7 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _doubt(op: Any) -> Callable[[str, Any, Any], str] | None:
-    """What says whether a call of an operator is refused, and why; None where all may be recorded."""
+    """A function that says why a call of an operator is refused, or ""; None if all its calls may be recorded."""
     name = op._schema.name
     if name in _INDEXING:
         return _selects
@@ -133,7 +135,7 @@ def _selects(name: str, args: Any, kwargs: Any) -> str:
 
 
 def _draws(name: str, args: Any, kwargs: Any) -> str:
-    """Operators that may draw random numbers: attention and dropout do in training alone."""
+    """Why an operator that may draw random numbers is refused; attention and dropout only draw in training."""
     in_training = "attention" in name or ("dropout" in name and (*args, *kwargs.values())[2:3] == (False,))
     return "" if in_training else "it draws random numbers of torch's"
 
@@ -146,7 +148,7 @@ def _crosses(name: str, args: Any, kwargs: Any) -> str:
 
 
 class _Functions(TorchFunctionMode):
-    """Keeps every call of a torch function, in order, where that is asked for."""
+    """Sees every call of a torch function, and keeps the calls in order if `keeps` is True."""
 
     def __init__(self, dispatched: _Dispatched, *, keeps: bool, operations: slice) -> None:
         super().__init__()
@@ -158,7 +160,7 @@ class _Functions(TorchFunctionMode):
         self._looks, self._outer = False, _get_current_dispatch_mode()
 
     def look(self) -> None:
-        """Look at operations, where it is time to, and no more where it is over."""
+        """Begin or stop to look at operations, by the number of calls so far."""
         looks = self._first <= self._number and (self._end is None or self._number < self._end)
         if looks == self._looks:
             return
@@ -171,7 +173,7 @@ class _Functions(TorchFunctionMode):
             self.look_away()
 
     def look_away(self) -> None:
-        """Look at operations no more."""
+        """Stop looking at operations."""
         if self._looks:
             self._looks = False
             self._dispatched.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -205,8 +207,8 @@ def _asker() -> str:
 
 
 def lasting(seen: Sequence[Seen]) -> list[Call]:
-    """The calls that do something, without those that only make views of tensors that are always there."""
-    made_here: set[int] = set()  # tensors that a call makes anew
+    """The calls that do something, without those that only make views of tensors that stay where they are."""
+    made_here: set[int] = set()  # tensors that a call makes, so that they are new in each step
     kept = []
     for func, args, kwargs, made in seen:
         given, parts = tensors_in(*args, *kwargs.values()), [made] if type(made) is Tensor else tensors_in(made)
@@ -221,7 +223,7 @@ def lasting(seen: Sequence[Seen]) -> list[Call]:
 
 
 def _views_constants(call: Call, made_here: set[int]) -> bool:
-    """Whether a call only looks at another way at memory that stays where it is: then so does what it gave."""
+    """Whether a call only makes a view of memory that stays where it is: then the view can stay too."""
     if call.writes or not call.given or any(id(tensor) in made_here for tensor in call.given):
         return False
     if not all(map(is_plain, call.given)) or not all(map(is_plain, call.parts)):
@@ -232,17 +234,17 @@ def _views_constants(call: Call, made_here: set[int]) -> bool:
 
 @cache
 def _writes(name: str) -> bool:
-    """Whether a function of this name changes what it is given."""
+    """Whether a function of this name changes its arguments."""
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__")
     return in_place or augmented or name == "__setitem__"
 
 
 def tensors_in(*values: object) -> list[Tensor]:
-    """All tensors in values."""
+    """All tensors in values, and within their lists, tuples, dicts and slices."""
     found: list[Tensor] = []
     left = list(values)
-    for one in left:  # which grows
+    for one in left:  # the list grows meanwhile
         if type(one) in _PLAIN:
             continue
         if isinstance(one, Tensor):
@@ -257,7 +259,7 @@ def tensors_in(*values: object) -> list[Tensor]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is memory and nothing else: not one of a class with a mind of its own."""
+    """Whether a tensor is plain memory, and not of a class that does something else."""
     return type(tensor) in _TENSORS
 
 

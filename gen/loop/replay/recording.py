@@ -1,12 +1,12 @@
 """Records a step's torch calls once, and runs them from then on as one flat Python function.
 
-Half the time of a small model's step is spent in modules, keyword arguments and configs, and none of it changes from
-step to step. Example: a step that computes `y = x @ w; count.add_(1)` becomes
+A small model's step spends half its time in modules, keyword arguments and configs, which do the same in every step.
+Example: a step that computes `y = x @ w; count.add_(1)` becomes
 
     def replay(): v0 = matmul(c0, c1); add_(c2, 1); return v0
 
-with the tensors x, w and count as constants: it reads and writes the same memory. So what may be replayed may also be
-captured as a CUDA graph, and what may not is refused here, with its reason, on any machine.
+with the tensors x, w and count as constants: it reads and writes the same memory. So a step that may be replayed may
+also be captured as a CUDA graph. A step that may not is refused here, with the reason, on any machine.
 """
 
 import ast
@@ -29,7 +29,7 @@ class Replay(Generic[T]):
     Attributes:
         source: the function as Python text.
         calls: how many torch calls it makes.
-        nbytes: what it keeps of memory that would be free without it.
+        nbytes: how many bytes of memory it keeps that would be free without it.
     """
 
     nbytes = 0
@@ -38,7 +38,7 @@ class Replay(Generic[T]):
         self.source, self.constants, self.calls = source, list(constants), calls
         space: dict[str, Any] = {f"c{number}": constant for number, constant in enumerate(constants)}
         exec(_compile(source), space)
-        self._function: Callable[[], T] = space.pop("replay")  # or its globals, and all in them, would refer to it
+        self._function: Callable[[], T] = space.pop("replay")  # popped, so that its globals do not refer to it
 
     def __call__(self) -> T:
         return self._function()
@@ -50,15 +50,15 @@ class Replay(Generic[T]):
 
     @property
     def outline(self) -> "Outline":
-        """What it does, whatever tensors and numbers it does it with."""
+        """What it does, without its tensors and numbers."""
         return Outline.of(self.source, self.constants)
 
 
 class Outline(NamedTuple):
-    """What a recorded step did, without the tensors and the numbers that have changed since memory has moved.
+    """What a recorded step does, without the tensors and numbers, which change when memory moves.
 
     Attributes:
-        others: the functions and all else that it calls with, in order; None for each tensor and number.
+        others: its constants, such as functions, in order; None for each tensor and number.
     """
 
     source: str
@@ -84,18 +84,20 @@ def record(
 
     Args:
         step: takes no arguments; all that it reads and writes are tensors that stay where they are.
-        again: brings those tensors back to what they were. With it, the step runs once more, from where it has come to,
-            and is refused unless it makes the same calls on the same tensors and numbers. On a CPU the recording then
-            runs, and the step itself, and both must give the same; elsewhere the tensors are left as they are.
-        known: what such a step of another shape was recorded as, which was checked so. The checks are left out where
-            the first run was like it: a number that the host counts, or a tensor that it replaces, would have differed
-            there too, unless the shape decides whether it does so, and then the calls, the numbers or the places do.
-        changes: tensors whose values are compared, on a CPU, beside what the step returns: they show what calls do not,
-            such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
+        again: restores those tensors. If it is given, the step runs a second time, from the state that it has reached,
+            and is refused unless it makes the same calls on the same tensors and numbers. On a CPU the recording and
+            the step then run from the same state, and both must give the same values; on other devices the tensors are
+            left as they are.
+        known: the recording of such a step of another shape, which was checked in this way. If the first run is like
+            it, the checks are left out: a number that the host counts, or a tensor that it replaces, would have shown
+            in the other shape too. If the shape decides whether the step does so, its calls, numbers or places differ
+            from the known ones.
+        changes: tensors whose values are compared on a CPU, beside the step's result. They show effects that calls do
+            not show, such as memory that a library fills. Memory that nothing has been written to is NaN in that run.
     Raises:
-        CannotReplay: it reads on the host, copies between devices, draws random numbers of torch's (which recording
-            would use up), has a shape that depends on data, calls an operation that torch functions do not show, or
-            does something else at its second run or in its recording. It may have run in part.
+        CannotReplay: the step reads on the host, copies between devices, draws random numbers of torch's (which
+            recording would use up), has a shape that depends on data, calls an operation that torch functions do not
+            show, or does something else in its second run or in its recording. It may have run in part.
     Host sync: none; on a CPU values are compared.
     """
     result, seen = observe(step)
@@ -118,16 +120,16 @@ def record_in_parts(
     known: Replay[Any] | None = None,
     outlines: Collection[Outline] = (),
 ) -> Iterator[Replay[T] | None]:
-    """As `record`, on a CPU, part by part, so that nobody waits long: each part runs the step once, for real.
+    """As `record`, on a CPU, but part by part, so that no row waits long: each part runs the step once, for real.
 
     Args:
-        step, changes, known: as for `record`; `changes` are also what is put back after the recording has been tried.
-        outlines: of what such steps were recorded as, and checked, before memory moved. Where the first run fits one,
-            only the second run is left of the checks: it shows numbers and tensors that change from call to call.
+        step, changes, known: as for `record`; `changes` are also restored after the recording has been tried.
+        outlines: outlines of such steps that were recorded and checked before memory moved. If the first run fits one,
+            the second run is the only check: it shows numbers and tensors that change from call to call.
     Yields:
-        None, and at last the recording.
+        None after each part, and the recording after the last one.
     Raises:
-        CannotReplay: as of `record`. The part that raises it may have run the step, or some of it.
+        CannotReplay: as `record`. The part that raises it may have run the step, or some of it.
     """
     result, seen = observe(step, operations=NONE)
     yield None
@@ -163,7 +165,7 @@ def record_in_parts(
             yield None
     replay = Replay[T](*written)
     marking = _marking(replay)
-    del result, seen, calls, written, other, others  # which takes half as long as a step
+    del result, seen, calls, written, other, others  # freeing these takes half as long as a step
     step()
     yield None
     before = [tensor.clone() for tensor in changes]
@@ -185,7 +187,7 @@ _CHANGES = (
 def _compare(
     replay: Replay[Any], step: Callable[[], Any], changes: Sequence[Tensor], again: Callable[[], None]
 ) -> None:
-    """Run a recording, as of `_marking`, and, from the same state, the step: both must give the same."""
+    """Run a recording from `_marking` and, from the same state, the step: both must give the same values."""
     made = [tensor.clone() for tensor in tensors_in(replay(), *changes)]
     again()
     if not all(map(same_values, made, tensors_in(step(), *changes))):
@@ -193,12 +195,12 @@ def _compare(
 
 
 def _marking(replay: Replay[Any]) -> Replay[Any]:
-    """The same, but memory that nothing has been written to is NaN."""
+    """The same recording, but memory that nothing has been written to is NaN in it."""
     return Replay(replay.source, [*map(_marked, replay.constants)], replay.calls)
 
 
 def _marked(constant: Any) -> Any:
-    """A function that fills the memory it makes with NaN, for one that leaves it as it was; any other as it is."""
+    """Replace a function that makes unwritten memory by one that fills it with NaN; keep any other constant."""
     if getattr(constant, "__name__", "") not in _UNWRITTEN:
         return constant
 
@@ -212,13 +214,13 @@ def _marked(constant: Any) -> Any:
 _UNWRITTEN = {f"{name}{kind}" for name in ("empty", "new_empty") for kind in ("", "_like", "_strided", "_permuted")}
 
 
-_codes: dict[str, CodeType] = {}  # of our own texts, made of names and numbers: they are the same in many shapes
+_codes: dict[str, CodeType] = {}  # by source; sources have only names and small numbers, so many shapes share one
 _MOST_CODES = 64
-_PARSED_IN = 4  # turns
+_PARSED_IN = 4  # parts
 
 
 def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
-    """A text, compiled; once for all steps that have it."""
+    """Compile a source, once for all steps that have it."""
     code = _codes.get(source)
     if code is None:
         code = _codes[source] = compile(parsed or source, "<a recorded step>", "exec")
@@ -228,7 +230,7 @@ def _compile(source: str, parsed: ast.Module | None = None) -> CodeType:
 
 
 def _compile_in_parts(source: str) -> Iterator[None]:
-    """Compile a text in parts that take about as long: some that parse as many lines each, and the rest."""
+    """Compile a source in parts of about the same time: each but the last parses as many lines, the last compiles."""
     header, *lines = source.split("\n")
     size = -(-len(lines) // _PARSED_IN)
     parts = [lines[first : first + size] for first in range(0, len(lines), size)]
@@ -243,11 +245,11 @@ def _compile_in_parts(source: str) -> Iterator[None]:
     yield
 
 
-_SMALL = 10  # numbers from there on are no part of the text, which so is one for rows of any length
+_SMALL = 10  # numbers from this one on are constants, so that rows of any length have the same source
 
 
 class _Writer:
-    """Writes values as Python text, with names for what is no literal."""
+    """Writes values as Python text, with names for values that are no literals."""
 
     def __init__(self) -> None:
         self.constants: list[object] = []
@@ -276,12 +278,12 @@ class _Writer:
         number = self._numbers.get(id(value))
         if number is None or type(value) is int:  # two ints may be one object by chance
             number = self._numbers[id(value)] = len(self.constants)
-            self.constants.append(value)  # which keeps its identity from being used again
+            self.constants.append(value)  # while it is there, no other value gets its identity
         return f"c{number}"
 
 
 def _written(result: object, kept: Sequence[Call]) -> tuple[str, list[object], int]:
-    """The calls as a function: what `Replay` takes."""
+    """Write the calls as a function; return the arguments of `Replay`."""
     last_use = {id(tensor): number for number, call in enumerate(kept) for tensor in call.given}
     returned = set(map(id, tensors_in(result)))
     writer, lines = _Writer(), []

@@ -1,8 +1,8 @@
-"""Runs the steps of a set of rows: as they are, or as they were recorded on a CPU or captured on CUDA.
+"""Runs the steps of a set of rows: as they are, recorded on a CPU, or captured on CUDA.
 
 Example: a step of 8 rows that look at 64 columns runs as it is twelve times; then it is recorded, part by part. From
-then on one call does what hundreds did, until the rows grow or something else takes part in a step. Of steps that look
-at 96 columns then the third is recorded.
+then on one call does what hundreds did, until the rows grow or something else takes part in a step. When steps then
+look at 96 columns, the third of these is recorded.
 """
 
 import logging
@@ -25,27 +25,27 @@ RestsOn = tuple[object, Hashable]
 
 logger = logging.getLogger("gen")
 
-_WORTH = {"cpu": 13, "cuda": 8}  # steps of one shape before it is kept, which takes what about so many save
-_WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # of a shape whose kind of step has been checked in another one
-_HELD = 8  # times what a step looks at is held while it is recorded: all that its operations give, twice
-_TOO_MANY_CHANGES = 3  # one after the other, of what recorded steps rest on
-_AT_ONCE = 3  # shapes are being recorded: steps that read drafts take turns with those that do not
-_MOST_SHAPES = 256  # are counted, and kept, before all are forgotten: a server's users bring ever new functions
+_WORTH = {"cpu": 13, "cuda": 8}  # which step of one shape is kept: keeping costs what about so many replays save
+_WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # the same, if this kind of step has been checked in another shape
+_HELD = 8  # recording holds so many times what a step looks at: all results of its operations, twice
+_TOO_MANY_CHANGES = 3  # in a row, of what recorded steps rest on
+_AT_ONCE = 3  # shapes that may be in recording: steps that read drafts take turns with steps that do not
+_MOST_SHAPES = 256  # shapes that are kept before all are forgotten: a server's users bring new functions all the time
 
 
 def rests_on(model: Model) -> RestsOn | None:
-    """What recorded steps of a model rest on now, of it and of torch; None where that is not known.
+    """What recorded steps of a model rest on now: the state of the model and of torch; None if it is not known.
 
     Raises:
-        ModelError: as of `gen.models.base.Checked.check`.
+        ModelError: as `gen.models.base.Checked.check`.
     """
     found = model.check() if isinstance(model, Checked) else None
     return None if found is None else (found, settings_of_the_process())
 
 
 def version_of(model: Model, known: RestsOn | None) -> object:
-    """What columns that are read now rest on, where `rests_on` has just given this; None where that is not known.
-    Compared with `==`."""
+    """The model's version, on which columns that are read now depend, from what `rests_on` has just given; None if it
+    is not known. Compare versions with `==`."""
     return (known, model.version(known[0])) if known is not None and isinstance(model, Versioned) else None
 
 
@@ -53,13 +53,13 @@ class Steps:
     """The steps of a set of rows, for one batch.
 
     Args:
-        model: the rows are its own.
+        model: the model of the rows.
         rows: the set; its recordings stay with it.
         replay: whether steps are recorded on a CPU.
         cuda_graph: whether they are captured on CUDA.
 
     Attributes:
-        replayed, records: whether the last step was one that had been recorded, or was being recorded.
+        replayed, records: whether the last step was a recorded one, and whether it was being recorded.
     """
 
     def __init__(self, model: Model, rows: RowSet, *, replay: bool, cuda_graph: bool) -> None:
@@ -72,10 +72,12 @@ class Steps:
         self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
 
     def look(self) -> None:
-        """Requests join: where what recorded steps rest on has changed, they go, and all rows go on with what is now.
+        """Call this when requests join: recorded steps are dropped if what they rest on has changed.
+
+        All rows then go on with the model as it is now.
 
         Raises:
-            ModelError: as of `gen.models.base.Checked.check`.
+            ModelError: as `gen.models.base.Checked.check`.
         """
         rows = self._rows
         now = rests_on(self._model)
@@ -86,8 +88,8 @@ class Steps:
             rows.changes += 1
             if rows.changes == _TOO_MANY_CHANGES:
                 logger.info(
-                    "steps of %s are recorded anew, and anew: what they rest on has changed each of %d times that it "
-                    "was looked at: %s",
+                    "steps of %s are recorded again and again: what they rest on has changed each of %d times that "
+                    "requests joined: %s",
                     type(self._model).__name__,
                     _TOO_MANY_CHANGES,
                     _difference(now[0], rows.rests_on[0]),
@@ -97,17 +99,18 @@ class Steps:
         rows.refused = self._idle.refusals(now) if self._idle is not None else {}
 
     def version(self) -> object:
-        """What columns that are read now rest on, since `look`; None where that is not known. Compared with `==`."""
+        """The model's version at the last `look`; see `version_of`."""
         return version_of(self._model, self._rows.rests_on)
 
     def run(self, count: int, view: int, lengths: Sequence[int] = (), width: int = 1) -> bool:
-        """A step of the first `count` rows, which look at the first `view` columns; whether it took longer than others,
-        since it was recorded, or a part of it, or will be soon.
+        """Run a step of the first `count` rows, which look at the first `view` columns.
 
         Args:
             width: how many tokens of each row it reads.
-            lengths: how many columns each row has, the new token counted and 0 for a free one, where that is known:
-                then it may look at no more.
+            lengths: how many columns each row has, with the new token, and 0 for a free row; empty if not known. If
+                they are known, a row may look at only so many.
+        Returns:
+            Whether it took longer than other steps, because it or a part of it was recorded, or will be soon.
         """
         if self._looks is None or not lengths:
             return self._run(count, view, width)
@@ -140,7 +143,7 @@ class Steps:
         return known and not worth_it
 
     def _runs(self, key: Hashable) -> int:
-        """How often this shape has run since rows have grown, with this time."""
+        """How often this shape has run since the rows last grew, this time included."""
         rows = self._rows
         if len(rows.seen) >= _MOST_SHAPES:
             rows.forget()
@@ -159,9 +162,9 @@ class Steps:
         return free is None or _HELD * looked_at <= free
 
     def _run_and_keep(self, count: int, view: int, width: int, key: Hashable) -> None:
-        """Record a step while it runs, or capture it and run that; where neither can be done, it runs as it is.
+        """Record a step while it runs, or capture it and run the graph; if neither can be done, it runs as it is.
 
-        What may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
+        A step that may not be recorded may not be captured either, so that a CPU tests what a GPU will do.
         """
         rows, step, kind = self._rows, self._rows.step(count, view, width), self._rows.step_kind(width)
         before: list[tuple[Tensor, Tensor]] = []
@@ -206,7 +209,7 @@ class Steps:
             del rows.recording[key]
 
     def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError, kind: Hashable) -> None:
-        """Do not try in vain again, and say why."""
+        """Do not try again what was refused, and log why."""
         rows, name = self._rows, type(self._model).__name__
         if isinstance(reason, CaptureFailed):
             rows.captures = False
@@ -219,19 +222,19 @@ class Steps:
         logger.info("steps of %s are not %s: %s", name, "captured" if self._captures else "replayed", reason)
 
     def _captured(self, step: Callable[[], None], seen: Replay[None]) -> Graph:
-        """Capture a step; once more in other memory where there was too little, and without the graphs that there are.
+        """Capture a step. If memory is out, drop the graphs that there are, and capture it again in other memory.
 
         Raises:
-            CaptureFailed: it was refused, or memory is still out.
+            CaptureFailed: the capture was refused, or memory is still out.
         """
         rows = self._rows
         try:
             return capture(step, seen.constants, rows.recordings.values())
         except Exception as error:
-            rows.recordings.clear()  # what failed has left their memory open
+            rows.recordings.clear()  # the failed capture has left their memory open
             if not is_out_of_memory(error):
                 raise
-        torch.cuda.empty_cache()  # a capture can use no memory that is cached for other work, nor have it given back
+        torch.cuda.empty_cache()  # a capture can neither use memory that is cached for other work, nor free it
         try:
             return capture(step, seen.constants, ())
         except Exception as error:
@@ -246,7 +249,7 @@ class Steps:
         restore: Callable[[], None],
         before: Sequence[tuple[Tensor, Tensor]],
     ) -> Replay[None]:
-        """A step as it was recorded, checked by a second run unless it is like one of another shape."""
+        """The recording of a step, checked by a second run unless it is like a recording of another shape."""
         checked = self._rows.checked
         changes = [tensor for tensor, _ in before]
         recorded = record(step, again=restore, known=checked.get(kind), changes=changes)
@@ -254,11 +257,11 @@ class Steps:
         return recorded
 
     def _capture_largest(self, restore: Callable[[], None], before: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Capture the step of all rows and columns before any other: the memory that it takes does for them."""
+        """Capture the step of all rows and columns before any other: its memory is enough for the others."""
         rows = self._rows
         rehearsal = rows.rehearsal(rows.count, rows.length)
         with heard(leave_out):
-            rehearsal()  # it may never have run: kernels are compiled now, and what is made once is made
+            rehearsal()  # it may never have run: kernels are compiled now, and objects that are made once are made
             restore()
             seen = self._recorded(rehearsal, rows.step_kind(), restore, before)
         restore()
@@ -267,6 +270,6 @@ class Steps:
 
 
 def _difference(now: object, earlier: object) -> str:
-    """What has changed, if the model's own kind of notes can say it."""
+    """What has changed, if the results of the model's `check` can say it."""
     tell = getattr(now, "difference", None)
     return str(tell(earlier)) if tell is not None and type(now) is type(earlier) else "its check() gives another value"
