@@ -44,9 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave existing objects out of Python's garbage collections, since the tests cause thousands of these."""
+    """Leave existing objects out of Python's garbage collections, and have few of these: tests make many objects."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def devices_for(item: pytest.Item) -> int:
