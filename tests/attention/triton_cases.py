@@ -11,8 +11,11 @@ from torch import Tensor
 
 from gen.attention import steps, triton_steps
 from gen.attention.plan import Plan
+from tests.helpers.triton_interpreter import swap_once
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
+if DEVICE == "cpu":
+    swap_once()
 EXACT = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 

@@ -15,9 +15,12 @@ from gen.samplers.backends import torch_backend, triton_backend, triton_cuts, tr
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
 from tests.helpers.launches import launches
+from tests.helpers.triton_interpreter import swap_once
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
+if DEVICE == "cpu":
+    swap_once()
 KINDS = [1, 3, 8, 10]  # of the rows of hard_logits: the interpreter is slow
 PARAMETERS: list[dict[str, Any]] = [
     {},
