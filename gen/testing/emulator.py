@@ -47,7 +47,7 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
     from gen.testing.cuda import memory_api
     from gen.testing.cuda.generators import VirtualGenerator
     from gen.testing.rules import autocast
-    from gen.testing.substitutes import put, substitutes
+    from gen.testing.substitutes import put, ready, substitutes
     from gen.testing.syncs.debug_mode import set_sync_debug_mode
 
     active = machine.Machine(gpus=gpus, memory=usage.read_size(memory))
@@ -66,8 +66,10 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         undo.callback(foreach.support())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
-        for owner, name, value in (*substitutes(), *memory_api.peers(active.memory)):
+        for owner, name, value in substitutes():
             undo.callback(put(owner, name, value))
+        for owner, name, value in memory_api.peers(active.memory):
+            undo.callback(put(owner, name, ready(owner, name, value)))
         _forget_answers()
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         undo.callback(_restore_default_device, default)

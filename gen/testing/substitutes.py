@@ -37,9 +37,24 @@ _data: Any = Tensor.data
 _group_tensors = torch._C._group_tensors_by_device_and_dtype
 
 
+_made: list[tuple[object, str, object, object]] = []  # the substitutes that blocks share, each with what it replaces
+
+
 def substitutes() -> list[tuple[object, str, object]]:
-    """The substitutes, each as (module or class, name, value)."""
-    _device_constructors()  # caches torch's own functions, before they are substituted
+    """The substitutes, each as (module or class, name, value).
+
+    They are made for the first block, and made anew if something else has replaced a function of torch since then.
+    """
+    if not _made or any(vars(owner).get(name) is not before for owner, name, _, before in _made):
+        _device_constructors()  # caches torch's own functions, before they are substituted
+        _made[:] = [(owner, name, ready(owner, name, value), vars(owner).get(name)) for owner, name, value in _make()]
+    shared = [(owner, name, value) for owner, name, value, _ in _made]
+    copying = {name: value for owner, name, value in shared if owner is torch and name in factories.COPIED}
+    imported = [(module, name, copying[name]) for module, name in _importers(copying)]
+    return [*shared, *imported, *saving.packages(), *cuda_api.of_the_machine()]
+
+
+def _make() -> list[tuple[object, str, object]]:
     wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
         (torch, factories.FILLED, factories.filled),
         (torch, factories.DRAWN, factories.drawn),
@@ -57,8 +72,6 @@ def substitutes() -> list[tuple[object, str, object]]:
         for name in names
         if hasattr(owner, name)
     ]
-    copying = {name: value for owner, name, value in wrapped if owner is torch and name in factories.COPIED}
-    wrapped += [(module, name, copying[name]) for module, name in _importers(copying)]
     methods: list[tuple[object, str, object]] = [
         *((Tensor, name, method) for name, method in tensor_to.METHODS.items()),
         (Tensor, "device", property(functorch_wrappers.device)),
@@ -95,11 +108,13 @@ def substitutes() -> list[tuple[object, str, object]]:
 
 def _importers(names: Iterable[str]) -> Iterator[tuple[object, str]]:
     """The modules that imported these functions from torch by name: functions that copy call no kernel of ours."""
-    originals = [(name, getattr(torch, name)) for name in names]
+    originals = {name: getattr(torch, name) for name in names}
     for module in list(sys.modules.values()):
         own = getattr(module, "__dict__", {})
-        for name, original in originals:
-            if own.get(name) is original and module is not torch:
+        if originals.keys().isdisjoint(own.keys()) or module is torch:
+            continue
+        for name, original in originals.items():
+            if own.get(name) is original:
                 yield module, name
 
 
@@ -110,14 +125,10 @@ _DRAWING_METHODS = (
 
 
 def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
-    """Set an attribute; returns a function that restores it, or deletes it if it was inherited.
-
-    A module that is imported in the block may keep a substitute for good, so after the block it must do as before.
-    """
+    """Set an attribute; returns a function that restores it, or deletes it if it was inherited."""
     inherited = name not in vars(owner)
     before = vars(owner).get(name)
     if isinstance(value, FunctionType):
-        value = _while_active(value, getattr(owner, name, value))
         compiling.compile_alike(value, before)
     setattr(owner, name, value)
 
@@ -131,9 +142,14 @@ def put(owner: Any, name: str, value: Any) -> Callable[[], None]:
     return undo
 
 
-def _while_active(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def ready(owner: Any, name: str, value: Any) -> Any:
+    """A substitute that does as before after the block: a module that is imported in the block may keep it for good."""
+    if not isinstance(value, FunctionType):
+        return value
+    original: Any = getattr(owner, name, value)
+
     @wraps(original)
     def substitute(*args: Any, **kwargs: Any) -> Any:
-        return (original if active_machine() is None else function)(*args, **kwargs)
+        return (original if active_machine() is None else value)(*args, **kwargs)
 
     return substitute

@@ -86,7 +86,6 @@ _ACCELERATOR: dict[str, Callable[..., Any]] = {
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module, name, value)."""
     cuda: list[tuple[object, str, object]] = [(torch.cuda, name, value) for name, value in _CUDA.items()]
-    cuda.append((torch.cuda, "default_generators", machine().generators))
     accelerator = [(torch.accelerator, name, value) for name, value in _ACCELERATOR.items()]
     generic: list[tuple[object, str, object]] = [(torch, "Stream", VirtualStream), (torch, "Event", VirtualEvent)]
     cuda += [
@@ -112,8 +111,12 @@ def substitutes() -> list[tuple[object, str, object]]:
         (torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
         (torch._C, "_set_cached_tensors_enabled", nothing),
     ]
-    cuda.append((torch.cuda.nvtx, "_nvtx", nvtx.Ranges()))
     cuda.append((torch.cuda.nccl, "is_available", lambda tensors: False))  # so sums use additions and copies
     if torch.version.cuda is None:
         cuda.append((torch.version, "cuda", "12.8"))
     return cuda + accelerator + generic
+
+
+def of_the_machine() -> list[tuple[object, str, object]]:
+    """The substitutes that each block has of its own, as (module, name, value)."""
+    return [(torch.cuda, "default_generators", machine().generators), (torch.cuda.nvtx, "_nvtx", nvtx.Ranges())]

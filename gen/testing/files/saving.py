@@ -148,11 +148,13 @@ def _rebuilt(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def substitutes() -> list[tuple[object, str, object]]:
     """The substitutes, each as (module, name, value)."""
-    packages = [(_BEFORE_TORCHS_OWN, _tag, _restore), *torch.serialization._package_registry]
-    return [
-        (torch.serialization, "_package_registry", packages),
-        (torch._utils, "_rebuild_tensor", _rebuilt(torch._utils._rebuild_tensor)),
-    ]
+    return [(torch._utils, "_rebuild_tensor", _rebuilt(torch._utils._rebuild_tensor))]
+
+
+def packages() -> list[tuple[object, str, object]]:
+    """The same for torch's list of what saves and restores tensors, to which programs may add."""
+    own = [(_BEFORE_TORCHS_OWN, _tag, _restore), *torch.serialization._package_registry]
+    return [(torch.serialization, "_package_registry", own)]
 
 
 VirtualTensor.untyped_storage = untyped_storage  # type: ignore[method-assign, assignment]
