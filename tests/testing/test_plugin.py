@@ -1,8 +1,11 @@
 """`-p gen.testing.plugin`: any project's tests run on virtual GPUs."""
 
-import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.helpers.forked import Forked
 
 TESTS = """
 import pytest, torch
@@ -33,24 +36,30 @@ def pytest_report_header():
 """
 
 
-def _run(folder: Path, *options: str, tests: str = TESTS) -> str:
+def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, tests: str = TESTS) -> str:
+    """What pytest says of tests in a folder; it runs in a fork."""
     (folder / "test_theirs.py").write_text(tests)
     (folder / "conftest.py").write_text(CONFTEST)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "test_theirs.py"]
-    root = Path(__file__).parents[2]
-    environment = {"PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    arguments = ["-p", "no:cacheprovider", *options, "test_theirs.py"]
+    code, out, err = Forked(lambda: sys.exit(pytest.main(arguments))).end()
+    assert code == 0, out + err
+    return out
 
 
-def test_the_plugin_opens_a_block_before_the_tests_and_their_conftest_are_read(tmp_path: Path) -> None:
+def test_the_plugin_opens_a_block_before_the_tests_and_their_conftest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("-p", "gen.testing.plugin")
-    said = _run(tmp_path, *options, "--virtual-gpus", "3", "--virtual-gpu-memory", "1GiB")
+    said = _run(tmp_path, monkeypatch, *options, "--virtual-gpus", "3", "--virtual-gpu-memory", "1GiB")
     assert "2 passed" in said and "GPUs in conftest: 3" in said
-    assert "1 passed, 1 skipped" in _run(tmp_path, *options)
+    assert "1 passed, 1 skipped" in _run(tmp_path, monkeypatch, *options)
 
 
-def test_programs_that_the_tests_start_have_the_gpus_if_asked_for(tmp_path: Path) -> None:
+def test_programs_that_the_tests_start_have_the_gpus_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ("-p", "gen.testing.plugin", "--virtual-gpus", "3", "--virtual-gpus-in-commands")
-    assert "1 passed" in _run(tmp_path, *options, tests=COMMAND)
+    assert "1 passed" in _run(tmp_path, monkeypatch, *options, tests=COMMAND)

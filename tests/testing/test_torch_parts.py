@@ -1,17 +1,21 @@
 """Private parts of torch: all that gen.testing uses are listed, and if one is missing, the error names it."""
 
 import ast
+import importlib
+import pkgutil
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import gen.testing
 from gen.testing import torch_parts, virtual_gpus
+from tests.helpers.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = r"virtual GPUs rest on private parts of torch and were tried up to torch 2\.13; this torch, .*, lacks {}\. "
@@ -63,24 +67,26 @@ def test_a_missing_part_is_an_error_that_names_it(part: str, monkeypatch: pytest
         assert torch.zeros(1, device="cuda").is_cuda
 
 
-REMOVED_BEFORE = """
-import torch, torch.utils._device, torch._ops
-del {part}
-import gen.testing
-assert gen.testing.no_host_sync and gen.testing.allowed  # on real CUDA they rest on nothing private
-try:
-    with gen.testing.virtual_gpus(): pass
-except gen.GenError as error:
-    print(type(error).__name__, error)
-"""
+def without(part: str) -> None:
+    """Import gen.testing anew after a part of torch is gone, and print what it says of virtual GPUs."""
+    owner, name = part.rsplit(".", 1)
+    delattr(pkgutil.resolve_name(owner), name)
+    for module in [name for name in sys.modules if name.split(".")[0] == "gen"]:
+        del sys.modules[module]
+    testing: Any = importlib.import_module("gen.testing")
+    assert testing.no_host_sync and testing.allowed  # on real CUDA they rest on nothing private
+    try:
+        with testing.virtual_gpus():
+            pass
+    except importlib.import_module("gen").GenError as error:
+        print(type(error).__name__, error)
 
 
 @pytest.mark.parametrize("part", ["torch._C._DisableTorchDispatch", "torch.utils._device._device_constructors"])
 def test_gen_testing_is_imported_by_a_torch_that_lacks_a_part(part: str) -> None:
-    command = [sys.executable, "-c", REMOVED_BEFORE.format(part=part)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert run.returncode == 0, run.stderr
-    assert re.match("DeviceError " + SENTENCE.format(re.escape(part)), run.stdout)
+    code, out, err = Forked(partial(without, part)).end()
+    assert code == 0, err
+    assert re.match("DeviceError " + SENTENCE.format(re.escape(part)), out)
 
 
 def test_an_unknown_newer_torch_with_all_parts_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
