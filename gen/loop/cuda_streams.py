@@ -1,4 +1,4 @@
-"""Where work on a set of rows runs: on the model's devices, and on streams of its own instead of the current ones."""
+"""The streams on which the work of a set of rows runs: its own streams on the model's devices, not the current ones."""
 
 import logging
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ logger = logging.getLogger("gen")
 
 
 class Streams:
-    """A stream of its own on each GPU of a model, and one that copies results to the host.
+    """The streams of a set of rows: one on each GPU of the model, and one that copies results to the host.
 
-    A set of rows is made, filled and stepped on these streams alone: what is launched is done in order, and memory that
-    it gives back is only used again by what is launched after. It keeps them as long as it lives; then they are lent to
-    others.
+    The rows are made, filled and stepped on these streams only. So work is done in the order in which it is launched,
+    and memory that the rows free is only used again by work that is launched later. The rows keep the streams until
+    they are deleted; then others may borrow them.
 
     Attributes:
         home: the logits' device.
-        copies: for copies from there to the host, which come before other work; None on a CPU.
-        captures: whether CUDA graphs may be captured on them.
+        copies: the stream for copies from there to the host, which run before other work; None on a CPU.
+        captures: whether CUDA graphs may be captured on the streams.
     Raises:
-        DeviceError: a device of the model's does not exist any more.
+        DeviceError: a device of the model does not exist any more.
     """
 
     def __init__(self, placement: Placement) -> None:
         self.home = placement.logits_device
         self._inside = False
-        # a model may be left over from virtual GPUs
+        # checks the devices: a model may be left over from virtual GPUs
         gpus = [resolve_device(device) for device in placement.devices if device.type == "cuda"]
         self._streams = [lend(self, device) for device in gpus]
         self.copies = lend(self, self.home, high_priority=True) if self.home.type == "cuda" else None
@@ -41,10 +41,10 @@ class Streams:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """In the block, the logits' device and these streams are the thread's current ones; nothing of it stays.
+        """In the block, the logits' device and these streams are the thread's current ones.
 
-        They wait for what the caller's own streams were given before. Torch's settings are gen's, see `gen.isolation`.
-        A block within another one of theirs changes nothing.
+        The streams wait for earlier work of the caller's own streams. In the block, torch's settings are gen's; see
+        `gen.isolation`. A block within another block of the same streams changes nothing.
         """
         if self._inside:
             yield

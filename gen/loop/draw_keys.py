@@ -1,7 +1,7 @@
-"""The random key of each draw: made of the request's seed and of how many tokens its text has, and of nothing else.
+"""The random key of each draw: made from the request's seed and how many tokens its text has, and from nothing else.
 
 So a text is the same in any row, any batch and on any device. Example: a row with seed 7 has the keys k(7, 0), k(7, 1),
-...; the device looks up the one of its own count, which no host needs to know.
+...; the device looks up the key for its own count of tokens, which the host need not know.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,15 +31,15 @@ class DrawKeys:
         self.table[rows] = row_keys(self._seeds[rows], self.table.shape[1]).T
 
     def next(self, here: Here, generated: Tensor) -> Tensor:
-        """The keys (n,) of the rows or places `here`, which have so many tokens, (n, 1). Host sync: none."""
+        """The keys (n,) of the rows or places `here`, which have `generated` tokens, (n, 1). Host sync: none."""
         if isinstance(here, Places):
             return self.table[here.rows].gather(1, generated.view(-1, here.width)).view(-1)
         return self.table[here].gather(1, generated).squeeze(1)
 
     def grow(self, length: int) -> None:
-        """Have keys for more tokens."""
+        """Extend the table to more tokens."""
         self.table = row_keys(self._seeds, length).T.contiguous()
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows, rows first."""
+        """All tensors of the rows, (rows, ...)."""
         return (self._seeds, self.table)

@@ -1,4 +1,4 @@
-"""A batch that runs in a thread of its own, which requests join and leave: what a server stands on."""
+"""A batch that runs in a thread of its own; requests join and leave it. A server is built on it."""
 
 import atexit
 import logging
@@ -28,26 +28,26 @@ logger = logging.getLogger("gen")
 Prepare = Callable[[], Job]
 
 _PREPARERS = 2  # threads
-_YIELDS = 8  # times that other threads are let go on before it is taken that no more requests come at once
-_APART = 0.004  # seconds between requests that come at once, by a network say, where the last ones did
-_AT_MOST = 0.03  # seconds, of all of them
+_YIELDS = 8  # times that other threads may run before it is assumed that no more requests come at the same time
+_APART = 0.004  # seconds to wait for the next of requests that come together, as over a network, if the last ones did
+_AT_MOST = 0.03  # seconds to wait for all of them
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStats:
-    """What an engine does, as `Engine.stats` has seen it.
+    """What an engine does at the moment of `Engine.stats`.
 
     Attributes:
         running: how many requests have joined the batch and have not ended.
         waiting: how many wait for a row.
-        compiling: how many wait for their output type.
-        tokens: how many new tokens all texts have got, those of texts that have ended too.
-        prompt_tokens: how many tokens the prompts of all requests have that have joined the batch.
+        compiling: how many wait for their output type to be compiled.
+        tokens: how many new tokens all texts have got, texts that have ended included.
+        prompt_tokens: how many tokens the prompts have of all requests that have joined the batch.
         steps: how many turns the loop has taken: a step of the rows, parts of prompts that are read after it, or both.
         progress_age: seconds since the last turn or the last compilation ended, or since there was work again; 0.0
-            while there is none.
+            while there is no work.
         closed: whether it takes no more requests.
-        failure: what the loop has failed with, as "RuntimeError: no memory"; None where it has not.
+        failure: the error with which the loop has failed, such as "RuntimeError: no memory"; None if it has not failed.
     """
 
     running: int
@@ -64,13 +64,13 @@ class EngineStats:
 class EngineThread:
     """One thread that runs requests in one batch, in the order of `WaitingLine`.
 
-    It refers to no model while nothing runs, so that a model can go; its rows then lie with the model.
+    It refers to no model while nothing runs, so that a model can be deleted; the model then keeps the idle rows.
 
     Args:
-        owner: the loop is closed when this ends.
+        owner: the loop is closed when this object is deleted.
         options: with `rows`, which says how many requests run at once.
         max_waiting: how many more may wait.
-        when_closed: called once, when nothing of it runs any more.
+        when_closed: called once, when the thread has done all its work.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class EngineThread:
     ) -> None:
         assert options.rows is not None  # tells mypy
         self._options, self._rows, self._max_waiting = options, options.rows, max_waiting
-        self._lock = new_lock()  # of what waits; finalisers never take it
+        self._lock = new_lock()  # guards the requests that wait; finalisers never take it
         self._waiting = WaitingLine()
         self._preparing: set[Feed] = set()
         self._preparers = ThreadPoolExecutor(_PREPARERS, "gen engine prepares")
         self._running: list[Feed] = []
-        self._made: tuple[int, list[Feed]] = 0, self._running  # tokens of the texts that are over, and all others
+        self._made: tuple[int, list[Feed]] = 0, self._running  # tokens of finished texts, and the other texts' feeds
         self._prompt_tokens = self._steps = 0
         self._progress = monotonic()
-        self._deadline = inf  # the first of those that wait, and of those whose type is compiled
-        self._cancelled: deque[Feed] = deque()  # and not yet looked at
+        self._deadline = inf  # the earliest of requests that wait, or whose output type is being compiled
+        self._cancelled: deque[Feed] = deque()  # cancelled feeds that the thread has not looked at yet
         self._followed = False  # whether requests have joined after those that an idle engine began with
         self._closed, self._when_closed = False, when_closed
         self._failure = ""
         self._error: BaseException | None = None
-        self._asleep = Lock()  # held while there is nothing to do: unlike an event, finalisers may change it
+        self._asleep = Lock()  # held while there is nothing to do; unlike an event, finalisers may change its state
         self._asleep.acquire()
         self._finalizer = finalize(owner, self._stop)
         self._thread = Thread(target=self._run, name="gen engine", daemon=True)
@@ -125,13 +125,13 @@ class EngineThread:
         """Let requests join, all or none.
 
         Args:
-            jobs: each with what is to be run before it waits, in a thread for that, and gives the job in its place;
-                what it raises is the job's error.
+            jobs: each with a function that runs in another thread before the job waits, and returns the job to run
+                instead; an error that it raises is the job's. None if the job runs as it is.
             priority: the lowest is first.
         Raises:
-            ArgumentError: one needs more room than there may be, or they are more than may run and wait.
-            EngineFull: as many wait as may.
-            EngineClosed: it was closed, or has failed.
+            ArgumentError: a job needs more room than there may be, or there are more jobs than may run and wait.
+            EngineFull: as many requests run and wait as may.
+            EngineClosed: the engine was closed, or has failed.
         """
         most = self._rows + self._max_waiting
         if len(jobs) > most:
@@ -166,21 +166,21 @@ class EngineThread:
         return feeds
 
     def close(self) -> None:
-        """Take no more, end what there is with `EngineClosed`, and wait for the thread: a step at most, and one part
-        of a prompt."""
+        """Take no more requests, end those that there are with `EngineClosed`, and wait for the thread: at most for one
+        step and one part of a prompt."""
         self._finalizer.detach()
         self._stop()
         if current_thread() is not self._thread:
             self._thread.join()
 
     def after_fork(self) -> None:
-        """Forget the thread and its requests in a forked process: they belong to the other one."""
+        """Forget the thread and its requests in a forked process: they belong to the parent process."""
         self._failure = "belongs to the process that this one was forked from"
         self._finalizer.detach()
         self._end_all(EngineClosed(f"the engine {self._failure}; make another one."))
 
     def _prepare(self, model: Model, feed: Feed, prepare: Prepare, priority: int) -> None:
-        """Run what comes before a request can wait, in a thread of its own kind."""
+        """Run the function that makes a request's job, in a thread for that; then let the request wait."""
         made: Job | None = None
         error: Exception | None = None
         try:
@@ -221,7 +221,7 @@ class EngineThread:
         self._wake()
 
     def _drop_cancelled(self) -> None:
-        """Those who wait and were cancelled never start; the lock is held."""
+        """Drop waiting requests that were cancelled, so that they never start; the caller holds the lock."""
         while self._cancelled:
             feed = self._cancelled.popleft()
             if self._waiting.remove(feed) or feed in self._preparing:
@@ -230,14 +230,14 @@ class EngineThread:
                 wake(feed.sleepers())
 
     def _run(self) -> None:
-        """The thread."""
+        """What the thread runs."""
         error: BaseException = EngineClosed("the engine was closed while the request was under way.")
         try:
             while not self._closed:
                 self._asleep.acquire(timeout=self._rest())
                 self._expire()
                 self._work()
-        except BaseException as failure:  # of any kind: readers get it, so that none waits for ever
+        except BaseException as failure:  # readers get errors of any kind, so that none of them waits for ever
             logger.error("the engine's loop has failed: %s: %s", type(failure).__name__, failure)
             self._failure = f"has failed ({type(failure).__name__}: {failure})"
             error = self._error = failure
@@ -246,7 +246,7 @@ class EngineThread:
             self._when_closed()
 
     def _end_all(self, error: BaseException) -> None:
-        """Take no more, and let what there is end with an error."""
+        """Take no more requests, and end those that there are with an error."""
         with self._lock:
             self._closed = True
             left = [*self._running, *self._waiting, *self._preparing]
@@ -275,14 +275,14 @@ class EngineThread:
                         self._expire()
                     joining = self._join()
                     self._followed |= bool(joining)
-            runner.close()  # when this thread is off their streams: another one may take the rows at once
+            runner.close()  # outside the block of the rows' streams: another thread may take the rows at once
 
     def _rest(self) -> float:
-        """How many seconds to sleep at most; -1 for any number."""
+        """How many seconds to sleep at most; -1 for no limit."""
         return -1 if self._deadline == inf else min(max(0.0, self._deadline - monotonic()), TIMEOUT_MAX)
 
     def _expire(self) -> None:
-        """End those that wait for longer than they may."""
+        """End requests that wait when their time is over."""
         now, due = monotonic(), []
         if now < self._deadline:
             return
@@ -304,13 +304,13 @@ class EngineThread:
         wake([sleeper for feed in due for sleeper in feed.sleepers()])
 
     def _gather(self) -> list[tuple[Model, Job]]:
-        """Those who wait, and who come at the same time: their prompts are read together.
+        """Take the requests that wait, and those that come at the same time: their prompts are read together.
 
-        Nobody is waited for unless others have joined the last time while the first ones ran.
+        The engine only waits for more requests if, the last time, others joined while the first ones ran.
         """
         joining, yielded = self._join(), 0
         while joining and len(joining) < self._rows and yielded < _YIELDS:
-            sleep(0)  # lets other threads go on, and no longer
+            sleep(0)  # only lets other threads run
             found = self._join()
             joining += found
             yielded = 0 if found else yielded + 1
@@ -325,28 +325,28 @@ class EngineThread:
         return joining
 
     def _begin(self, joining: list[tuple[Model, Job]]) -> Runner | None:
-        """Run the first job that rows can be made for; the others stay in the list."""
+        """Begin with the first job for which rows can be made; the others stay in the list."""
         while joining:
             model, job = joining.pop(0)
             try:
                 return Runner(model, [job], self._options, rows=self._rows)
-            except Exception as error:  # of this job's
+            except Exception as error:  # this job's error
                 job.fail(error)
         return None
 
     def _tell(self) -> None:
-        """Wake the readers of texts that have grown, and let go of those that are over."""
+        """Wake the readers of texts that have grown, and drop texts that are over."""
         wake([sleeper for feed in self._running for sleeper in feed.sleepers()])
         if any(feed.over for feed in self._running):
             self._keep([feed for feed in self._running if not feed.over])
 
     def _keep(self, running: list[Feed]) -> None:
-        """These alone go on; the tokens of the others are counted at the same moment."""
+        """Only these go on; the tokens of the others are counted as finished at the same moment."""
         gone = set(self._running).difference(running)
         self._running, self._made = running, (self._made[0] + _tokens_of(gone), running)
 
     def _join(self) -> list[tuple[Model, Job]]:
-        """Those who have waited longest, for as many as have a row; the others may still be cancelled."""
+        """Take as many waiting requests as there are free rows; the others may still be cancelled."""
         if not (self._waiting or self._cancelled):
             return []
         free = self._rows - sum(not (feed.job.ended or feed.job.launched_all) for feed in self._running)
@@ -377,7 +377,7 @@ _threads: WeakSet[EngineThread] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """No thread computes while the interpreter ends, which torch does not survive."""
+    """Stop the threads before the interpreter ends: torch crashes if a thread computes meanwhile."""
     for thread in list(_threads):
         thread.close()
 

@@ -1,6 +1,6 @@
-"""A text on its way from the engine's thread to its readers, in threads and in event loops; nobody waits for them.
+"""A text on its way from the engine's thread to its readers, in threads and in event loops.
 
-The engine's thread looks at each turn whether a reader waits; what the text says is decoded by who reads it.
+The engine never waits for a reader. At each turn it only checks whether a reader waits; readers decode the text.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.loop.results.texts import Text
 
-BETWEEN = 0.008  # seconds: who reads in a thread waits so long after a piece, since waking it takes a part of a step
+BETWEEN = 0.008  # seconds that a reader in a thread waits after a piece, because waking it costs a part of a step
 
 T = TypeVar("T")
 Sleeper = tuple[asyncio.AbstractEventLoop | None, Callable[[], object]]  # a reader's event loop, and what wakes it
@@ -27,11 +27,11 @@ class Feed:
     """One request's text on its way from the engine's thread to its readers.
 
     Args:
-        wake: lets the thread look again; may be called at any moment, by a finaliser too.
+        wake: makes the engine's thread look again; may be called at any moment, also by a finaliser.
 
     Attributes:
         over: whether nothing more will come.
-        failure: what ended it, through no fault of the request.
+        failure: the error that ended it, if the request is not to blame.
     """
 
     def __init__(self, job: Job, wake: Callable[["Feed"], object]) -> None:
@@ -39,8 +39,8 @@ class Feed:
         job.done = self._end
         self.over = False
         self.failure: BaseException | None = None
-        self._reading = Lock()  # of readers alone
-        self._taken = 0.0  # when, of the newest piece
+        self._reading = Lock()  # only readers take it
+        self._taken = 0.0  # when the newest piece was taken
         self._events: Events | None = None
         self._for_more: deque[Sleeper] = deque()
         self._for_end: deque[Sleeper] = deque()
@@ -53,12 +53,12 @@ class Feed:
         return self.over and (failed or all(taker.ended for taker in job.takers))
 
     def take(self) -> str | None:
-        """What has come since the last call; "" where it is over, None where nothing has come yet.
+        """What has come since the last call; "" if the text is over, None if nothing has come yet.
 
         Raises:
-            Exception: of a tokenizer; the request ends with it.
+            Exception: a tokenizer has failed; the request ends with its error.
         """
-        over = self.over  # before the text is read
+        over = self.over  # looked up before the text is read
         piece = self._read(lambda: "".join([text.read() for text in self._texts]))
         return piece if piece or over else None
 
@@ -69,12 +69,12 @@ class Feed:
         return "" if event is None and over else event
 
     def _read_event(self, over: bool) -> StreamEvent | None:
-        if self._events is None or self._events.request is not self.job.request:  # it waits for its output type
+        if self._events is None or self._events.request is not self.job.request:  # replaced when its type is compiled
             self._events = Events(self.job.request, self.job.told_of_prompt)
         return self._events.read(self._texts[0], last=over)
 
     def _read(self, read: Callable[[], T]) -> T:
-        """What is read, by one reader at a time; the request ends with what fails, such as its tokenizer."""
+        """Let one reader at a time read; if reading fails, as a tokenizer may, the request ends with the error."""
         with self._reading:
             try:
                 found = read()
@@ -88,19 +88,19 @@ class Feed:
 
     def so_far(self) -> Completion:
         """See `gen.streaming.Stream.so_far`."""
-        over = self.over  # before the text is read
+        over = self.over  # looked up before the text is read
         self.check()
         with self._reading:
             return self.job.so_far(over=over)
 
     def check(self) -> None:
-        """Raise what went wrong, if something did, with the request or the engine; each time an error of its own."""
+        """Raise the error of the request or the engine, if there is one; each time a copy."""
         for error in (self.failure, self.job.error, *(text.error for text in self._texts)):
             if error is not None:
                 raise own(error)
 
     def wait(self, *, end: bool = False) -> None:
-        """Wait for more, or for the end."""
+        """Wait until more has come, or with `end` until the text is over."""
         if not end and not self._ready(end) and (rest := self._taken + BETWEEN - monotonic()) > 0:
             sleep(rest)
         while not self._ready(end):
@@ -117,19 +117,19 @@ class Feed:
                 await event.wait()
 
     def cancel(self) -> None:
-        """End it: its row is free by the next step. Takes no lock, since finalisers call it."""
+        """End the text: its row is free by the next step. Takes no lock, because finalisers call it."""
         if not self.over:
             self.job.cancelled = True
             self._wake(self)
 
     def fail(self, error: BaseException) -> list[Sleeper]:
-        """Nothing more will come, through no fault of the request; whom to wake."""
+        """End the text with an error that the request is not to blame for; return the readers to wake."""
         self.failure = error
         self._end(self.job)
         return self.sleepers()
 
     def sleepers(self) -> list[Sleeper]:
-        """The readers who wait for what has come; each is woken once."""
+        """The readers to wake, because what they wait for has come; each is returned once."""
         found: list[Sleeper] = []
         if self._for_more and self._ready(end=False):
             _move(self._for_more, found)
@@ -148,13 +148,13 @@ class Feed:
         return self.over or (not end and any(text.grown for text in self._texts))
 
     def _sleeps(self, sleeper: Sleeper, end: bool) -> bool:
-        """Let a reader be woken; whether it is to wait, since nothing has come in the meantime."""
+        """Let a reader be woken later; whether it must wait, because nothing has come in the meantime."""
         (self._for_end if end else self._for_more).append(sleeper)
         return not self._ready(end)
 
 
 def wake(sleepers: Iterable[Sleeper]) -> None:
-    """Wake readers: one call an event loop."""
+    """Wake readers, with one call for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], object]]] = {}
     for loop, wakes in sleepers:
         if loop is None:
@@ -172,6 +172,6 @@ def _call_all(functions: list[Callable[[], object]]) -> None:
 
 
 def _move(source: deque[Sleeper], target: list[Sleeper]) -> None:
-    """Readers may add themselves meanwhile, and are moved too."""
+    """Move all readers; those that add themselves meanwhile are moved too."""
     while source:
         target.append(source.popleft())

@@ -1,4 +1,4 @@
-"""The tokens so far of each row, prompt and text, for stages that look at them."""
+"""The tokens of each row so far, of prompt and text, for stages that look at them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from gen.loop.speculation.settings import MOST
 
 
 class History:
-    """A table of each row's tokens, which is made when it is first wanted: by a stage, or to look for drafts.
+    """A table of each row's tokens, which is made when it is first wanted: by a stage, or to find drafts.
 
     Attributes:
         wanted: whether it is wanted now.
@@ -27,7 +27,7 @@ class History:
         self.wanted = False
 
     def admit(self, rows: slice, tokens: Sequence[Sequence[int]], *, wanted: bool) -> None:
-        """Rows begin with these tokens; as many rows side by side for each.
+        """Rows begin with these tokens; each list is for as many rows, side by side.
 
         Args:
             wanted: whether a stage wants to see them from now on.
@@ -45,7 +45,7 @@ class History:
             kept[number, : len(read)] = torch.tensor(read, device="cpu")
         texts = to_device(kept, self._device)
         lengths = to_device(torch.tensor([[len(read)] for read in tokens], device="cpu"), self._device)
-        if unknown:  # what the other rows have read: they look like the first of these
+        if unknown:  # the tokens of the other rows are not known: they get the tokens of the first text
             self._token_ids.copy_(texts[:1].expand_as(self._token_ids))
             self._lengths.copy_(lengths[:1].expand_as(self._lengths))
         self._token_ids[rows] = texts.repeat_interleave(each, 0)
@@ -54,15 +54,15 @@ class History:
     def seen(self, here: slice, view: int) -> tuple[Tensor, Tensor]:
         """The tokens (n, columns) of the rows `here`, -1 where there is none, and how many they are, (n, 1).
 
-        Where no stage wants them there are no columns, and any number.
+        If no stage wants them, there are no columns, and the counts mean nothing.
         """
         if not self.wanted or self._token_ids is None:
             return self._lengths[here, :0], self._lengths[here]
         token_ids = self._token_ids[here, :view]
-        return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a row that is free may have been longer
+        return token_ids, self._lengths[here].clamp(max=token_ids.shape[1])  # a free row may have been longer
 
     def append(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """The rows `here` go on, each from its ancestor, by one token, (n, 1). Host sync: none."""
+        """The rows `here` go on from their ancestors, each with one more token, (n, 1). Host sync: none."""
         assert self._token_ids is not None  # tells mypy
         before, lengths = self._token_ids[here], self._lengths[here]
         if ancestors is not None:
@@ -71,7 +71,7 @@ class History:
         lengths.add_(1).clamp_(max=self._length - 1)
 
     def ahead(self, here: slice, view: int, feed: Tensor) -> tuple[Tensor, Tensor]:
-        """As `seen`, before each place of a step that reads these tokens, (n, width): the newest one and drafts.
+        """As `seen`, for each place of a step that reads the tokens `feed`, (n, width): the newest token and drafts.
 
         Returns:
             (n * width, columns) tokens; (n * width, 1) how many they are. Host sync: none.
@@ -85,7 +85,7 @@ class History:
         return token_ids.flatten(0, 1), lengths.flatten(0, 1)
 
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor) -> None:
-        """Rows go on by the first tokens of (n, width), so many in each, (n, 1). Host sync: none."""
+        """Rows go on with the first `counts` (n, 1) of the tokens (n, width). Host sync: none."""
         assert self._token_ids is not None  # tells mypy
         lengths, places = self._lengths[here], self._places[: token_ids.shape[1]]
         self._token_ids[here].scatter_(1, lengths + places, torch.where(places < counts, token_ids, -1))
@@ -98,5 +98,5 @@ class History:
         self._length = length
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows, rows first."""
+        """All tensors of the rows, (rows, ...)."""
         return (self._lengths,) if self._token_ids is None else (self._lengths, self._token_ids)

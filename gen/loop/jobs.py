@@ -1,4 +1,4 @@
-"""Requests as a batch takes them: with how far each has come, and its results."""
+"""Requests in a batch: how far each has come, and its results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,21 +22,21 @@ class Job:
     """A request in a batch.
 
     Attributes:
-        takers: what takes its results, each with `width` rows side by side.
+        takers: take its results; each has `width` rows side by side.
         resumed: tokens of its text that were made before, in other rows; they are read like the prompt's.
-        weight: their log-probability.
-        read: how many tokens of its prompt are in its rows, where it is read in parts or goes on from another's.
-        source: the row, or the kept columns, that have these until its own row has them; None where that is its own.
-        cached: how many of them were not read.
-        prompt: collects what is told of the prompt's tokens, where that is asked for.
-        age: which model has read them, see `gen.loop.prefixes.sharing`.
+        weight: the log-probability of these tokens.
+        read: how many tokens of its prompt are in its rows, if it is read in parts or goes on from copied columns.
+        source: the row, or the kept columns, that have these tokens until its own row has them; then None.
+        cached: how many of these tokens were copied instead of read.
+        prompt: collects the log-probabilities of the prompt's tokens, if they are asked for.
+        age: which state of the model has read its prompt; see `gen.loop.prefixes.sharing`.
         launched: how many tokens of each text have been launched at least.
-        ahead: how many more may have been launched: as many as drafts might be right.
+        ahead: how many more tokens may have been launched, if all drafts were right.
         cancelled: whether its reader wants no more of it.
-        alone: whether its prompt is read by itself, to see which one is to blame.
-        error: what went wrong with its prompt.
-        done: told once, when nothing more will come.
-        parts: the jobs that it was made of, where all of its texts are too many for the rows; they take its results.
+        alone: whether its prompt is read by itself, to see whether it is to blame for an error.
+        error: the error of its prompt.
+        done: called once, when nothing more will come.
+        parts: the jobs that it was split into, if the rows do not hold all of its texts; they take its results.
     """
 
     request: Request
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def tokens(self) -> list[int]:
-        """What is read before the first token is chosen."""
+        """The tokens that are read before the next token is chosen."""
         return [*self.request.prompt_ids, *self.resumed]
 
     @property
@@ -79,12 +79,12 @@ class Job:
 
     @property
     def left(self) -> int:
-        """How many tokens are read before the first token is chosen."""
+        """How many tokens are still to be read before the next token is chosen."""
         return len(self.tokens) - self.read
 
     @property
     def may_be_cut(self) -> bool:
-        """Whether its prompt may be read in parts; those of a search may not, whose steps move its rows."""
+        """Whether its prompt may be read in parts: not with images, nor for a search, because its steps move rows."""
         return not self.request.inputs and self.width == 1
 
     @property
@@ -94,13 +94,13 @@ class Job:
 
     @property
     def launched_all(self) -> bool:
-        """Whether no step more is launched for it: the last one may yet be on its way."""
+        """Whether no more steps are launched for it; the results of the last one may be on their way."""
         return self.launched >= self.request.limit or self.cancelled or self.error is not None
 
     def short(self, width: int = 1) -> bool:
         """Whether its texts may be short of room for one of their next tokens; see `Request.short`.
 
-        Of a text that the host follows, only what can yet come of it counts.
+        For a text that the host follows, only its possible continuations count.
         """
         launched = self.launched + self.ahead + width - 1
         if not self.request.short(launched):
@@ -110,7 +110,7 @@ class Job:
 
     @property
     def only_text(self) -> Text | None:
-        """Its text, if it makes one alone, and makes it token by token."""
+        """Its text, if it makes only one, and makes it token by token."""
         texts = [text for taker in self.takers for text in taker.texts]
         return texts[0] if len(texts) == 1 else None
 
@@ -118,7 +118,7 @@ class Job:
         """The completions of its texts, once it has ended.
 
         Raises:
-            Exception: what went wrong with it, or with one of them.
+            Exception: the error of the job, or of one of its texts.
         """
         if self.error is not None:
             raise self.error
@@ -128,18 +128,20 @@ class Job:
         return [replace(one, cached_tokens=self.cached) for one in found] if self.cached else found
 
     def told_of_prompt(self) -> list[TopLogprobs] | None:
-        """See `Completion.prompt_logprobs`; once there is a first token."""
+        """See `Completion.prompt_logprobs`; call it once there is a first token."""
         if self.request.prompt_logprobs is None:
             return None
         return [] if self.prompt is None else self.prompt.read()
 
     def so_far(self, *, over: bool) -> Completion:
-        """What has come of its only text; the value is None where it has an output type. A search tells at its end.
+        """The part of its only text that has come; the value is None with an output type.
+
+        A text that a search makes is empty until the search ends.
 
         Args:
             over: whether nothing more will come.
         Raises:
-            Exception: as of `completions`, where it is over.
+            Exception: as `completions`, if nothing more will come.
         """
         constraint, text = self.request.constraint, self.only_text
         if over and all(taker.ended for taker in self.takers):
@@ -160,7 +162,7 @@ class Job:
         return [*map(id, functions)] == [*map(id, self.request.logits_processors)]
 
     def split(self, model: Model, rows: int) -> Sequence["Job"]:
-        """The job itself where so many rows do; else parts of it, with fewer texts each, as whose last one it ends."""
+        """The job itself if it fits into so many rows, else parts with fewer texts each; it ends with the last one."""
         if self.rows <= rows or len(self.takers) == 1:
             return [self]
         seeds, count = self.request.seeds, -(-len(self.takers) // rows)
@@ -171,7 +173,7 @@ class Job:
         ]
         for part in self.parts:
             part.done = self._end_with
-            part.cancelled = self.cancelled  # by another thread, meanwhile
+            part.cancelled = self.cancelled  # another thread may have cancelled it meanwhile
         return self.parts
 
     def cancel(self) -> None:
@@ -190,14 +192,14 @@ class Job:
         self.finish()
 
     def expire(self) -> None:
-        """End its texts as they are, since its time is over."""
+        """End its texts as they are, because its time is over."""
         for taker in self.takers:
             for text in taker.texts:
                 text.expire()
         self.finish()
 
     def finish(self) -> None:
-        """Tell once that nothing more will come."""
+        """Call `done`, once: nothing more will come."""
         if self.done is not None:
             done, self.done = self.done, None
             done(self)
@@ -211,7 +213,7 @@ def new_job(model: Model, request: Request) -> Job:
 
 
 def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
-    """Whether what is left of a prompt is read together with that of some others, at most so many tokens."""
+    """Whether the rest of a prompt is read together with the rest of some others, of at most `budget` tokens in all."""
     first = jobs[0]
     longest = max(first.left, job.left)
     return (

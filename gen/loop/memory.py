@@ -1,7 +1,7 @@
-"""How much room rows may have: what the caller says, or what the memory that is free holds.
+"""How much room rows may have: as much as the caller says, or as much as fits into free memory.
 
-Example: 8 GB are free and a token takes 0.1 MB in the cache, so that all rows together may have 80,000 tokens: 64 rows
-of 1250, or 16 of 5000.
+Example: 8 GB are free and a token takes 0.1 MB in the cache. So all rows together may have 80,000 tokens: 64 rows of
+1250, or 16 of 5000.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,21 +13,21 @@ from gen.devices import Placement
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Model, NoRoom, Rows
 
-TokenBytes = Mapping[torch.device, float]  # what a token of a row takes on each device
+TokenBytes = Mapping[torch.device, float]  # how many bytes a token of a row takes on each device
 
-_MARGIN = 0.1  # of a GPU's memory is left to logits, to what layers compute, and to growing
-_SHARE = 0.5  # of the CPU's memory that is available may be taken by many rows
-_UTMOST = 0.9  # and by those that one prompt needs; what layers compute takes some too
-_KEPT = 0.1  # of a device's memory may be kept by each model for calls to come
-_USUAL = 8 * 2**30  # bytes of a device if nothing says how much it has
-_LOGIT = 8  # bytes that a step takes for each logit of a row, whatever its dtype: itself, and as float32
+_MARGIN = 0.1  # the part of a GPU's memory that is left for logits, for what layers compute, and for growing
+_SHARE = 0.5  # the part of a CPU's available memory that many rows may take
+_UTMOST = 0.9  # the part that the rows of one prompt may take; what layers compute takes some too
+_KEPT = 0.1  # the part of a device's memory that each model may keep for later calls
+_USUAL = 8 * 2**30  # bytes that a device is taken to have if nothing says how much it has
+_LOGIT = 8  # bytes that a step takes for each logit of a row, for any dtype: itself, and as float32
 _CANDIDATE = 40  # and for each continuation of a beam that may be among the best: its token, weight, parent and place
 _INFO = Path("/proc/meminfo")
-_CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of version 2 and 1 tell them
+_CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of version 2 and 1 report them
     tuple(Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat")),
     tuple(Path("/sys/fs/cgroup/memory", f"memory.{name}") for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
 )
-_CACHED = ("inactive_file", "active_file")  # is in use, but given up when memory is wanted: files that were read
+_CACHED = ("inactive_file", "active_file")  # files that were read: in use, but given up when memory is needed
 _OUT_OF_MEMORY = (  # as the CPU, CUDA, cuBLAS and cuDNN say it
     "can't allocate memory",
     "not enough memory",
@@ -64,7 +64,7 @@ class TooManyRows(ModelError):
 
 
 def token_bytes(rows: Rows) -> TokenBytes:
-    """What rows that have been filled take for each token that they have room for, states of whole rows included."""
+    """How many bytes filled rows take for each token that they have room for, states of whole rows included."""
     sizes: dict[torch.device, float] = {}
     for _, tensor, device in rows.parts():
         sizes[device] = sizes.get(device, 0.0) + tensor.nbytes / (rows.count * rows.length)
@@ -78,25 +78,25 @@ def tokens_that_fit(
     free: Callable[[torch.device], int | None] | None = None,
     spare: Callable[[torch.device], int] | None = None,
 ) -> int | None:
-    """How many tokens rows may have room for together; None where that is not known.
+    """How many tokens rows may have room for together; None if it is not known.
 
     Args:
-        known: what a token takes.
+        known: how many bytes a token takes.
         held: how many tokens there is room for now, in rows that will grow.
-        free: how many bytes of a device they may take; None for `free_bytes`.
-        spare: how many more bytes of a device make way for rows; None for none.
+        free: how many bytes of a device rows may take; None for `free_bytes`.
+        spare: how many more bytes of a device can be freed for rows; None for none.
     """
     fit = []
     for device in placement.devices:
         if known.get(device) and (room := (free or free_bytes)(device)) is not None:
-            # a CPU's memory counts as available until it is written to, so that some of those would count twice
+            # on a CPU `held` is not added: memory counts as available until it is written to, and would count twice
             room += 0 if spare is None else spare(device)
             fit.append(max(0, int(room / known[device])) + (0 if device.type == "cpu" else held))
     return max(held, min(fit)) if fit else None
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """How many bytes rows may take of a device; None where that is not known. Host sync: none."""
+    """How many bytes of a device's memory rows may take; None if it is not known. Host sync: none."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -105,7 +105,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def utmost_bytes(device: torch.device) -> int | None:
-    """How many bytes of a CPU rows may take at all: with more, the process would be killed. None for other devices."""
+    """How many bytes of a CPU's memory rows may ever take: with more, the process would be killed. Else None."""
     return _share_of_cpu(_UTMOST) if device.type == "cpu" else None
 
 
@@ -124,12 +124,12 @@ def kept_bytes(device: torch.device) -> int:
 
 
 def check_utmost(model: Model, known: TokenBytes, count: int, length: int, width: int) -> None:
-    """Raise a TooLong if rows and the first step of theirs would take more of a CPU than can be had.
+    """Raise a TooLong if rows and their first step would take more of a CPU's memory than there is.
 
     Args:
-        known: what a token takes.
+        known: how many bytes a token takes.
         count, length: how many rows there are, and how many tokens each has room for.
-        width: how many rows a search has; 1 where every row is a text.
+        width: how many rows a search has; 1 if every row is a text.
     """
     for device in model.placement.devices:
         most = utmost_bytes(device)
@@ -148,7 +148,7 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
     """Raise an ArgumentError unless each prompt fits with its whole text, before anything has run.
 
     Args:
-        needs: of each prompt its number, how many rows it has, and how many tokens a row may come to have.
+        needs: for each prompt its number, how many rows it has, and how many tokens a row may come to have.
         most: how many tokens rows may have room for together; None for no bound.
     """
     for number, rows, tokens in needs:
@@ -191,7 +191,7 @@ def _read(path: Path) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is a device's or the CPU's way to say that memory is out, or the loop's own."""
+    """Whether an error says that memory is out: an error of a GPU, of the CPU, or of the loop itself."""
     if isinstance(error, torch.OutOfMemoryError | NoRoom):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

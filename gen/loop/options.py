@@ -11,18 +11,18 @@ class Options:
     """How requests are run; the texts are the same with any options.
 
     Attributes:
-        step_rows: steps have whole multiples of so many searches, so that a row gets the same bits in any batch; a
-            power of two, above 1 where that is asked for.
-        replay: whether steps are recorded on a CPU where they can be.
-        cuda_graph: whether steps are captured on CUDA where they can be.
+        step_rows: a power of two: the number of searches in a step is a multiple of it. It is above 1 if a row must
+            get the same bits in any batch.
+        replay: whether steps are recorded on a CPU where that is possible.
+        cuda_graph: whether steps are captured on CUDA where that is possible.
         max_batch_tokens: how many tokens rows may have room for together; None for what fits into free memory.
-        rows: how many rows at most; None for the device's usual number.
-        fixed: whether there are as many rows as that, or as the requests need, whatever memory holds; where it does not
-            hold them nothing more runs. So the rows that run together do not depend on what else takes memory, nor what
-            a step reads on a clock.
-        keeps: whether texts that are over are kept for later prompts, see `gen.loop.prefixes.tree`.
-        admit_tokens: how many tokens of prompts are read at most between two steps of the rows that go on; None for
-            as many as are read in the time of a step.
+        rows: how many rows there may be; None for the device's usual number.
+        fixed: whether the number of rows does not depend on free memory: it is `rows`, or as many as the requests need,
+            and if memory does not hold them, nothing more runs. So neither other uses of memory decide which rows run
+            together, nor a clock what a step reads.
+        keeps: whether finished texts are kept for later prompts, see `gen.loop.prefixes.tree`.
+        admit_tokens: how many tokens of prompts may be read between two steps of the running rows; None for as many as
+            are read in the time of a step.
         speculate: see `gen.generate`.
     """
 

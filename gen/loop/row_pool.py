@@ -1,7 +1,7 @@
-"""Where a batch has its rows from: the set that its model keeps idle, or new ones, as many as memory has room for.
+"""Where a batch gets its rows from: the set that its model keeps idle, or new rows, as many as memory has room for.
 
-Example: 40 prompts are to run on a CPU, and the model keeps 32 rows idle. They are too few, so 40 new ones are made; if
-memory is out meanwhile it is tried again with 20. At the end the model keeps these, with what was recorded on them.
+Example: 40 prompts are to run on a CPU, and the model keeps 32 rows idle. They are too few, so 40 new rows are made; if
+memory runs out, 20 are tried. At the end the model keeps the new rows, with what was recorded on them.
 """
 
 import logging
@@ -38,9 +38,9 @@ from gen.stages.user_processors import UserProcessors
 logger = logging.getLogger("gen")
 
 _ROWS = {"cpu": 64, "cuda": 256}  # at most, by type of device
-_USUAL = 512  # tokens that rows have room for at first whose texts are not known yet
-_UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known what one takes
-# what constraints forbid, nothing after them allows again
+_USUAL = 512  # tokens that rows have room for at first if their texts are not known yet
+_UNMEASURED = 2**14  # tokens that rows on a CPU may have room for before it is known how much memory a token takes
+# constraints come last, so that no stage allows again what they forbid
 _STAGES: tuple[Callable[[int, torch.device], Stage], ...] = (
     PenaltyStage,
     UserProcessors,
@@ -58,14 +58,14 @@ class RowPool:
     """Gives one batch its rows, and takes them back.
 
     Args:
-        kind: of the search that chooses in them.
+        kind: the kind of search that chooses in the rows.
         largest: how many rows the largest request has, if all of its texts are made at once.
         lengths, rows: see `begin_with`.
 
     Attributes:
         least: how many rows there must be, for the largest search.
-        length: how many tokens each has room for at first.
-        tree: what the model has kept of texts; None where it has no place for that.
+        length: how many tokens each row has room for at first.
+        tree: the texts that the model has kept; None if it has no place for them.
     """
 
     def __init__(
@@ -90,10 +90,11 @@ class RowPool:
         self.begin_with(lengths, rows)
 
     def begin_with(self, lengths: Sequence[int], rows: int | None = None) -> None:
-        """For how many tokens texts need room at first; where a few need far more, not all rows have as much.
+        """Set how many tokens rows have room for at first; if a few texts need far more, not all rows have as much.
 
         Args:
-            rows: how many rows there will be, where that is known.
+            lengths: how many tokens each text needs room for.
+            rows: how many rows there will be, if it is known.
         """
         self.length, count = max(lengths), max(rows or 0, len(lengths))
         self._each: float = self.length
@@ -104,15 +105,15 @@ class RowPool:
             self._each = self.length + sum(rooms.values()) / count
 
     def take(self, count: int) -> RowSet:
-        """The model's idle set of rows where it fits, for this batch alone; else new ones.
+        """The model's idle set of rows if it fits, for this batch alone; else new rows.
 
         Raises:
-            DeviceError: a device of the model's is not there any more.
-            ModelError: as of `fewer`.
+            DeviceError: a device of the model does not exist any more.
+            ModelError: as `fewer`.
         """
         for device in self._model.placement.devices:
             if device.type == "cuda":
-                resolve_device(device)  # or asking for its memory would fail in torch's words
+                resolve_device(device)  # a missing device raises here, and not in torch when its memory is asked for
         self._measure_if_many(count)
         if (idle := self._take_idle(count)) is not None:
             return idle
@@ -122,17 +123,17 @@ class RowPool:
         return self.make(min(count, self._most_rows()))
 
     def make(self, count: int) -> RowSet:
-        """New rows; fewer where memory does not do.
+        """New rows; fewer if memory does not hold as many.
 
         Raises:
-            ModelError: as of `fewer`.
+            ModelError: as `fewer`.
         """
         count = self.whole(count)
         streams = self._streams = self._streams or Streams(self._model.placement)
         while True:
             most = self._options.max_batch_tokens
             room = self.length if most is None else most // count
-            length = min(self.length, room - room % 32 or room)  # whole 32s are fast to look at
+            length = min(self.length, room - room % 32 or room)  # multiples of 32 columns are fast to look at
             try:
                 self._check_utmost(count, length)
                 with streams.current():
@@ -145,10 +146,11 @@ class RowPool:
                 return made
 
     def fewer(self, count: int, error: Exception) -> int:
-        """Half as many rows, where memory is out with so many; as many, where what is kept for other calls makes way.
+        """How many rows to try after memory was out with so many: half as many, or as many again if memory that was
+        kept for other calls could be freed.
 
         Raises:
-            ModelError: there are as few as can be, or their number is fixed.
+            ModelError: there cannot be fewer rows, or their number is fixed.
         """
         rows = count if (more := self._make_way()) else count // 2
         if isinstance(error, TooLong) and (room := self.room()) is not None:
@@ -170,29 +172,29 @@ class RowPool:
         return rows
 
     def _is_short_of(self, count: int) -> bool:
-        """Whether free memory, not the caller, allows fewer rows."""
+        """Whether free memory has no room for so many rows; False if the caller sets the limit."""
         room = self.room() if self._options.max_batch_tokens is None else None
         return room is not None and room < count * self._each
 
     def _make_way(self) -> bool:
-        """Let go what is kept for calls to come, texts that were read before any model's rows on these devices; whether
-        there was anything."""
+        """Free memory that is kept for later calls: first this model's kept texts, then the idle rows of any model on
+        these devices. Returns whether there was anything to free."""
         if self.tree is not None and self.tree.give_way():
             return True
         devices = self._model.placement.devices
         return let_go(lambda rows: isinstance(rows, RowSet) and not rows.sizes().keys().isdisjoint(devices))
 
     def whole(self, count: int) -> int:
-        """At least so many rows, as many as steps may have."""
+        """Round a number of rows up to one that steps may have."""
         return -(-count // self._unit) * self._unit if self._options.step_rows > 1 else count
 
     def give_back(self, rows: RowSet, *, keep: bool) -> None:
-        """The batch needs them no more; the model keeps them for the next one, unless that takes too much memory.
+        """Take back the rows of a batch; the model keeps them for the next one, unless they take too much memory.
 
-        What was recorded on them, CUDA graphs above all, is the first to go.
+        If they do, what was recorded on them, above all CUDA graphs, is dropped first.
 
         Args:
-            keep: whether they are as a step leaves them.
+            keep: whether the rows are as a step leaves them; others are dropped.
         """
         if isinstance(rows.rows, Lent):
             rows.rows.give_back()
@@ -211,7 +213,7 @@ class RowPool:
         return all(size <= kept_bytes(device) for device, size in rows.sizes().items())
 
     def room(self, rows: RowSet | None = None) -> int | None:
-        """How many tokens rows, some that are there or new ones, may have room for; None where there is no bound."""
+        """How many tokens rows, existing ones or new ones, may have room for; None if there is no bound."""
         if self._options.max_batch_tokens is not None or self._idle is None or self._idle.token_bytes is None:
             return self._options.max_batch_tokens
         held = rows.tokens if rows is not None and rows.filled else 0
@@ -219,15 +221,15 @@ class RowPool:
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, spare=spare)
 
     def utmost(self, rows: RowSet) -> int | None:
-        """How many tokens rows that are there may have room for if they take all that a CPU has left; None where that
-        is not known, and on devices that raise an error when memory is out."""
+        """How many tokens existing rows may have room for if they take all memory that a CPU has left; None if it is
+        not known, and on devices that raise an error when memory is out."""
         if self._idle is None or self._idle.token_bytes is None:
             return None
         held = rows.tokens if rows.filled else 0
         return tokens_that_fit(self._model.placement, self._idle.token_bytes, held, utmost_bytes)
 
     def measure(self, rows: RowSet) -> bool:
-        """See what a token takes, where that is not known; whether it was not.
+        """Measure how much memory a token takes, unless it is known; whether it was measured now.
 
         Raises:
             TooLong: the rows have room for more tokens than fit.
@@ -242,8 +244,8 @@ class RowPool:
         return True
 
     def _measure_if_many(self, count: int) -> None:
-        """See what a token takes before room for many is made, on a CPU: there a process that takes more memory than
-        there is gets no error, but is killed."""
+        """On a CPU, measure how much memory a token takes before room for many is made: a process that takes more
+        memory than there is gets no error there, but is killed."""
         if (
             self._model.placement.logits_device.type != "cpu"
             or self._idle is None
@@ -260,12 +262,12 @@ class RowPool:
         self._idle.token_bytes = token_bytes(rows)
 
     def _check_utmost(self, count: int, length: int) -> None:
-        """Raise a TooLong if so many new rows are more than all that a CPU has left."""
+        """Raise a TooLong if so many new rows would take more than all memory that a CPU has left."""
         if self._idle is not None and self._idle.token_bytes is not None:
             check_utmost(self._model, self._idle.token_bytes, count, length, self._kind.width)
 
     def _most_rows(self, rows: RowSet | None = None) -> int:
-        """How many rows at most, of a set that is there or a new one: a whole number of searches."""
+        """The largest number of rows, of an existing set or a new one: a whole number of searches."""
         most = self._cap
         if not self._options.fixed and (room := self.room(rows)) is not None:
             most = min(most, int(room // self._each))
@@ -282,7 +284,7 @@ class RowPool:
         return idle
 
     def _fits(self, idle: RowSet, count: int) -> bool:
-        """Whether a set has as many rows as are needed, and no more than may be."""
+        """Whether a set has as many rows as are needed, and no more than are allowed."""
         options, tokens = self._options, idle.tokens
         count = min(count, self._most_rows(idle))
         if idle.count % self._unit and self._options.step_rows > 1:

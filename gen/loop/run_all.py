@@ -1,6 +1,6 @@
-"""Runs many requests to their end: sorted into batches, by kind of search, one batch after the other.
+"""Runs many requests to their end: sorted into batches by their kind of search, one batch after the other.
 
-Where all rows of a model have room for as much as the longest one, by length too.
+If all rows of a model must have room for as much as the longest one, requests are sorted by length too.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -19,12 +19,12 @@ _NEAR = 32  # columns by which prompts of a batch may differ, and as much again 
 def run_all(
     model: Model, jobs: Sequence[Job], options: Options, progress: Callable[[Job], object] | None = None
 ) -> None:
-    """Run jobs until all have ended; what went wrong with one is in the job.
+    """Run jobs until all have ended; the error of a job that has failed is in the job.
 
     Args:
         progress: called with every job that has ended.
     Raises:
-        ArgumentError: one needs more room than there may be; nothing has run.
+        ArgumentError: a job needs more room than there may be; nothing has run.
     """
     todo = sorted((job for job in jobs if not job.ended), key=lambda job: -len(job.tokens))
     rows = ((job.request.number, job.width * options.step_rows, job.most_tokens) for job in todo)
@@ -37,7 +37,7 @@ def run_all(
             job.finish()
     parts = isinstance(model, MayPartRows) and model.parts_rows  # then a batch has room for any lengths
     for job in todo:
-        # under a bound those of one number of rows, so that each has room where the longest has
+        # under a bound, jobs of a batch have equally many rows each, so that each has room where the longest has
         kind = kind_of_search(job.request.sampler).key, job.width if options.max_batch_tokens is not None else None
         group = last.get(kind)
         if group is None or not ((parts and job.width == 1) or _alike(group[0], job)):
@@ -48,12 +48,12 @@ def run_all(
         try:
             with Runner(model, group, options, options.rows if options.fixed else None) as runner:
                 runner.drain()
-        except Exception as error:  # no prompt's own: all that have not ended get it
+        except Exception as error:  # not the error of a single prompt: all jobs that have not ended get it
             for job in group:
                 if not job.ended:
                     job.fail(error)
 
 
 def _alike(longest: Job, job: Job) -> bool:
-    """Whether a job's prompt is not much shorter than the longest one of its batch, as which all have room."""
+    """Whether a job's prompt is not much shorter than the longest one of its batch, for which all rows have room."""
     return view_bucket(len(longest.tokens)) <= 2 * view_bucket(len(job.tokens)) + _NEAR

@@ -1,4 +1,4 @@
-"""Runs one batch to its end, through errors: with half the rows where memory is out, else without who is to blame."""
+"""Runs one batch to its end, through errors: with half the rows if memory is out, else without the jobs to blame."""
 
 import traceback
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _HEADROOM = 128  # new tokens that a new set of rows has room for before it grow
 
 
 class Runner:
-    """A batch over rows that the model keeps from call to call; after an error it goes on in others.
+    """A batch over rows that the model keeps from call to call; after an error it goes on in other rows.
 
     Args:
-        jobs: what it begins with, all of one kind; see `gen.loop.prefixes.sharing.together` for their order.
-        rows: how many rows, where the options allow it; None for as many as the jobs need.
+        jobs: the jobs that it begins with, all of one kind; see `gen.loop.prefixes.sharing.together` for their order.
+        rows: how many rows to use, if the options allow it; None for as many as the jobs need.
     Raises:
-        ModelError: there is no memory for rows of even one prompt.
+        ModelError: memory has no room for the rows of even one prompt.
     """
 
     def __init__(self, model: Model, jobs: Sequence[Job], options: Options, rows: int | None = None) -> None:
@@ -56,12 +56,12 @@ class Runner:
         self.close(broken=kind is not None and kind is not GeneratorExit)
 
     def close(self, *, broken: bool = False) -> None:
-        """Give the rows back to the model; those of a call that broke off are dropped."""
-        if hasattr(self, "_rows"):  # else memory was out, and not even fewer were to be had
+        """Give the rows back to the model; with `broken`, the rows of a call that broke off are dropped."""
+        if hasattr(self, "_rows"):  # there are none if memory was out for even the fewest rows
             self._pool.give_back(self._rows, keep=not broken)
 
     def current(self) -> AbstractContextManager[None]:
-        """See `gen.loop.cuda_streams.Streams.current`; whoever advances often is in such a block all the time."""
+        """See `gen.loop.cuda_streams.Streams.current`; to advance often, stay in such a block."""
         return self._rows.streams.current()
 
     @property
@@ -70,18 +70,18 @@ class Runner:
         return self._batch.idle
 
     def add(self, job: Job) -> None:
-        """See `Batch.add`; a job that has too many texts for the rows runs part by part."""
+        """See `Batch.add`; a job with more texts than the rows hold runs part by part."""
         for part in job.split(self._model, self._rows.count):
             self._batch.add(part)
 
     def advance(self) -> None:
-        """See `Batch.advance`; after an error rows begin anew with what their texts have.
+        """See `Batch.advance`; after an error, texts go on in new rows from the tokens that they have.
 
-        A prompt that memory has no room for, even alone, ends with a ModelError.
+        A prompt that does not fit into memory, even alone, ends with a ModelError.
 
         Raises:
             ModelError: there is no memory for new rows.
-            Exception: what was raised where no request is to blame.
+            Exception: the error, if no request is to blame for it.
         """
         try:
             self._batch.advance()
@@ -93,14 +93,14 @@ class Runner:
     def drain(self) -> None:
         """Advance until nothing is left."""
         while not self.idle:
-            self.advance()  # which sees what a token takes
+            self.advance()  # which measures how much memory a token takes
             try:
                 self._batch.drain()
             except Exception as error:
                 self._recover(error)
 
     def _recover(self, error: Exception) -> None:
-        """Go on in new rows: half as many where memory is out, else without those who are to blame."""
+        """Go on in new rows: half as many if memory is out, else without the jobs that are to blame."""
         jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
         running = [job for job in jobs if job.launched]
         self._pool.least = self._pool.whole(max((job.width for job in jobs), default=self._kind.width))
@@ -111,22 +111,23 @@ class Runner:
             except ModelError as too_large:
                 if not jobs or isinstance(too_large, TooManyRows):
                     raise
-                for job in running or jobs[:1]:  # the first of those that wait is the one that was to be read
+                for job in running or jobs[:1]:  # if none was running, the first waiting prompt was being read
                     job.fail(too_large)
-        traceback.clear_frames(error.__traceback__)  # they hold what is to be freed
-        self._drop()  # before others are made
+        traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
+        self._drop()  # before new rows are made
         if not short:
             self._blame(error, failing, jobs, running)
         self._restart([job for job in jobs if not job.ended], rows)
 
     def _blame(self, error: Exception, failing: Sequence[LogitsProcessor], jobs: list[Job], running: list[Job]) -> None:
-        """End the jobs that an error is about.
+        """End the jobs that are to blame for an error.
 
-        Those whose functions have failed are to blame, or any that was running. If there are several, each is run
-        alone, as far as it had come, and those that fail are to blame. If none does, it is the functions, or no job.
+        Suspects are the jobs whose functions have failed, or else all that were running. If there are several, each is
+        run alone, as far as it had come, and those that fail are to blame. If none fails alone, all jobs whose
+        functions have failed are to blame; without such functions, no job is.
 
         Raises:
-            Exception: the error, where no job is to blame.
+            Exception: the error, if no job is to blame.
         """
         alike = isinstance(error, ResultError)  # no prompt can go on with what the functions, or the sampler, give
         suspects = [job for job in (jobs if alike else running) if not failing or job.runs(failing)]
@@ -142,7 +143,7 @@ class Runner:
                 job.fail(error)
 
     def _try(self, job: Job) -> None:
-        """Run a job alone until it has come further than it had; it ends with the error that it meets."""
+        """Run a job alone until it has come further than before; if there is an error, the job ends with it."""
         before = job.launched
         self._restart([job], job.rows)
         batch = self._batch
@@ -157,7 +158,7 @@ class Runner:
         self._drop()
 
     def _drop(self) -> None:
-        """Let the rows go, and give back what was lent."""
+        """Drop the rows, and give back memory that was lent."""
         if isinstance(self._rows.rows, Lent):
             self._rows.rows.give_back()
         del self._batch, self._rows
@@ -169,10 +170,10 @@ class Runner:
         self._batch = self._new_batch([self._resumed(job) for job in jobs])
 
     def _resumed(self, job: Job) -> Job:
-        """A job that begins anew in other rows: a draw goes on after the tokens that it has, a search starts over.
+        """Prepare a job to go on in other rows: a draw continues after the tokens that it has, a search starts over.
 
-        Where each row has the same bits in any batch a draw starts over too, since tokens that are read as a prompt's
-        would get others; it makes the same ones again, which are dropped.
+        If each row must get the same bits in any batch, a draw starts over too, because tokens that are read like a
+        prompt's would get other bits. It makes the same tokens again, which are dropped.
         """
         job.launched = job.ahead = job.read = job.cached = 0
         if self._options.step_rows > 1 and (text := job.only_text) is not None:
@@ -207,7 +208,7 @@ class Runner:
     def _room(self) -> int | None:
         """How many tokens the rows may have room for together; None for no bound.
 
-        A prompt that memory may have no room for has its chance, unless the caller has said how much there is.
+        A prompt that may not fit into memory is tried nevertheless, unless the caller has set a limit.
         """
         options = self._options
         alone = options.max_batch_tokens is None and (options.fixed or self._rows.count <= self._pool.least)

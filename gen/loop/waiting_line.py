@@ -1,4 +1,4 @@
-"""Who waits for a row of an engine, and who is next."""
+"""Which requests wait for a row of an engine, and which is next."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -10,7 +10,9 @@ PATIENCE = 60.0  # seconds after which a request is next, whatever its priority
 
 
 class WaitingLine:
-    """Requests of the lowest priority first, among equals first come, first served; who has waited long is next."""
+    """Waiting requests: the lowest priority comes first, among equals the first that came. A request that has waited
+    long is next, whatever its priority.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[int, OrderedDict[Feed, tuple[Model, float, int]]] = {}  # by priority, none of them empty
@@ -24,13 +26,13 @@ class WaitingLine:
         return iter(self._priorities)
 
     def add(self, feed: Feed, model: Model, priority: int, now: float) -> None:
-        """Let one wait from now on, in seconds of any clock."""
+        """Let a request wait, from `now` on, in seconds of any clock."""
         self._lines.setdefault(priority, OrderedDict())[feed] = model, now, self._came
         self._priorities[feed] = priority
         self._came += 1
 
     def pop(self, now: float) -> tuple[Feed, Model]:
-        """Who is next, and waits no longer."""
+        """Take the next request out of the line."""
         heads = [(priority, next(iter(line.values()))) for priority, line in self._lines.items()]
         patient = [(came, priority) for priority, (_, since, came) in heads if now - since >= PATIENCE]
         priority = min(patient)[1] if patient else min(self._lines)
@@ -39,7 +41,7 @@ class WaitingLine:
         return feed, model
 
     def remove(self, feed: Feed) -> bool:
-        """Let one wait no longer; whether it has waited."""
+        """Take a request out of the line; whether it was in it."""
         priority = self._priorities.pop(feed, None)
         if priority is None:
             return False
