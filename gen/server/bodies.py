@@ -1,7 +1,7 @@
 """The bodies of requests: read within a limit, and checked field by field.
 
-Each protocol has a model of what it takes. A field that would change the text and is not supported is refused by its
-name; others that are not known are left out and counted.
+Each protocol has a pydantic model of the fields that it takes. A field that would change the text and is not supported
+is refused by its name; other unknown fields are ignored and counted.
 """
 
 import json
@@ -14,11 +14,11 @@ from gen.errors import show
 from gen.server.errors import ApiError, refused
 
 if TYPE_CHECKING:
-    from starlette.requests import Request  # jobs read bodies without it
+    from starlette.requests import Request  # jobs read bodies without starlette
 
 
 class Body(BaseModel):
-    """A request's fields; null is as good as not given.
+    """A request's fields; a field that is null counts as not given.
 
     Attributes:
         refused: fields that would change the text and are not supported, each with the value that changes nothing.
@@ -34,7 +34,7 @@ class Body(BaseModel):
 
     @property
     def ignored(self) -> list[str]:
-        """The fields that no protocol knows."""
+        """The unknown fields."""
         return [name for name in self.model_extra or () if name not in self.refused]
 
     @classmethod
@@ -42,7 +42,7 @@ class Body(BaseModel):
         """The fields, checked.
 
         Raises:
-            ApiError: one cannot be used, or is not supported.
+            ApiError: a field cannot be used, or is not supported.
         """
         for name, harmless in cls.refused.items():
             value = fields.get(name)
@@ -58,15 +58,15 @@ class Body(BaseModel):
 
 
 async def read_json(request: "Request", most: float) -> dict[str, Any]:
-    """The object that a request's body is.
+    """The JSON object in a request's body.
 
     Args:
-        most: how many bytes it may have.
+        most: how many bytes the body may have.
     Raises:
-        ApiError: it is too large, or no JSON object, or does not say that it is JSON.
+        ApiError: the body is too large, or no JSON object, or does not say that it is JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # pages of other origins may send texts without being asked
+    if kind != "application/json":  # browsers let pages of other origins send plain texts without asking the server
         raise ApiError(415, f"send a body of the type application/json, got {show(kind)}")
     data = bytearray()
     async for chunk in request.stream():

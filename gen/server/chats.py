@@ -1,4 +1,4 @@
-"""A conversation with its tools, as `gen.generate` takes it: what the chat protocols share."""
+"""Turns a conversation and its tools into what `gen.generate` takes: the part that the chat protocols share."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ def asked_of_chat(
     """What a conversation asks of the engine.
 
     Args:
-        output_type: what the answer is held to where no tool is called; None for a text.
+        output_type: the output type of the answer if no tool is called; None for a text.
         template: further arguments of the chat template.
         cap: how many tokens the answer may have.
     Raises:
-        ApiError, ArgumentError: a field that cannot be used, or two at odds with each other.
+        ApiError, ArgumentError: a field cannot be used, or two fields contradict each other.
     """
     arguments = body.arguments(model) | {"top_logprobs": top_logprobs}
     given = dict(template)
@@ -55,10 +55,10 @@ def asked_of_chat(
 
 
 def clients_template(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a client gives the chat template.
+    """The arguments of the chat template that a client gives.
 
     Raises:
-        ApiError: the template itself is among it, or what a request has fields for.
+        ApiError: one of them is the template itself, or an argument for which requests have a field.
     """
     for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
         if given is not None and name in given:
@@ -70,10 +70,10 @@ def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> dict[str, 
     """The arguments of the chat template that say how much the model thinks.
 
     Args:
-        effort: as OpenAI has it, "none" for no thought; None where nothing is said.
-        field: what errors call it.
+        effort: as in OpenAI's protocols, "none" for no thought; None if the request says nothing.
+        field: what errors call the field.
     Raises:
-        ApiError: the template takes no such thing.
+        ApiError: the template has no such argument.
     """
     template = tokenizer.template_for_tools
     if effort is None:
@@ -84,4 +84,4 @@ def thinking(tokenizer: Tokenizer, effort: str | None, field: str) -> dict[str, 
         return {"enable_thinking": effort != "none"}
     if effort == "none" and "<think>" not in template:
         return {}
-    raise refused(f"{field}: this model's chat template does not say how much to think; leave it out.", field)
+    raise refused(f"{field}: this model's chat template cannot be told how much to think; leave it out.", field)

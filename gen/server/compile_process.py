@@ -1,7 +1,7 @@
-"""The process that compiles clients' schemas: it forks for each one, so that none takes memory from the next.
+"""The process that compiles clients' schemas: it forks for each schema, so that none takes memory from the next.
 
-A fork has the vocabulary already. It may use so much memory and so many seconds of a processor, and lets others go
-first once it has used one of these.
+A fork has the vocabulary already. Its memory and its processor time are limited. After one second of processor time it
+lowers its priority.
 """
 
 import os
@@ -22,10 +22,10 @@ from gen.server.settings import CompileLimits
 
 
 def compile_for(requests: Connection, vocabulary: Vocabulary, limits: CompileLimits) -> None:
-    """Fork for each plan that comes, with the handle of what its result is written to, until no more come."""
+    """Fork for each plan that comes, until no more come. With a plan comes the handle to write its result to."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the forks' ends
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks to end
     while True:
         try:
             plan = requests.recv_bytes()

@@ -22,15 +22,15 @@ from gen.errors import ConstraintError
 from gen.models.base import Model
 from gen.server.settings import CompileLimits
 
-_AT_ONCE = 32  # types
-_PATIENCE = 4  # seconds by the clock, for each second of a processor that a type may take
+_AT_ONCE = 32  # how many types are compiled at once
+_PATIENCE = 4  # how many seconds a type may take for each second of processor time that it may use
 
 
 class Compiling:
-    """Compiles output types for a model, on Linux each in a process of its own; what has been compiled never waits.
+    """Compiles output types for a model, on Linux each in its own process; types that were compiled never wait.
 
     Args:
-        limits: what one type may take.
+        limits: the processor time and the memory that one type may take.
     """
 
     def __init__(self, model: Model, limits: CompileLimits | None = None) -> None:
@@ -39,11 +39,11 @@ class Compiling:
         self._asking = Lock()
         self._process: Any = None
         self._requests: Connection | None = None
-        self._running: dict[Any, Future[None]] = {}  # by the key of what is compiled
-        self._compiling: set[int] = set()  # processes
+        self._running: dict[Any, Future[None]] = {}  # by the key of the plan that is compiled
+        self._compiling: set[int] = set()  # the ids of processes
 
     def begin(self) -> None:
-        """Begin the process that others are forked from, so that the first type does not wait for it."""
+        """Start the process from which others are forked, so that the first type does not wait for it."""
         if sys.platform == "linux":
             with self._asking:
                 self._begin()
@@ -52,7 +52,7 @@ class Compiling:
         """Wait until a type is compiled.
 
         Raises:
-            ConstraintError: it cannot be, or takes more time or memory than it may.
+            ConstraintError: the type cannot be compiled, or takes more time or memory than it may.
         """
         if output_type is None or compiled_before(self._model, output_type) is not None:
             return
@@ -68,7 +68,7 @@ class Compiling:
             await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
-        """End what is being compiled."""
+        """Stop compiling, and end the processes."""
         with self._asking:
             if self._requests is not None:
                 self._requests.close()
@@ -84,7 +84,7 @@ class Compiling:
         carry_out(self._model, plan, self._worked(plan) if sys.platform == "linux" else None)
 
     def _worked(self, plan: Tree | Told) -> Worked:
-        """What a process finds out of a plan."""
+        """The result of a process that compiles a plan."""
         context = get_context("spawn")
         results, written = context.Pipe(duplex=False)
         with results:
@@ -96,7 +96,7 @@ class Compiling:
                 self._compiling.add(number)
                 if results.poll(_PATIENCE * limits.seconds):
                     found = results.recv()
-            except (EOFError, OSError):  # it was ended by its limits, or by `close`
+            except (EOFError, OSError):  # the process was ended by its limits, or by `close`
                 pass
             finally:
                 self._compiling.discard(number)
@@ -110,7 +110,7 @@ class Compiling:
         )
 
     def _ask(self, plan: bytes, written: Connection) -> None:
-        """Have a process begin, which has the end of a pipe to write to."""
+        """Have a process start that compiles a plan; `written` is the end of a pipe to which it writes its result."""
         with self._asking, written:
             if self._requests is None or not self._process.is_alive():
                 self._begin()

@@ -1,4 +1,4 @@
-"""Conversations as OpenAI's protocols write them, checked, as `gen.generate` takes them."""
+"""Checks conversations in the form of OpenAI's protocols, and turns them into what `gen.generate` takes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ _KEPT = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 
 
 def read_messages(given: Sequence[Any], *, field: str = "messages") -> list[dict[str, Any]]:
-    """Messages of chat completions.
+    """The messages of chat completions, checked.
 
     Raises:
-        ApiError: there is none, or one of them has no role or content, or has what no model of gen reads.
+        ApiError: there is no message, or one has no role or content, or a part that no model of gen reads.
     """
     if not given:
         raise refused(f"{field}: give at least one message.", field)
@@ -36,7 +36,7 @@ def _message(message: Any, name: str, field: str) -> dict[str, Any]:
     elif not isinstance(content, str):
         raise refused(f"{name}: the content must be a text or a list of parts, got {show(content)}", field)
     kept = {key: message[key] for key in _KEPT if message.get(key)}
-    if isinstance(message.get("reasoning"), str):  # the other name that a client may have it under
+    if isinstance(message.get("reasoning"), str):  # some clients use this name
         kept.setdefault("reasoning_content", message["reasoning"])
     return {"role": "system" if role == "developer" else role, "content": content, **kept}
 
@@ -60,10 +60,12 @@ def _part(part: Any, name: str, field: str) -> dict[str, Any]:
 
 
 def with_pictures(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> list[dict[str, Any]]:
-    """Messages whose images are read; they have few enough pixels.
+    """The messages with their images read.
 
+    Args:
+        most_pixels: how many pixels an image may have.
     Raises:
-        ArgumentError: one cannot be read, or has more.
+        ArgumentError: an image cannot be read, or has more pixels.
     """
 
     def picture(part: Any) -> Any:
@@ -79,17 +81,17 @@ def with_pictures(messages: Sequence[Mapping[str, Any]], most_pixels: int) -> li
 
 
 def turn_of(messages: Sequence[Mapping[str, Any]], begin: bool, go_on: bool) -> dict[str, Any]:
-    """The arguments of the chat template that say where a conversation goes on.
+    """The arguments of the chat template that say how a conversation continues.
 
     Args:
-        begin: whether a new turn of the assistant's is begun.
-        go_on: whether the last message is gone on with.
+        begin: whether the assistant begins a new turn.
+        go_on: whether the assistant continues the last message.
     Raises:
-        ApiError: both.
+        ApiError: both are true.
     """
     if begin and go_on:
         raise refused(
-            "continue_final_message goes on with the last message, add_generation_prompt begins a new one; set one of "
+            "continue_final_message continues the last message, add_generation_prompt begins a new one; set one of "
             "them to false.",
             "continue_final_message",
         )

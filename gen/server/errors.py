@@ -1,4 +1,4 @@
-"""What goes wrong with a request, and how each protocol tells it."""
+"""The errors of requests, and how each protocol writes them."""
 
 import logging
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ class ApiError(Exception):
     """A request that gets no answer.
 
     Args:
-        status: of HTTP.
-        param: the field that is to blame.
-        code: a word for programs.
+        status: the HTTP status.
+        param: the field that causes the error.
+        code: a name of the error, for programs.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ def refused(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def told(error: Exception) -> ApiError:
-    """What a client is told of any error."""
+    """What a client is told about any error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineFull):

@@ -1,11 +1,11 @@
-"""Prompts that ask for what is between two texts, as models write them that were taught to fill in."""
+"""Prompts that ask for the text between two others, in the forms of models that were trained to fill in the middle."""
 
 from typing import Any
 
 from gen.server.errors import refused
 from gen.tokenizers import Tokenizer
 
-_MARKS = (  # special tokens: before the first text, before the last one, and before what is between them
+_MARKS = (  # special tokens: before the first text, before the last one, and before the text between them
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
@@ -14,7 +14,7 @@ _MARKS = (  # special tokens: before the first text, before the last one, and be
 
 
 def fill_in(tokenizer: Tokenizer, prompt: Any, suffix: str) -> str:
-    """The prompt that asks for what stands between a text and a suffix.
+    """The prompt that asks for the text between `prompt` and `suffix`.
 
     Source: Bavarian et al. 2022, arXiv:2207.14255, with the suffix before the middle.
     Raises:

@@ -1,4 +1,4 @@
-"""Log-probabilities as OpenAI's protocols write them: the model's own, before temperature, penalties and cuts."""
+"""Log-probabilities in the form of OpenAI's protocols: the model's own, before temperature, penalties and cuts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from gen.completions import StreamEvent, TopLogprobs
 from gen.errors import ConstraintError
 from gen.tokenizers import Tokenizer
 
-_LEAST = -9999.0  # stands for minus infinity, which JSON has not
+_LEAST = -9999.0  # stands for minus infinity, which JSON does not have
 
-Likely = tuple[int, TopLogprobs | None]  # a token, and how likely it was; None of a prompt's first one
+Likely = tuple[int, TopLogprobs | None]  # a token and its log-probabilities; None for a prompt's first token
 
 
 def likely_tokens(new: StreamEvent) -> list[Likely]:
@@ -19,13 +19,13 @@ def likely_tokens(new: StreamEvent) -> list[Likely]:
 
 
 def likely_prompt(prompt_ids: Sequence[int], told: Sequence[TopLogprobs], top: int) -> list[Likely]:
-    """The tokens of a prompt, each with its log-probabilities and this many rivals'; the first one has none."""
+    """The tokens of a prompt, each with its log-probability and the `top` likeliest ones; the first one has none."""
     cut = [replace(one, token_ids=one.token_ids[:top], logprobs=one.logprobs[:top]) for one in told]
     return list(zip(prompt_ids, [None, *cut], strict=True))
 
 
 def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, Any]:
-    """As chat completions have them."""
+    """Log-probabilities in the form of chat completions."""
     content = [
         {
             **_token(tokenizer, token_id, told.logprob),
@@ -40,11 +40,11 @@ def in_chat_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, An
 
 
 def in_text_form(tokenizer: Tokenizer, tokens: Iterable[Likely], offset: int) -> dict[str, Any]:
-    """As completions have them.
+    """Log-probabilities in the form of completions.
 
     Args:
-        offset: how many characters stand before the first token; fewer than none where some tokens are no part of the
-            text, as one that begins it.
+        offset: how many characters come before the first token; negative if the first tokens are no part of the text,
+            such as a bos token.
     """
     told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
     for token_id, found in tokens:
@@ -60,9 +60,10 @@ def in_text_form(tokenizer: Tokenizer, tokens: Iterable[Likely], offset: int) ->
 
 
 def in_prompt_form(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> list[dict[str, Any] | None]:
-    """As vLLM's prompt_logprobs: for each token its likelihood and its rivals', by token id.
+    """Log-probabilities in the form of vLLM's prompt_logprobs: for each place, those of its token and of the likeliest
+    ones, by token id.
 
-    The rank of a token that is none of its rivals is not known.
+    If the token is not among the likeliest ones, its rank is not known.
     """
     found: list[dict[str, Any] | None] = []
     for token_id, told in tokens:
@@ -93,15 +94,15 @@ def _token(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any
 
 
 def text_of(tokenizer: Tokenizer, token_id: int) -> str:
-    """What a token spells by itself."""
+    """The text of a token by itself."""
     return _bytes(tokenizer, token_id).decode(errors="replace")
 
 
 def _bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """What a token spells; of a special token its name."""
+    """The bytes that a token spells; for a special token, those of its name."""
     if token_id in tokenizer.special_tokens:
         return tokenizer.special_tokens[token_id].encode()
     try:
         return tokenizer.token_bytes(token_id)
-    except ConstraintError:  # a tokenizer whose bytes are not known
+    except ConstraintError:  # gen does not know the bytes of this tokenizer's tokens
         return tokenizer.decode([token_id]).encode()

@@ -15,7 +15,7 @@ _BETWEEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 
 class Metrics:
-    """What a server counts; each application has its own."""
+    """The metrics of a server; each application has its own."""
 
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
@@ -24,29 +24,29 @@ class Metrics:
             "gen_requests", "Requests that were answered.", ["endpoint", "status"], registry=self._registry
         )
         self.ignored_fields = Counter(
-            "gen_ignored_fields", "Fields of requests that nobody knows.", ["endpoint"], registry=self._registry
+            "gen_ignored_fields", "Unknown fields of requests.", ["endpoint"], registry=self._registry
         )
         self._first = Histogram(
             "gen_time_to_first_token_seconds",
-            "From a request to the first event of each of its texts, where it is streamed.",
+            "Time from a request to the first event of each of its texts, if they are streamed.",
             ["endpoint"],
             registry=self._registry,
             buckets=_FIRST,
         )
         self._between = Histogram(
             "gen_time_between_tokens_seconds",
-            "Mean time from token to token of a text that is streamed.",
+            "Mean time between the tokens of a text that is streamed.",
             ["endpoint"],
             registry=self._registry,
             buckets=_BETWEEN,
         )
 
     def clock(self, endpoint: str) -> "Clock":
-        """What times the texts of a request that comes now."""
+        """A clock for the texts of a request that comes now."""
         return Clock(self._first.labels(endpoint), self._between.labels(endpoint))
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """All metrics, as Prometheus reads them."""
         return generate_latest(self._registry)
 
 
@@ -56,24 +56,24 @@ class Clock:
     def __init__(self, first: Histogram, between: Histogram) -> None:
         self._first, self._between = first, between
         self._begun = monotonic()
-        self._texts: dict[int, tuple[float, float]] = {}  # when each has first and last grown
+        self._texts: dict[int, tuple[float, float]] = {}  # when each text has first and last grown
 
     def grown(self, number: int) -> None:
-        """A text has grown."""
+        """Note that a text has grown."""
         now = monotonic()
         if number not in self._texts:
             self._first.observe(now - self._begun)
         self._texts[number] = self._texts.get(number, (now, now))[0], now
 
     def ended(self, number: int, tokens: int) -> None:
-        """A text has ended, with this many tokens."""
+        """Note that a text has ended, with this many tokens."""
         if number in self._texts and tokens > 1:
             first, last = self._texts[number]
             self._between.observe((last - first) / (tokens - 1))
 
 
 class _OfEngine(Collector):
-    """What the engine tells when it is asked."""
+    """The engine's own numbers, read when Prometheus asks for them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -82,10 +82,10 @@ class _OfEngine(Collector):
         """See `prometheus_client.registry.Collector`."""
         stats = self._engine.stats()
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        yield gauge("gen_running_rows", "Texts that grow now.", stats.running)
+        yield gauge("gen_running_rows", "Texts that are being generated.", stats.running)
         yield gauge("gen_waiting_requests", "Texts that wait for a row.", stats.waiting)
         yield gauge("gen_compiling_requests", "Texts that wait for their output type.", stats.compiling)
-        yield gauge("gen_progress_age_seconds", "How long the engine has not got on with its work.", stats.progress_age)
+        yield gauge("gen_progress_age_seconds", "Time since the engine last made progress.", stats.progress_age)
         yield counter("gen_generated_tokens", "Tokens of all texts.", stats.tokens)
         yield counter("gen_prompt_tokens", "Tokens of the prompts of all texts.", stats.prompt_tokens)
         yield counter("gen_steps", "Turns of the engine's loop.", stats.steps)

@@ -1,4 +1,4 @@
-"""What a request holds its texts to: OpenAI's response_format, vLLM's structured_outputs."""
+"""The output types that requests ask for: OpenAI's response_format, vLLM's structured_outputs."""
 
 import json
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ def type_of_format(given: Mapping[str, Any] | None, field: str, most_kb: float) 
     """The output type of OpenAI's response_format, or of text.format of its Responses; None for a text.
 
     Args:
-        field: what errors call it.
-        most_kb: how large a schema may be.
+        field: what errors call the field.
+        most_kb: how large a schema may be, in KiB.
     Raises:
-        ApiError: it is none, or its schema cannot be used.
+        ApiError: it has another type, or its schema cannot be used.
     """
     kind = "text" if given is None else given.get("type")
     if given is None or kind == "text":
@@ -39,7 +39,7 @@ def type_of_structure(given: Mapping[str, Any] | None, most_kb: float) -> Any:
     for a text.
 
     Raises:
-        ApiError: it has none of them, several, or something else; or cannot be used.
+        ApiError: it has none of these, several, or something else; or the value cannot be used.
     """
     if given is None:
         return None
@@ -55,7 +55,7 @@ def type_of_structure(given: Mapping[str, Any] | None, most_kb: float) -> Any:
 
 
 def check_size(given: object, field: str, most_kb: float) -> None:
-    """Raise an ApiError for a schema, or what is given as one, that is too large."""
+    """Raise an ApiError if a schema, or what is given as one, is too large."""
     size = len(json.dumps(given)) / 1024
     if size > most_kb:
         raise refused(f"{field} has {size:.0f} KiB, and may have {most_kb:g}.", field)

@@ -1,6 +1,6 @@
 """The process of `gen serve`: a socket first, then the model, then requests, until a signal ends it.
 
-Nothing here waits for torch: who asks while the model loads is told to ask again.
+Nothing here waits for torch. While the model loads, clients are told to ask again.
 """
 
 import os
@@ -28,10 +28,10 @@ _LOADING = (
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that connections wait at from now on.
+    """A socket that takes connections from now on; they wait for the server.
 
     Raises:
-        GenError: the port is taken, or the host is none of this machine.
+        GenError: the port is taken, or this machine does not have the address.
     """
     listening: socket.socket | None = None
     try:
@@ -48,10 +48,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Process:
-    """Serves what `load` gives, from the moment it is there.
+    """Serves the application that `load` returns, as soon as it is there.
 
     Args:
-        load: gives the ASGI application and its engine; runs in a thread.
+        load: returns the ASGI application and its engine; runs in a thread.
         shutdown_timeout: how many seconds requests may take to end after a signal.
     """
 
@@ -79,7 +79,7 @@ class Process:
         Returns:
             The code to exit with: 0 after SIGTERM, 130 after Ctrl-C, 1 after a failure of the engine's loop.
         Raises:
-            Exception: of `load`.
+            Exception: what `load` raises.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -87,7 +87,7 @@ class Process:
         with listening:
             self._server.run(sockets=[listening])
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # a second one while Python ends would change the exit code
+            signal.signal(number, signal.SIG_IGN)  # a second signal while Python ends would change the exit code
         if self._error is not None:
             raise self._error
         if self._engine is not None:
@@ -110,13 +110,13 @@ class Process:
             await send({"type": "http.response.body", "body": _LOADING})
 
     def _look(self) -> None:
-        """Whether the engine still lives: one that has failed ends the process, so that a supervisor starts it anew."""
+        """End the process if the engine has failed, so that a supervisor starts it again."""
         if self._engine is not None and (failure := self._engine.stats().failure) and not self._server.should_exit:
             print(f"gen: the engine has failed: {failure}", file=sys.stderr, flush=True)
             self._code, self._server.should_exit = 1, True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._app is None and self._error is None:  # nothing to end, and libraries that are half imported
+        if self._app is None and self._error is None:  # nothing needs an end, and libraries may be half imported
             os._exit(130 if number == signal.SIGINT else 0)
         if number == signal.SIGINT:
             self._server.force_exit = self._server.should_exit
@@ -125,7 +125,7 @@ class Process:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to `Process`, and looks at each tick."""
+    """A server that leaves signals to `Process`, and calls `look` at each tick."""
 
     def __init__(self, config: uvicorn.Config, look: Callable[[], object]) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
 """`gen.server.app` as a deployment of Ray Serve, with a replica for each GPU of a cluster.
 
-Ray gives each request to a replica, replaces replicas that die or are not well, and lets one that it ends finish the
-answers that it has begun.
+Ray gives each request to a replica and replaces replicas that die or are not well. If it ends a replica, it first lets
+the replica finish its answers.
 """
 
 import os
@@ -20,14 +20,14 @@ Arguments = dict[str, Any]
 def build(arguments: Mapping[str, Any]) -> Any:
     """An application of Ray Serve: `import_path: gen.server.ray:build` for `serve run`, or what `ray.serve.run` takes.
 
-    Its only deployment is "gen", whose options of Ray's, such as the number of replicas, are set as any other's.
+    Its only deployment is "gen". You set its options in Ray, such as the number of replicas, as for any deployment.
 
     Args:
-        arguments: those of `gen.load`, `gen.Engine` and `gen.server.app`, by their names. "model" is the only one that
-            must be there. A replica loads on its GPU, if it has one; its key is GEN_API_KEY of its environment, unless
-            you give one. An embedder and devices are not among them.
+        arguments: those of `gen.load`, `gen.Engine` and `gen.server.app`, by their names, without an embedder and
+            devices. Only "model" is required. A replica loads the model on its GPU, if it has one. Its key is
+            GEN_API_KEY of its environment, unless you give one.
     Raises:
-        ArgumentError: one is unknown, or there is no model.
+        ArgumentError: an argument is unknown, or there is no model.
     """
     import ray
     from ray import serve
@@ -47,7 +47,7 @@ def build(arguments: Mapping[str, Any]) -> Any:
 
 
 class Replica:
-    """An engine and the application that it answers through, in an actor of Ray's.
+    """An engine and its application, in an actor of Ray's.
 
     Args:
         arguments: see `build`.
@@ -64,17 +64,17 @@ class Replica:
         self._app.state.served.compiling.begin()
 
     def __serve_build_asgi_app__(self) -> Any:
-        """What Ray Serve lets answer requests."""
+        """The application, which Ray Serve lets answer requests."""
         return self._app
 
     def check_health(self) -> None:
-        """Raise a GenError where Ray is to begin another replica."""
+        """Raise a GenError if Ray must replace this replica."""
         if (state := self._app.state.served.health()) != "ok":
             raise GenError(f"the engine is not well: {state}")
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[Arguments, Arguments, Arguments]:
-    """The arguments of `gen.load`, of `gen.Engine` and of `gen.server.app`, with what stands for those not given.
+    """The arguments of `gen.load`, of `gen.Engine` and of `gen.server.app`, with the defaults of a replica.
 
     Raises:
         ArgumentError: see `build`.

@@ -1,4 +1,4 @@
-"""The application: which path leads where, who may go there, and what errors look like."""
+"""The application: which function answers which path, who may ask, and what errors look like."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
     served, metrics = Served(engine, settings), Metrics(engine)
 
     def guarded(name: str, handle: Handler, form: ErrorForm = in_openai_form) -> Handler:
-        """A route that checks the key, writes errors in the form of a protocol, and is counted."""
+        """A handler that checks the key, writes errors in the form of a protocol, and counts the request."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -65,7 +65,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
         return answer
 
     def posting(name: str, body_type: type[Body], answer: Callable[..., Awaitable[Answer | Response]]) -> Handler:
-        """Read the body, and write what is asked for: a whole answer or a stream."""
+        """A handler that reads the body, and writes what is asked for: a whole answer or a stream."""
 
         async def handle(request: Request) -> Response:
             clock = metrics.clock(name)
@@ -128,11 +128,9 @@ def _check_key(request: Request, key: str | None) -> None:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    said = "takes no such method" if status == 405 else "does not exist"
+    said = "the path does not take this method" if status == 405 else "the path does not exist"
     headers = dict(getattr(error, "headers", None) or {})
-    return _refusal(
-        ApiError(status, f"{request.method} {request.url.path}: it {said}.", headers=headers), in_openai_form
-    )
+    return _refusal(ApiError(status, f"{request.method} {request.url.path}: {said}.", headers=headers), in_openai_form)
 
 
 def _refusal(error: ApiError, form: ErrorForm) -> Response:

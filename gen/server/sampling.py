@@ -1,4 +1,4 @@
-"""The fields that say how tokens are drawn and when a text ends, which protocols share."""
+"""The fields that all protocols share: how tokens are drawn, and when a text ends."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from gen.server.errors import refused
 Number = Annotated[float, Field(allow_inf_nan=False)]
 _SEEDS = 2**63
 
-# Not of this server, or not yet, and each of them would change the text: the value is what changes nothing.
+# Fields that this server does not support and that would change the text, each with the value that changes nothing.
 NOT_SUPPORTED: Mapping[str, object] = {
     "add_special_tokens": True,
     "allowed_token_ids": None,
@@ -46,7 +46,7 @@ NOT_SUPPORTED: Mapping[str, object] = {
 
 
 class SamplingFields(Body):
-    """OpenAI's fields, and those of vLLM beyond them."""
+    """OpenAI's fields, and further ones of vLLM."""
 
     refused: ClassVar[Mapping[str, object]] = NOT_SUPPORTED
 
@@ -73,12 +73,12 @@ class SamplingFields(Body):
     stream: bool = False
 
     def sampler(self, model: Model, usual: Sampler | None = None) -> Sampler:
-        """What the checkpoint recommends, changed by what is given.
+        """The sampler that the checkpoint recommends, changed by the given fields.
 
         Args:
-            usual: what is changed instead of that.
+            usual: a sampler that is changed instead.
         Raises:
-            ApiError: a field that cannot be used.
+            ApiError: a field cannot be used.
             ArgumentError: the same, found by the sampler.
         """
         given: dict[str, Any] = {
@@ -95,11 +95,11 @@ class SamplingFields(Body):
         }
         given = {name: value for name, value in given.items() if value is not None}
         if self.top_k is not None:
-            given["top_k"] = self.top_k if self.top_k > 0 else None  # 0 and -1 are how others write none
+            given["top_k"] = self.top_k if self.top_k > 0 else None  # other servers write 0 or -1 for no top-k
         recommended = model.recommended_sampler if isinstance(model, RecommendsSampler) else MultinomialSampler()
         base: Any = usual or recommended
         if given and isinstance(base, BeamSearchSampler):
-            raise refused(f"{', '.join(given)}: not for beam search, which is what is set here.", next(iter(given)))
+            raise refused(f"{', '.join(given)}: not for beam search, which is the sampler here.", next(iter(given)))
         if isinstance(base, GreedySampler) and any(one in given for one in ("temperature", "top_p", "min_p", "top_k")):
             kept = {name: getattr(base, name) for name in Penalties.__dataclass_fields__}
             base = MultinomialSampler(**kept)

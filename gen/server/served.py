@@ -26,10 +26,11 @@ class Asked:
     """What a client asks for, as `gen.generate` takes it.
 
     Attributes:
-        n: how many texts of each prompt.
-        cap: how many tokens a text may have; None where the client does not say.
-        prompt_logprobs: how many rivals are told with each token of the prompt; None for nothing.
-        arguments: further ones of `Engine.submit`.
+        n: how many texts each prompt gets.
+        cap: how many tokens a text may have; None if the client does not say.
+        prompt_logprobs: how many of the likeliest tokens to give with each token of the prompt; None for no
+            log-probabilities.
+        arguments: further arguments of `Engine.submit`.
     """
 
     prompts: Sequence[Prompt]
@@ -48,7 +49,7 @@ class Served:
     Attributes:
         since: when the server began, in seconds since 1970.
         compiling: compiles output types.
-        embedding: held while texts are embedded: batches beside each other would take memory for nothing.
+        embedding: held while texts are embedded: two batches at once would take more memory and gain nothing.
     """
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -59,10 +60,10 @@ class Served:
         self.compiling = Compiling(engine.model)
 
     def name_of(self, given: str | None) -> str:
-        """The model that a request names.
+        """The name of the model that a request asks for.
 
         Raises:
-            ApiError: there is none of that name.
+            ApiError: there is no model of that name.
         """
         name = self.settings.names[0] if given is None else given
         if name not in self.settings.names:
@@ -70,7 +71,7 @@ class Served:
         return name
 
     def health(self) -> str:
-        """Give "ok" while the engine takes requests and gets on with them; else "failed", "closed" or "stalled"."""
+        """Return "ok" while the engine takes requests and makes progress; else "failed", "closed" or "stalled"."""
         stats = self.engine.stats()
         stalled = stats.progress_age > self.settings.stall_timeout
         return "failed" if stats.failure else "closed" if stats.closed else "stalled" if stalled else "ok"
@@ -79,8 +80,8 @@ class Served:
         """Let the texts of a request join the engine.
 
         Raises:
-            ApiError: it asks for more texts than may be.
-            GenError: as of `Engine.submit`.
+            ApiError: it asks for more texts than it may.
+            GenError: as for `Engine.submit`.
         """
         count = len(asked.prompts) * asked.n
         if count > self.settings.max_prompts:
@@ -97,7 +98,7 @@ class Served:
         return texts
 
     def _submit(self, asked: Asked, seeds: Sequence[int], numbers: Sequence[int]) -> list[EngineStream]:
-        """Let some of a request's texts join: those of each prompt stand side by side."""
+        """Let the texts of these numbers join the engine; a prompt's texts have consecutive numbers."""
         of = [divmod(number, asked.n) for number in numbers]
         return self.engine.submit_all(
             [asked.prompts[prompt] for prompt, _ in of],
@@ -116,12 +117,12 @@ class Served:
         return [with_pictures(messages_of(one), most) or one for one in prompts]
 
     def _limit(self, asked: Asked, prompt: Prompt) -> int:
-        """How many tokens a text may have: what client, server and engine allow; the context ends it too."""
+        """How many new tokens the client, the server and the engine allow a text; the context may end it earlier."""
         limits = [self.model.context_length, self.settings.max_new_tokens, asked.cap]
         if (most := self.engine.max_batch_tokens) is not None:
             limits.append(max(1, most - len(self._prompt_ids(asked, prompt))))
         limit = min(limit for limit in limits if limit is not None)
-        return limit if asked.prompt_logprobs is None else max(1, limit)  # they come with the first token
+        return limit if asked.prompt_logprobs is None else max(1, limit)  # prompt_logprobs come with the first token
 
     def prompt_ids(self, asked: Asked) -> list[int]:
         """The token ids of a request's only prompt."""

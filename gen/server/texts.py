@@ -12,11 +12,11 @@ from gen.server.errors import ClientGone
 from gen.streaming import EngineStream
 
 if TYPE_CHECKING:
-    from starlette.types import Receive  # jobs have texts without it
+    from starlette.types import Receive  # jobs have texts without starlette
 
 T = TypeVar("T")
-_PAUSE = 0.02  # seconds before a text asks again for room in the engine, where others of its request have it already
-_TOGETHER = 0.01  # seconds: what grows within this time after an event is told with the next one
+_PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
+_TOGETHER = 0.01  # seconds: what grows within this time after an event is part of the next event
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ended:
 
     Attributes:
         completion: as `gen.generate` gives it with details=True.
-        said: all of it as one event: the text, the thoughts, and the calls of tools.
+        said: everything as one event: the text, the thoughts, and the calls of tools.
     """
 
     completion: Completion
@@ -33,13 +33,13 @@ class Ended:
 
 
 class Texts:
-    """Texts on their way, in order; at most as many at once as the engine has rows.
+    """The texts of a request, in order; at most as many run at once as the engine has rows.
 
     Args:
-        submit: lets some of them, of these numbers, join the engine: all or none.
-        count: how many they are.
-        rows: how many run at once.
-        calls: whether they may call tools.
+        submit: lets the texts of some numbers join the engine, either all of these or none.
+        count: how many texts there are.
+        rows: how many texts run at once.
+        calls: whether the texts may call tools.
         only_prompts: whether only the prompts' log-probabilities are wanted.
     """
 
@@ -55,31 +55,31 @@ class Texts:
         self._submit, self._rows, self._calls, self._only_prompts = submit, rows, calls, only_prompts
         self.streams: list[EngineStream | None] = [None] * count
         self._slots = asyncio.Semaphore(rows)
-        self._joining = asyncio.Lock()  # by the one that asks for room next
+        self._joining = asyncio.Lock()  # held by the text that asks for room next
 
     async def begin(self) -> None:
-        """Let them join: all that the engine has rows for at once if they fit, else the first one.
+        """Let texts join the engine: as many as it has rows if there is room for all of these, else the first one.
 
         Raises:
-            EngineFull: not even one.
-            ArgumentError, EngineClosed: as of `Engine.submit`.
+            EngineFull: there is no room for even one text.
+            ArgumentError, EngineClosed: as for `Engine.submit`.
         """
         await asyncio.to_thread(self._begin)
 
     def cancel(self) -> None:
-        """End them: the client wants no more."""
+        """End all texts: the client wants no more."""
         for stream in self.streams:
             if stream is not None:
                 stream.cancel()
 
     def prompt_ids(self, number: int) -> Sequence[int]:
-        """The token ids of a text's prompt; the text has joined."""
+        """The token ids of a text's prompt; the text must have joined."""
         stream = self.streams[number]
         assert stream is not None  # tells mypy
         return stream.prompt_token_ids
 
     async def all(self) -> list[Ended]:
-        """Each of them, once all have ended."""
+        """All texts, once all have ended."""
         if len(self.streams) == 1:
             return [await self._whole(0)]
         tasks = [asyncio.create_task(self._whole(number)) for number in range(len(self.streams))]
@@ -90,7 +90,7 @@ class Texts:
                 task.cancel()
 
     def events(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
-        """What is new of any of them, with its number: an event, and at the end the completion."""
+        """What is new of any text, with the text's number: events, and at its end the completion."""
         return self._follow(0) if len(self.streams) == 1 else self._follow_all()
 
     async def _follow_all(self) -> AsyncIterator[tuple[int, StreamEvent | Completion]]:
@@ -149,7 +149,7 @@ class Texts:
                 made = replace(made, text="", token_ids=[], logprobs=[], top_logprobs=[], finish_reason="length")
             if self._calls:
                 with suppress(IncompleteError):
-                    async for event in stream.events():  # one: those that nobody has read are merged
+                    async for event in stream.events():  # only one: events that nobody has read are merged
                         return Ended(made, event)
             return Ended(made, as_event(made))
 
@@ -173,7 +173,7 @@ class Texts:
 
 
 def as_event(made: Completion) -> StreamEvent:
-    """All of a text that calls no tools."""
+    """A whole text that calls no tools, as one event."""
     return StreamEvent(
         text=made.text,
         reasoning=made.reasoning or "",
@@ -185,12 +185,12 @@ def as_event(made: Completion) -> StreamEvent:
 
 
 async def while_wanted(work: Coroutine[Any, Any, T], receive: "Receive", timeout: float | None = None) -> T:
-    """The work's result.
+    """The result of `work`, which is cancelled if the client leaves or the time is over.
 
     Raises:
-        ClientGone: the client has left before.
-        TimeoutError: it took longer.
-        Exception: the work's own.
+        ClientGone: the client has left.
+        TimeoutError: the work took longer than `timeout`, in seconds.
+        Exception: what the work raises.
     """
     task = asyncio.create_task(work)
     leaving = asyncio.create_task(_left(receive))

@@ -1,4 +1,4 @@
-"""Tools and tool_choice, as OpenAI's protocols have them."""
+"""Tools and tool_choice, in the form of OpenAI's protocols."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from gen.server.output_types import check_size
 from gen.tools.calls import tool_calls
 from gen.tools.values import ToolCallsType
 
-_ids = Random()  # of identifiers, which are no secrets; asking the system for each one takes a call that gives way
+_ids = Random()  # for identifiers, which are no secrets; asking the system for each would let other threads go first
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Tools:
     """The tools of a request.
 
     Attributes:
-        told: as the chat template takes them.
-        type: what the text is held to.
+        told: the tools as the chat template takes them.
+        type: the output type of the text.
         choice: "auto", "required", "none" or the name of a tool.
     """
 
@@ -32,20 +32,20 @@ class Tools:
 
     @property
     def names_one(self) -> bool:
-        """Whether it is said which tool is called."""
+        """Whether the choice is the name of a tool."""
         return self.choice not in ("auto", "required", "none")
 
 
 def read_tools(given: Sequence[Any] | None, choice: Any, *, parallel: bool, most_kb: float) -> Tools | None:
-    """The tools that a request gives; None where there are none.
+    """The tools that a request gives; None if there are none.
 
     Args:
-        given: each {"type": "function", "function": {"name": ..., ...}}, or the function's fields beside the type.
-        choice: "auto", "required", "none"; an object that names one; or one of OpenAI's allowed_tools.
-        parallel: whether several may be called at once.
-        most_kb: how large they may be.
+        given: each {"type": "function", "function": {"name": ..., ...}}, or with the function's fields beside "type".
+        choice: "auto", "required", "none"; an object that names a tool; or OpenAI's object of type "allowed_tools".
+        parallel: whether several tools may be called at once.
+        most_kb: how large the tools may be together, in KiB.
     Raises:
-        ApiError: one is no function, or cannot be used.
+        ApiError: a tool is no function, or cannot be used.
     """
     told = [_tool(tool) for tool in given or ()]
     check_size(told, "tools", most_kb)
@@ -96,8 +96,8 @@ class Call:
     """A call that a text makes.
 
     Attributes:
-        id: what the client answers it by.
-        arguments: the text of their JSON, or how much of it has come.
+        id: the client's result refers to it.
+        arguments: their JSON, as far as it has come.
     """
 
     id: str
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def values(self) -> Any:
-        """The arguments as JSON has them; {} where they were cut."""
+        """The values of the arguments' JSON; {} if the JSON was cut off."""
         try:
             return json.loads(self.arguments or "{}")
         except ValueError:
@@ -124,5 +124,5 @@ def calls_of(new: StreamEvent, prefix: str = "call_") -> list[Call]:
 
 
 def new_id(prefix: str) -> str:
-    """An identifier that no other one is like."""
+    """A new identifier."""
     return f"{prefix}{_ids.getrandbits(96):024x}"

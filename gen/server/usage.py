@@ -8,7 +8,7 @@ from gen.tokenizers import Tokenizer
 
 
 def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """As OpenAI's completions and chat completions tell it."""
+    """The usage in the form of OpenAI's completions and chat completions."""
     new = sum(len(one.token_ids) for one in made)
     return {
         "prompt_tokens": prompt_tokens,
@@ -20,7 +20,7 @@ def usage_of(made: Sequence[Completion], prompt_tokens: int, tokenizer: Tokenize
 
 
 def cached_tokens(made: Sequence[Completion], prompt_tokens: int) -> int:
-    """How many tokens of prompts were not read anew; a prompt of several texts counts once."""
+    """How many tokens of prompts were in the KV cache already; a prompt of several texts counts once."""
     return min(sum(one.cached_tokens for one in made), prompt_tokens)
 
 

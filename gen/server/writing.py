@@ -1,4 +1,4 @@
-"""Answers: texts that have grown in the engine, written as a protocol has them, whole or as a stream of events."""
+"""Answers: texts from the engine in the form of a protocol, whole or as a stream of events."""
 
 import asyncio
 import json
@@ -18,33 +18,33 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=Fa
 
 
 class Writer(Protocol):
-    """How a protocol writes the texts of one request. Events come as they are sent, each with the empty line after."""
+    """Writes the texts of one request in the form of a protocol. An event is the text to send, with its empty line."""
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
-        """The answer to a client that waits for all."""
+        """The answer to a client that waits for the end."""
 
     def begin(self, prompt_tokens: int) -> Iterable[str]:
         """The events before the first text."""
 
     def grow(self, number: int, new: StreamEvent) -> Iterable[str]:
-        """The events of more of a text."""
+        """The events for what is new of a text."""
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
-        """The events of a text's end."""
+        """The events at a text's end."""
 
     def close(self, made: Sequence[Completion], prompt_tokens: int) -> Iterable[str]:
         """The events after the last text."""
 
     def fail(self, error: Exception) -> Iterable[str]:
-        """The events in the place of what is missing."""
+        """The events after an error, instead of all others that were to come."""
 
 
 class Answer:
-    """What a client gets; the texts are cancelled as soon as nobody reads it.
+    """The answer to a client; its texts are cancelled as soon as nobody reads it.
 
     Args:
-        n: how many texts each prompt has, which stand side by side.
-        timeout: seconds that it may take.
+        n: how many texts each prompt has; they have consecutive numbers.
+        timeout: how many seconds the answer may take.
     """
 
     def __init__(self, texts: Texts, writer: Writer, *, n: int, stream: bool, timeout: float) -> None:
@@ -52,11 +52,11 @@ class Answer:
         self.stream = stream
 
     async def whole(self, receive: Receive) -> Response:
-        """As one object of JSON.
+        """The answer as one JSON object.
 
         Raises:
-            ClientGone, TimeoutError: as of `while_wanted`.
-            GenError: as of the texts.
+            ClientGone, TimeoutError: as for `while_wanted`.
+            GenError: a text has failed.
         """
         try:
             ended = await while_wanted(self._texts.all(), receive, self._timeout)
@@ -65,7 +65,7 @@ class Answer:
             self._texts.cancel()
 
     def events(self, clock: Clock) -> Response:
-        """As a stream of server-sent events.
+        """The answer as a stream of server-sent events.
 
         Args:
             clock: times the texts.
@@ -97,8 +97,8 @@ class EventStream(Response):
     """A response that goes on until its client leaves.
 
     Args:
-        events: makes them.
-        done: called at the end of any kind.
+        events: makes the events.
+        done: called at the end, however it comes.
     """
 
     media_type = "text/event-stream"
@@ -125,12 +125,12 @@ class EventStream(Response):
 
 
 def as_json(value: object, status: int = 200) -> Response:
-    """A response of JSON."""
+    """A JSON response."""
     return Response(dumps(value).encode(), status, media_type="application/json")
 
 
 def dumps(value: object) -> str:
-    """JSON in one line, with characters as they are."""
+    """JSON on one line, with characters beyond ASCII as they are."""
     return _JSON.encode(value)
 
 

@@ -112,7 +112,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"logit_bias": {"x": 1}}, "logit_bias: the keys must be token ids"),
     ({"n": 0}, "n: "),
     ({"max_tokens": -1}, "max_tokens: "),
-    ({"top_logprobs": 3}, "told with logprobs=true"),
+    ({"top_logprobs": 3}, "need logprobs=true"),
     ({"seed": "x"}, "seed: "),
     ({"messages": "text"}, "messages: "),
 ]

@@ -20,7 +20,7 @@ from gen.server.writing import Answer, event
 
 
 class ServedChatBody(ChatBody):
-    """The fields of a request, with those that jobs do not have."""
+    """The fields of a request, with those that jobs do not take."""
 
     refused: ClassVar[Mapping[str, object]] = {
         name: value for name, value in ChatBody.refused.items() if name != "prompt_logprobs"
@@ -38,7 +38,7 @@ async def chat(served: Served, body: ServedChatBody) -> Answer:
     name = served.name_of(body.model)
     asked, called = read_chat(served.model, body, served.settings.max_schema_kb)
     if body.prompt_logprobs is not None and body.stream:
-        raise refused("prompt_logprobs are told with whole answers; leave stream out.", "prompt_logprobs")
+        raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
     texts = await served.begin(replace(asked, prompt_logprobs=body.prompt_logprobs))
     writer = ChatWriter(served, body, name, texts, called=called)
     return Answer(texts, writer, n=body.n, stream=body.stream, timeout=served.settings.request_timeout)
@@ -109,7 +109,7 @@ class ChatWriter:
 
 
 def _delta(delta: ToolCallDelta) -> dict[str, Any]:
-    """More of a call; its first one has the name and an id."""
+    """A piece of a call; the call's first piece has the name and an id."""
     if delta.name is None:
         return {"index": delta.number, "function": {"arguments": delta.arguments}}
     function = {"name": delta.name, "arguments": delta.arguments}

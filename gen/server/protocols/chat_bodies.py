@@ -1,6 +1,4 @@
-"""Chat completions without HTTP: what a body asks for, and the answer as one object. Jobs have these in common with
-`gen serve`.
-"""
+"""Chat completions without HTTP, for jobs and `gen serve`: what a body asks for, and the answer as one object."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -25,7 +23,7 @@ FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
 class StreamOptions(BaseModel):
-    """What a stream has beside the texts."""
+    """What a stream has besides the texts."""
 
     include_usage: bool = False
 
@@ -60,7 +58,7 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    # known, and of no meaning to one model on one machine
+    # known fields that mean nothing for one model on one machine
     metadata: Any = None
     prediction: Any = None
     prompt_cache_key: Any = None
@@ -74,12 +72,12 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
     """What a body asks for, and the finish_reason of texts that end with calls of tools.
 
     Args:
-        most_kb: how large schemas and tools may be.
+        most_kb: how large schemas and tools may be, in KiB.
     Raises:
-        ApiError, ArgumentError: a field that cannot be used, or two at odds with each other.
+        ApiError, ArgumentError: a field cannot be used, or two fields contradict each other.
     """
     if body.top_logprobs is not None and not body.logprobs:
-        raise refused("top_logprobs are told with logprobs=true; give both.", "top_logprobs")
+        raise refused("top_logprobs need logprobs=true; give both.", "top_logprobs")
     messages = read_messages(body.messages)
     tools = read_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls, most_kb=most_kb)
     asked = asked_of_chat(
@@ -99,7 +97,7 @@ def read_chat(model: Model, body: ChatBody, most_kb: float) -> tuple[Asked, str]
 def whole_chat(
     tokenizer: Tokenizer, body: ChatBody, ended: Sequence[Ended], prompt_tokens: int, called: str
 ) -> dict[str, Any]:
-    """The answer without its first fields.
+    """The answer without the fields of `ChatWriter` that come first, such as its id.
 
     Args:
         called: the finish_reason of texts that end with calls of tools.
@@ -132,22 +130,22 @@ def _choice(tokenizer: Tokenizer, body: ChatBody, number: int, ended: Ended, cal
 
 
 def finished(completion: Completion, called: str) -> dict[str, Any]:
-    """How a text has ended.
+    """The fields that say how a text has ended.
 
     Args:
-        called: the finish_reason of one that has ended by itself.
+        called: the finish_reason if the text has ended by itself.
     """
     reason = FINISHED[completion.finish_reason or "length"]
     return {"finish_reason": called if reason == "stop" else reason, "stop_reason": completion.stop_reason}
 
 
 def logprobs_of(tokenizer: Tokenizer, body: ChatBody, new: StreamEvent) -> dict[str, Any] | None:
-    """Those of an event's tokens, where they are asked for."""
+    """The log-probabilities of an event's tokens; None if not asked for."""
     return in_chat_form(tokenizer, likely_tokens(new)) if body.logprobs else None
 
 
 def thought(reasoning: str) -> dict[str, Any]:
-    """What the model thought, under both names that servers have for it."""
+    """What the model has thought, under both names that servers use for it."""
     return {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
 
 

@@ -53,11 +53,11 @@ async def complete(served: Served, body: CompletionBody) -> Answer:
     if body.suffix:
         prompts = [fill_in(served.model.tokenizer, prompt, body.suffix) for prompt in prompts]
     if body.best_of not in (None, 0, body.n):
-        raise refused("best_of must be n, or be left out: no texts are thrown away here.", "best_of")
+        raise refused("best_of must equal n, or be left out: this server returns every text that it makes.", "best_of")
     if body.response_format is not None and body.structured_outputs is not None:
         raise refused("a text has one output type; give response_format or structured_outputs.", "structured_outputs")
     if body.prompt_logprobs is not None and body.stream:
-        raise refused("prompt_logprobs are told with whole answers; leave stream out.", "prompt_logprobs")
+        raise refused("prompt_logprobs come with whole answers only; leave stream out.", "prompt_logprobs")
     most_kb, of_prompt = served.settings.max_schema_kb, (body.prompt_logprobs, body.logprobs if body.echo else None)
     asked = Asked(
         prompts=prompts,
@@ -100,7 +100,7 @@ class CompletionWriter:
         said = [(one if isinstance(one, str) else decode(one)) if body.echo else "" for one in prompts]
         self._echoed = [text for text in said for _ in range(body.n)]  # what each text begins with
         self._offsets = [len(text) for text in self._echoed]  # where the next token of each text begins
-        late = body.echo and body.logprobs is not None  # what is echoed is told when its likelihoods are known
+        late = body.echo and body.logprobs is not None  # then a prompt is echoed once its log-probabilities are known
         self._late = set(range(len(self._echoed))) if late else set[int]()
         self._with_usage = body.stream_options is not None and body.stream_options.include_usage
         self._head = {
@@ -134,7 +134,7 @@ class CompletionWriter:
 
     def end(self, number: int, completion: Completion) -> Iterable[str]:
         """See `Writer`."""
-        if number in self._late:  # it has no tokens
+        if number in self._late:  # the text has no tokens
             yield from self.grow(number, as_event(completion))
         yield self._event([self._choice(number, "") | self._finished(completion)])
 
@@ -170,7 +170,7 @@ class CompletionWriter:
         return told
 
     def _before(self, number: int, new: StreamEvent) -> list[Likely]:
-        """The tokens of what is echoed: of a text those that spell it, without one that begins all texts."""
+        """The tokens of the echoed prompt; if it is a text, those that spell it, without a bos token."""
         prompt_ids, prompt = self._texts.prompt_ids(number), self._prompts[number // self._body.n]
         tokens = likely_prompt(prompt_ids, new.prompt_logprobs or [], self._body.logprobs or 0)
         if isinstance(prompt, str):
@@ -180,7 +180,7 @@ class CompletionWriter:
         return tokens
 
     def _of_prompt(self, number: int, new: StreamEvent) -> dict[str, Any]:
-        """What vLLM tells of a prompt, if it was asked for."""
+        """vLLM's prompt_logprobs, if they were asked for."""
         top = self._body.prompt_logprobs
         if top is None or new.prompt_logprobs is None:
             return {}

@@ -33,7 +33,7 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
     """The vector of each text.
 
     Raises:
-        ApiError, GenError: the server has no embedder, or it takes no such text.
+        ApiError, GenError: the server has no embedder, or the embedder does not take a text.
     """
     embedder, names = served.settings.embedder, served.settings.embedder_names
     if embedder is None:
@@ -70,5 +70,5 @@ def _embed(embedder: Encoder, texts: Sequence[Any]) -> tuple[Tensor, int]:
 
 
 def _in_base64(vector: Any) -> str:
-    """The numbers as bytes, float32 and little-endian, as OpenAI's clients ask for them."""
+    """The numbers in base64, as float32, little-endian, which is what OpenAI's clients ask for."""
     return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()

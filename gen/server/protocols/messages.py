@@ -46,7 +46,7 @@ class MessagesBody(SamplingFields):
     thinking: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
-    # known, and of no meaning to one model on one machine
+    # known fields that mean nothing for one model on one machine
     cache_control: Any = None
     inference_geo: Any = None
     metadata: Any = None
@@ -112,9 +112,9 @@ def _thinking(served: Served, given: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def _tool(tool: Any) -> Any:
-    """A tool as OpenAI writes it."""
+    """A tool in OpenAI's form."""
     if not isinstance(tool, Mapping) or tool.get("type", "custom") != "custom":
-        raise refused("tools must have a name and an input_schema; those that a server runs are not here.", "tools")
+        raise refused("tools must have a name and an input_schema; this server runs no tools itself.", "tools")
     function = {
         "name": tool.get("name"),
         "description": tool.get("description"),
@@ -124,10 +124,10 @@ def _tool(tool: Any) -> Any:
 
 
 def read_conversation(given: Sequence[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
-    """Anthropic's messages as OpenAI's.
+    """Anthropic's messages in OpenAI's form.
 
     Raises:
-        ApiError: one of them is none, or has what no model of gen reads.
+        ApiError: one is no message, or has a block that no model of gen reads.
     """
     messages: list[Any] = []
     if system:
@@ -148,7 +148,7 @@ def read_conversation(given: Sequence[Any], system: str | list[Any] | None) -> l
 
 
 def _messages_of(role: str, blocks: Sequence[Any], name: str) -> list[dict[str, Any]]:
-    """The messages that one of Anthropic's stands for: what tools returned, each by itself, and the rest."""
+    """The messages that one of Anthropic's stands for: one for each tool's result, and one for the rest."""
     results: list[dict[str, Any]] = []
     rest: dict[str, Any] = {"role": role, "content": []}
     for place, block in enumerate(blocks):
@@ -183,16 +183,16 @@ def _text(content: Any, name: str) -> str:
         return content
     texts = [block.get("text") if isinstance(block, Mapping) else None for block in content]
     if not all(isinstance(text, str) for text in texts):
-        raise refused(f"{name}: blocks of texts alone are read here, got {show(content)}", "messages")
+        raise refused(f"{name}: only text blocks are supported here, got {show(content)}", "messages")
     return "".join(map(str, texts))
 
 
 class MessageWriter:
-    """Writes a message, and the events of one; blocks are told in order, one at a time."""
+    """Writes a message, whole or as events; blocks come in order, one at a time."""
 
     def __init__(self, name: str) -> None:
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": name}
-        self._kind = ""  # of the block that is open
+        self._kind = ""  # the kind of the open block; "" if none is open
         self._blocks = 0
         self._called = False
 
@@ -278,7 +278,7 @@ class MessageWriter:
         }
 
     def _begin(self, kind: str, block: Mapping[str, Any]) -> Iterable[str]:
-        """The beginning of a block, unless it is open already."""
+        """The events that begin a block, unless one of this kind is open already."""
         if self._kind == kind:
             return
         yield from self._end()

@@ -10,12 +10,12 @@ from gen.server.writing import as_json
 
 
 async def list_models(served: Served, request: Request) -> Response:
-    """What may be asked for."""
+    """All models of the server."""
     return as_json({"object": "list", "data": [*_models(served).values()]})
 
 
 async def one_model(served: Served, request: Request) -> Response:
-    """One of them."""
+    """One model of the server."""
     name, known = request.path_params["name"], _models(served)
     if name not in known:
         raise no_model(name, [*known])

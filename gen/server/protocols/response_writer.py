@@ -1,6 +1,6 @@
-"""What `/v1/responses` answers: a list of items, in order: a thought, a message, calls of tools.
+"""Writes the answers of `/v1/responses`, which are lists of items in order: a thought, a message, calls of tools.
 
-A stream tells each of them from its beginning to its end.
+A stream has the events of each item from its beginning to its end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from gen.tokenizers import Tokenizer
 
 
 class ResponseWriter:
-    """Writes a response, and the events of one; items are told in order, one at a time.
+    """Writes a response, whole or as events; items come in order, one at a time.
 
     Args:
-        head: what a response says of its request.
-        with_logprobs: whether each token's is told.
+        head: the fields of a response that depend on the request alone.
+        with_logprobs: whether each token comes with its log-probability.
     """
 
     def __init__(self, tokenizer: Tokenizer, head: Mapping[str, Any], *, with_logprobs: bool) -> None:
         self._tokenizer, self._head, self._with_logprobs = tokenizer, head, with_logprobs
-        self._count = 0  # of events
-        self._output: list[dict[str, Any]] = []  # the last one may go on
-        self._open = False  # whether it does
+        self._count = 0  # how many events there have been
+        self._output: list[dict[str, Any]] = []  # the items; the last one may be open
+        self._open = False  # whether the last item may still grow
 
     def whole(self, ended: Sequence[Ended], prompt_tokens: int) -> dict[str, Any]:
         """See `Writer`."""
@@ -100,7 +100,7 @@ class ResponseWriter:
         }
 
     def _say(self, kind: str, piece: str, logprobs: Sequence[Any] = ()) -> Iterable[str]:
-        """More of a thought or of a message."""
+        """The events for more of a thought or of a message."""
         if not self._open or self._output[-1]["type"] != kind:
             yield from self._close()
             yield from self._add(_thought() if kind == "reasoning" else _message())
@@ -122,7 +122,7 @@ class ResponseWriter:
             yield self._of_item("response.content_part.added", content_index=0, part=part)
 
     def _close(self, status: str = "completed") -> Iterable[str]:
-        """The end of the item that is open."""
+        """The events that end the open item."""
         if not self._open:
             return
         item, self._open = self._output[-1], False
@@ -145,7 +145,7 @@ class ResponseWriter:
         return found
 
     def _of_item(self, kind: str, **more: Any) -> str:
-        """An event of the last item."""
+        """An event about the last item."""
         return self._event(kind, item_id=self._output[-1]["id"], output_index=len(self._output) - 1, **more)
 
     def _event(self, kind: str, **more: Any) -> str:

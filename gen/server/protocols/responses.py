@@ -1,4 +1,4 @@
-"""`/v1/responses`, OpenAI's, without a store: a request has its whole conversation."""
+"""`/v1/responses`, OpenAI's, without a store: each request contains the whole conversation."""
 
 import time
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ _STORED = {"previous_response_id": _NO_STORE, "conversation": _NO_STORE, "prompt
 
 
 class TextOptions(Body):
-    """What a text is to be like."""
+    """The format of the text."""
 
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class Reasoning(Body):
-    """How much is thought."""
+    """How much the model thinks."""
 
     effort: str | None = None
     summary: Any = None
@@ -63,7 +63,7 @@ class ResponsesBody(SamplingFields):
     previous_response_id: Any = None
     conversation: Any = None
     prompt: Any = None
-    # known, and of no meaning to one model on one machine
+    # known fields that mean nothing for one model on one machine
     max_tool_calls: Any = None
     prompt_cache_key: Any = None
     safety_identifier: Any = None
@@ -106,7 +106,7 @@ async def respond(served: Served, body: ResponsesBody) -> Answer:
 
 
 def _head(body: ResponsesBody, name: str) -> dict[str, Any]:
-    """What a response says of its request."""
+    """The fields of a response that depend on the request alone."""
     return {
         "id": new_id("resp_"),
         "object": "response",
@@ -136,7 +136,7 @@ def read_input(given: str | list[Any], instructions: str | None) -> list[dict[st
     """The messages of a request.
 
     Raises:
-        ApiError: an item is none that can be read without a store.
+        ApiError: an item cannot be read without a store.
     """
     messages: list[Any] = [] if instructions is None else [{"role": "system", "content": instructions}]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`, as vLLM has them."""
+"""`/tokenize` and `/detokenize`, as in vLLM."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ class DetokenizeBody(Body):
 
 
 async def tokenize(served: Served, body: TokenizeBody) -> Response:
-    """The token ids of what would be a prompt."""
+    """The token ids that a text or a conversation would have as a prompt."""
     served.name_of(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise refused("give a prompt, or messages.", "prompt")
