@@ -1,4 +1,4 @@
-"""`gen batch`: jobs of many prompts, and what has become of them. None of its commands waits for torch."""
+"""`gen batch`: runs jobs of many prompts and shows how far they are. None of its commands waits for torch."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from gen.cli.text_options import TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
-    help="Continue the prompts of files, on many devices, and go on after any end.",
+    help="Continue the prompts of files, in jobs that you can stop and go on with.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,19 +40,19 @@ def run_command(
     ],
     *,
     devices: Annotated[
-        str | None, _job('As "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
+        str | None, _job('Such as "cuda:0,cuda:1". If you give none: every CUDA device, or else the CPU.', "DEVICES")
     ] = None,
     engine: Annotated[str, _job('"local": processes of this machine; "ray": actors of a cluster.', "ENGINE")] = "local",
     ray_address: Annotated[
-        str | None, _job("Of the Ray cluster. If you give none: one that begins on this machine.", "ADDRESS")
+        str | None, _job("The Ray cluster. If you give none: one that starts on this machine.", "ADDRESS")
     ] = None,
     rows: Annotated[int | None, _job("Run N rows at once on each device.", "N", min=1)] = None,
     shard_rows: Annotated[int | None, _job("Write N rows into each part.", "N", min=1)] = None,
     prompt_template: Annotated[
-        str | None, _job('Make a prompt of each row\'s columns, as "Classify: {text}".', "TEXT")
+        str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
     ] = None,
-    format: Annotated[str, _job('Of the parts: "jsonl" or "parquet".', "FORMAT")] = "jsonl",
-    retry_failed: Annotated[bool, _job("Make the parts anew that have failed rows.", None, "--retry-failed")] = False,
+    format: Annotated[str, _job('The format of the parts: "jsonl" or "parquet".', "FORMAT")] = "jsonl",
+    retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
     asked: TextsOptions,
     as_json: Annotated[
@@ -63,20 +63,20 @@ def run_command(
         typer.Option(
             metavar="N",
             min=0,
-            help="Tell the model's N likeliest tokens at each place.",
+            help="Give the model's N likeliest tokens at each place.",
             rich_help_panel="Output",
         ),
     ] = None,
 ) -> None:
     """Continue the prompts of all rows, and write their texts into parts in the job's folder.
 
-    The same command goes on where it stopped. If rows fail, their errors stand in the parts, and the exit code is 1.
+    If a job stops, the same command continues it. If rows fail, their errors are in the parts, and the exit code is 1.
     """
     from gen.offline.job import run_batch
 
     if len(places) < 2:
         raise ArgumentError("give the inputs, and then the job's folder: gen batch run IN... OUT")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it ends workers, and says what to do
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # KeyboardInterrupt: workers end, and a message is printed
     try:
         report = run_batch(
             places[:-1],
@@ -85,12 +85,12 @@ def run_command(
             output_type=choose_output_type(asked.schema, asked.regex, asked.choice),
             devices=devices,
             dtype=asked.dtype,
-            engine=engine,  # type: ignore[arg-type]  # it is checked there
+            engine=engine,  # type: ignore[arg-type]  # run_batch checks it
             ray_address=ray_address,
             rows=rows,
             shard_rows=shard_rows,
             prompt_template=prompt_template,
-            format=format,  # type: ignore[arg-type]  # it is checked there
+            format=format,  # type: ignore[arg-type]  # run_batch checks it
             retry_failed=retry_failed,
             dry_run=dry_run,
             sampler=asked.choose_sampler(),
@@ -114,7 +114,7 @@ def run_command(
     else:
         say(", ".join(f"{count} {name}" for name, count in told.items()), end="\n")
     if report.failed:
-        raise GenError(f"{report.failed} of {report.rows} rows failed; their errors stand in {places[-1]}.")
+        raise GenError(f"{report.failed} of {report.rows} rows failed; their errors are in {places[-1]}.")
 
 
 @app.command("status", cls=Grouped, short_help="Tell how far a job is.")
@@ -133,9 +133,9 @@ def status_command(
 
 @app.command("merge", cls=Grouped, short_help="Write all results into one file.")
 def merge_command(
-    out: Out, file: Annotated[Path, typer.Argument(metavar="FILE", help="As the parts are: *.jsonl or *.parquet.")]
+    out: Out, file: Annotated[Path, typer.Argument(metavar="FILE", help="*.jsonl or *.parquet, like the parts.")]
 ) -> None:
-    """Write the results of a job that is done into one file, in the order of the inputs."""
+    """Write the results of a finished job into one file, in the order of the inputs."""
     from gen.offline.status import merge
 
     merge(out, file)

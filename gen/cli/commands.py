@@ -1,4 +1,4 @@
-"""`gen generate` and `gen stream`, and the program that has all commands. Texts go to stdout, the rest to stderr."""
+"""`gen generate`, `gen stream`, and the program with all commands. Texts go to stdout, everything else to stderr."""
 
 import json
 import re
@@ -78,14 +78,14 @@ def generate_command(
     run = partial(
         gen.generate, loaded, details=True, top_logprobs=top_logprobs, num_return_sequences=returned, **settings
     )
-    # a prompt is checked without making a token: options that none can run with fail here, before all prompts;
-    # a chat has a place for each image, a plain prompt would need one for them
+    # check the options with one prompt, without making a token: unusable options fail here, before the first prompt;
+    # a chat has a place for each image, the plain prompt "x" has none
     run("x", images=pictures if asked.chat else None, max_new_tokens=0)
     if output_type is not None:
         constraint = gen.compile(loaded, output_type)
         least, most = constraint.least_tokens or 0, asked.max_new_tokens
         if most is not None and least > most:
-            raise ArgumentError(f"the shortest text has {least} tokens, --max-new-tokens is {most}.")
+            raise ArgumentError(f"the shortest text has {least} tokens, and --max-new-tokens is {most}.")
         run = partial(run, output_type=constraint)
     failed = False
     with tqdm(total=len(given), unit="prompt", file=sys.stderr, disable=len(given) < 2) as progress:
@@ -125,7 +125,7 @@ def stream_command(
 
 
 app.command("score", cls=Grouped, short_help="Tell how likely texts are.")(score_command)
-app.command("serve", cls=Grouped, short_help="Answer clients of OpenAI and Anthropic.")(serve_command)
+app.command("serve", cls=Grouped, short_help="Serve a model to clients of OpenAI and Anthropic.")(serve_command)
 app.add_typer(batch_commands.app, name="batch")
 app.command("convert", cls=Grouped, short_help="Write a GGUF file as a folder in Hugging Face format.")(convert_command)
 app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, and where the host waits.")(
@@ -134,10 +134,10 @@ app.command("doctor", cls=Grouped, short_help="Tell where a model's parts are, a
 
 
 def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
-    """Arguments of `gen.generate` as the options ask for them, and the output type.
+    """The arguments of `gen.generate` that the options ask for, and the output type.
 
     Raises:
-        ArgumentError: a value that cannot be used.
+        ArgumentError: a value cannot be used.
     """
     sampler = made_sampler(asked.choose_sampler())
     settings = {"stop": read_stops(asked.stop), "seed": asked.seed, "chat": asked.chat, "shorten": asked.shorten}
@@ -169,7 +169,7 @@ def _attempt(
 
 
 def _as_json(one: Given, completion: "gen.Completion") -> str:
-    """A line of JSON, which has no infinite numbers: they are null."""
+    """A line of JSON; infinite numbers, which JSON does not have, are null."""
     told = asdict(completion)
     if completion.top_logprobs is None:
         del told["top_logprobs"]

@@ -16,7 +16,7 @@ class Given:
 
     Attributes:
         text: the prompt itself.
-        where: what messages call it, as "prompts.txt, line 7".
+        where: what messages call it, such as "prompts.txt, line 7".
     """
 
     text: str
@@ -24,10 +24,10 @@ class Given:
 
 
 def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
-    """The prompts from one place. Of a file, "-" is stdin, blank lines are left out and named on stderr.
+    """The prompts from one place. The file "-" is stdin. Blank lines of a file are left out and named on stderr.
 
     Raises:
-        ArgumentError: there are two places, one that cannot be read, or no prompt in it.
+        ArgumentError: there are two places, or the place cannot be read or has no prompt.
     """
     if prompts and file:
         raise ArgumentError("give prompts as arguments or with --file, not both.")
@@ -41,11 +41,11 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
         return [Given(text=re.sub(f"({_LINE_END})\\Z", "", text), where=name)]
     lines = re.split(_LINE_END, text)
     if not lines[-1]:
-        lines.pop()  # what is after the last line's end
+        lines.pop()  # the empty rest after the last line's end
     given = [Given(text=line, where=f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     blank = [str(number) for number, line in enumerate(lines, 1) if not line.strip()]
     if not given:
-        raise ArgumentError(f"{name} has no prompts; write one a line.")
+        raise ArgumentError(f"{name} has no prompts; write one on each line.")
     if blank:
         shown = ", ".join(blank[:5]) + (f" and {len(blank) - 5} more" if len(blank) > 5 else "")
         print(f"gen: {name}: left out blank lines: {shown}", file=sys.stderr)
@@ -53,7 +53,7 @@ def read_prompts(prompts: list[str] | None, file: Path | None) -> list[Given]:
 
 
 def _read(file: Path | None, name: str) -> str:
-    """All of a file or of stdin, without the mark that Windows puts before UTF-8."""
+    """All of a file or of stdin, without the byte order mark that Windows puts before UTF-8."""
     try:
         if name == "stdin":
             if sys.stdin is None:
@@ -62,7 +62,7 @@ def _read(file: Path | None, name: str) -> str:
                 print("gen: reading stdin; end with Ctrl-D", file=sys.stderr)
             data = sys.stdin.buffer.read()
         else:
-            assert file is not None  # else its name were stdin; tells mypy
+            assert file is not None  # without a file the name is stdin; tells mypy
             data = file.read_bytes()
     except OSError as error:
         raise ArgumentError(f"cannot read the prompts: {error}") from error
@@ -77,7 +77,7 @@ def _read(file: Path | None, name: str) -> str:
 
 
 def _check_unicode(text: str, name: str) -> None:
-    """Raise an ArgumentError if the shell gave bytes that are no UTF-8, which Python has as lone surrogates."""
+    """Raise an ArgumentError if the shell gave bytes that are no UTF-8; Python turns them into lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -17,7 +17,7 @@ def convert_command(
     dtype: Annotated[
         str | None,
         typer.Option(
-            metavar="DTYPE", help='As "float16". If you give none: the file\'s, or float32 if it is quantised.'
+            metavar="DTYPE", help='Such as "float16". If you give none: the file\'s, or float32 if it is quantised.'
         ),
     ] = None,
 ) -> None:
@@ -38,7 +38,7 @@ def doctor_command(
         str | None,
         typer.Option(
             metavar="DEVICE",
-            help='As "cuda:1". If you give none: the last virtual GPU, or without virtual ones as in "generate".',
+            help='Such as "cuda:1". If you give none: the last virtual GPU, or without one the same as for "generate".',
         ),
     ] = None,
     device_map: Annotated[
@@ -49,7 +49,7 @@ def doctor_command(
         typer.Option(
             metavar="N",
             min=0,
-            help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 where there is no GPU.",
+            help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 if there is no GPU.",
         ),
     ] = None,
     encoder: Annotated[bool, typer.Option("--encoder", help="The model turns texts into vectors.")] = False,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import gen
 
-LARGEST = 2**63 - 1  # of int64, as gen.arguments has it, which waits for torch
+LARGEST = 2**63 - 1  # the largest int64, as in gen.arguments, whose import would wait for torch
 
 _AGAIN = "You can repeat the option."
 
@@ -29,7 +29,9 @@ Prompts = Annotated[
     list[str] | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads one from stdin.")
 ]
 OnePrompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="If you give none, gen reads it from stdin.")]
-File = Annotated[Path | None, _option("Prompts", 'Read prompts from FILE, one a line; "-" is stdin.', "FILE", "--file")]
+File = Annotated[
+    Path | None, _option("Prompts", 'Read prompts from FILE, one on each line; "-" is stdin.', "FILE", "--file")
+]
 Image = Annotated[list[Path] | None, _option("Prompts", f"Give each prompt this picture. {_AGAIN}", "FILE", "--image")]
 Chat = Annotated[bool, _option("Prompts", "Put each prompt into the model's chat template.", None, "--chat")]
 
@@ -37,9 +39,10 @@ ModelName = Annotated[
     str, _option("Model", 'A directory, a GGUF file, a name on the Hub, or "demo".', "NAME", "--model")
 ]
 Device = Annotated[
-    str | None, _option("Model", 'As "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE")
+    str | None,
+    _option("Model", 'Such as "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE"),
 ]
-DType = Annotated[str | None, _option("Model", 'As "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
+DType = Annotated[str | None, _option("Model", 'Such as "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
 
 MaxNewTokens = Annotated[
     int | None,
@@ -52,7 +55,7 @@ MaxNewTokens = Annotated[
     ),
 ]
 Shorten = Annotated[
-    bool, _option("Length", "Print values of an output type that their limit has shaped too.", None, "--shorten")
+    bool, _option("Length", "Print values of an output type even if their limit has shaped them.", None, "--shorten")
 ]
 MinNewTokens = Annotated[int | None, _option("Length", "Let no text end by itself before it has N tokens.", "N")]
 Stop = Annotated[
@@ -72,7 +75,7 @@ TopP = Annotated[
 MinP = Annotated[float | None, _option("Sampling", "Draw from tokens at least P times as likely as the best.", "P")]
 Speculate = Annotated[
     Literal["auto", "on", "off"],
-    _option("Output", "Make several tokens a step where they can be guessed; texts are the same.", None),
+    _option("Output", "Make several tokens in a step if they can be guessed; texts are the same.", None),
 ]
 Seed = Annotated[int | None, _option("Sampling", "Give the same texts for the same SEED.", "SEED", min=0, max=LARGEST)]
 Samples = Annotated[int, _option("Sampling", "Write N texts for each prompt; with --beams, the best N.", "N")]
@@ -87,19 +90,21 @@ RepetitionPenalty = Annotated[
     float | None, _option("Penalties", "Above 1: make tokens of the prompt and the text less likely.", "X")
 ]
 PresencePenalty = Annotated[float | None, _option("Penalties", "Subtract X from the logits of the text's tokens.", "X")]
-FrequencyPenalty = Annotated[float | None, _option("Penalties", "The same, once for each time a token has come.", "X")]
+FrequencyPenalty = Annotated[
+    float | None, _option("Penalties", "Subtract X from a token's logit for each time that the text has it.", "X")
+]
 NoRepeatNgramSize = Annotated[int | None, _option("Penalties", "Let no sequence of N tokens come twice.", "N")]
 BadWord = Annotated[list[str] | None, _option("Penalties", f"Never write TEXT. {_AGAIN}", "TEXT")]
 
-AsJson = Annotated[bool, _option("Output", "Print a JSON object a line for each text.", None, "--json")]
+AsJson = Annotated[bool, _option("Output", "Print a line with a JSON object for each text.", None, "--json")]
 TopLogprobs = Annotated[
-    int | None, _option("Output", "With --json, tell the model's N likeliest tokens at each place.", "N", min=0)
+    int | None, _option("Output", "With --json, give the model's N likeliest tokens at each place.", "N", min=0)
 ]
 BatchSize = Annotated[int, _option("Output", "Run N prompts together.", "N", min=1)]
 
 
 class Grouped(TyperCommand):
-    """A command whose help shows its options in their groups, and nothing of Python."""
+    """A command whose help shows its options in their groups, and no Python types."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -111,7 +116,7 @@ class Grouped(TyperCommand):
                 others = "Other options" if grouped else "Options"
                 kind = "Arguments" if parameter.param_type_name == "argument" else others
                 name, text = record
-                name = re.sub(r" <\S+>$", "", name)  # a Python type, as <list[str]>
+                name = re.sub(r" <\S+>$", "", name)  # a Python type, such as <list[str]>
                 text = text.replace(f"0<=x<={LARGEST}", "x>=0")
                 groups.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append((name, text))
         for name, records in groups.items():
@@ -130,10 +135,10 @@ def choose_sampler(
     length_penalty: float | None = None,
     **settings: Any,
 ) -> list[Any] | None:
-    """The name and the settings of the sampler that the options ask for, whose values are not checked.
+    """The name and the settings of the sampler that the options ask for; the values are not checked.
 
     Raises:
-        ArgumentError: options at odds with each other.
+        ArgumentError: options contradict each other.
     """
     settings = {name: value for name, value in settings.items() if value is not None}
     by_chance = [_flag(name) for name in _SAMPLING if name in settings]
@@ -162,9 +167,9 @@ def _flag(name: str) -> str:
 
 
 def check_top_logprobs(count: int | None, *, as_json: bool, beams: int | None) -> None:
-    """Raise an ArgumentError where --top-logprobs cannot be shown, or are not known."""
+    """Raise an ArgumentError if --top-logprobs cannot be shown, or are not known."""
     if count is not None and not as_json:
-        raise ArgumentError("--top-logprobs are shown in JSON alone; give --json too.")
+        raise ArgumentError("--top-logprobs are shown only in JSON; give --json too.")
     if count is not None and beams is not None:
         raise ArgumentError(
             "--top-logprobs are of texts that grow token by token, and --beams chooses among whole texts; leave one of "
@@ -185,7 +190,7 @@ def read_output_type(schema: Path | None, regex: str | None, choice: list[str] |
 
 
 def choose_output_type(schema: Path | None, regex: str | None, choice: list[str] | None) -> dict[str, Any] | None:
-    """The output type that the options ask for, as `gen.offline.described` has it; it is not checked.
+    """The output type that the options ask for, in the form of `gen.offline.described`; it is not checked.
 
     Raises:
         ArgumentError: more than one is asked for, or a file cannot be read.
@@ -196,7 +201,7 @@ def choose_output_type(schema: Path | None, regex: str | None, choice: list[str]
         raise ArgumentError(f"a text has one output type; give {' or '.join(names)}.")
     if schema is not None:
         try:
-            text = schema.read_text(encoding="utf-8-sig")  # Windows puts a mark before UTF-8
+            text = schema.read_text(encoding="utf-8-sig")  # Windows puts a byte order mark before UTF-8
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"--schema {show_path(schema)} cannot be read: {error}") from error
         return {"json_schema": text}
@@ -206,7 +211,7 @@ def choose_output_type(schema: Path | None, regex: str | None, choice: list[str]
 
 
 def read_speculate(choice: Literal["auto", "on", "off"]) -> "gen.Speculation | Literal['auto', False]":
-    """What `gen.generate` takes for it."""
+    """The option --speculate as `gen.generate` takes it."""
     if choice == "on":
         import gen
 
@@ -218,7 +223,7 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
     """The pictures that the options name, read once for all prompts; None for none.
 
     Raises:
-        ArgumentError: one of them cannot be read.
+        ArgumentError: a picture cannot be read.
     """
     from gen.requests.images import read_image
 
@@ -226,7 +231,7 @@ def read_pictures(paths: list[Path] | None) -> list["Pictures.Image"] | None:
 
 
 def read_stops(stops: list[str] | None) -> list[str]:
-    """The stop strings, their escapes resolved."""
+    """The stop strings, with their escapes resolved."""
     from gen.requests import stops as reading
 
     given = [unescape(text) for text in stops or ()]

@@ -1,4 +1,4 @@
-"""What the commands print, and what libraries may print beside it."""
+"""What the commands print, and what libraries may print besides."""
 
 import math
 import os
@@ -11,11 +11,11 @@ from gen.errors import GenError
 
 
 def say(text: str, end: str = "") -> None:
-    """Print at once; where the reader has gone, as `head` does, stop without a word.
+    """Print at once; if the reader of stdout has gone, such as `head`, exit without a word.
 
     Raises:
-        GenError: as of `check_output`.
-        OSError: it cannot be written, as to a disk that is full.
+        GenError: as for `check_output`.
+        OSError: the text cannot be written, for example to a full disk.
     """
     check_output()
     try:
@@ -26,7 +26,7 @@ def say(text: str, end: str = "") -> None:
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, which has no infinite numbers: they are null."""
+    """A value for JSON; infinite numbers, which JSON does not have, become null."""
     if isinstance(value, list):
         return [finite(item) for item in value]
     if isinstance(value, dict):
@@ -35,18 +35,18 @@ def finite(value: Any) -> Any:
 
 
 def check_output() -> None:
-    """Raise a GenError if there is no stdout, where texts would be lost without a word."""
+    """Raise a GenError if there is no stdout: texts would be lost without a word."""
     if sys.stdout is None:
         raise GenError("stdout is closed, and texts go there; leave it open.")
 
 
 def forget_output() -> None:
-    """What is left to flush at the end goes nowhere, which would be another error."""
+    """Discard what is still to be flushed at the program's end: writing it would raise another error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def keep_stderr_tidy() -> None:
-    """Where stderr is a file or a pipe, leave out the progress bars of loading."""
+    """If stderr is a file or a pipe, leave out the progress bars of loading."""
     if sys.stderr is None or not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 

@@ -16,17 +16,17 @@ from gen.errors import ArgumentError, show
 
 @dataclass(frozen=True)
 class _Line:
-    """A prompt, and what is scored after it: nothing for the prompt itself."""
+    """A prompt, and the continuations to score after it; without any, the prompt itself is scored."""
 
     prompt: str
     continuations: list[str]
 
 
 def score_command(
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What stands before.")] = None,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The text before the continuations.")] = None,
     continuations: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CONTINUATION", help="What is scored. If you give none: the prompt itself."),
+        typer.Argument(metavar="CONTINUATION", help="A text to score. If you give none: the prompt itself."),
     ] = None,
     *,
     file: Annotated[
@@ -44,9 +44,9 @@ def score_command(
         bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
     ] = False,
 ) -> None:
-    """Print the natural log-probability of each text, a line each, and the text.
+    """Print a line for each text: its natural log-probability, and the text.
 
-    The tokens are those of the prompt and the continuation encoded together.
+    A prompt and its continuation are encoded together.
     """
     if (prompt is None) == (file is None):
         raise ArgumentError("give a prompt with its continuations, or --file, and not both.")
@@ -65,7 +65,7 @@ def _read(file: Path | None) -> list[_Line]:
     """The lines of a file.
 
     Raises:
-        ArgumentError: one is no JSON object with a prompt and a continuation.
+        ArgumentError: a line is no JSON object with a prompt and a continuation.
     """
     lines = []
     for given in read_prompts(None, file):

@@ -1,4 +1,4 @@
-"""The options that all commands which write texts share, written once."""
+"""The options that are common to all commands which write texts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ _OF_SAMPLERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """What a text is asked for; see `with_options`."""
+    """The options for a text; see `with_options`."""
 
     chat: options.Chat = False
     model: options.ModelName = "demo"
@@ -49,7 +49,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextsOptions(TextOptions):
-    """The same, where a prompt may have several texts."""
+    """The same for commands in which a prompt may have several texts."""
 
     samples: options.Samples = 1
     beams: options.Beams = None
@@ -67,7 +67,7 @@ class TextsOptions(TextOptions):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command as Typer reads it: the options of the class of its parameter `asked` replace that parameter."""
+    """Make a command that Typer can read: the options in the class of its parameter `asked` replace that parameter."""
     own = signature(command, eval_str=True)
     kind = own.parameters["asked"].annotation
     hints = get_type_hints(kind, include_extras=True)

@@ -109,7 +109,7 @@ def test_failed_rows_are_a_failure_each_time(capsys: Capture) -> None:
     write_rows(Path("rows.jsonl"), [*ROWS, {"text": "x"}])
     for _ in range(2):
         assert run("run", "rows.jsonl", "out", "--max-new-tokens", 2) == 1
-        assert "1 of 4 rows failed; their errors stand in out." in capsys.readouterr().err
+        assert "1 of 4 rows failed; their errors are in out." in capsys.readouterr().err
     Path("out/part-00000.jsonl").unlink()
     assert run("merge", "out", "x.jsonl") == 1
     assert "1 of 1 parts are missing; run the job to its end first." in capsys.readouterr().err

@@ -178,7 +178,7 @@ def test_json_has_the_likeliest_tokens_where_they_are_asked_for(demo: Transforme
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--top-logprobs", "2"], "--top-logprobs are shown in JSON alone; give --json too"),
+        (["--top-logprobs", "2"], "--top-logprobs are shown only in JSON; give --json too"),
         (["--top-logprobs", "2", "--json", "--beams", "3"], "--beams chooses among whole texts"),
         (["--top-logprobs", "-1", "--json"], "--top-logprobs"),
         (["--top-logprobs", "99999", "--json"], "top_logprobs must be"),

@@ -69,7 +69,7 @@ def test_bytes_that_are_no_utf8_are_named_with_their_line(
 
 def test_prompts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "blank").write_text("\n \n")
-    with pytest.raises(gen.ArgumentError, match="blank has no prompts; write one a line"):
+    with pytest.raises(gen.ArgumentError, match="blank has no prompts; write one on each line"):
         read_prompts(None, tmp_path / "blank")
     with pytest.raises(gen.ArgumentError, match=r"cannot read the prompts: .*Is a directory"):
         read_prompts(None, tmp_path)
