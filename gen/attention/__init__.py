@@ -1,1 +1,1 @@
-"""Attention of gen's own: each row's own columns, each key read once, and the same bits in any batch."""
+"""gen's own attention: each row looks at its own columns, each key is read once, and bits are the same in any batch."""

@@ -1,15 +1,17 @@
-"""How far the rows of a step look: neighbours that look about as far are one call of attention.
+"""How far the rows of a step look: neighbouring rows that look about equally far share one call of attention.
 
-Example: five rows that have 40, 35, 3, 900 and 890 tokens. In pieces of 32 columns they look at 64, 64, 32, 928 and 896
+Example: five rows have 40, 35, 3, 900 and 890 tokens. In pieces of 32 columns they look at 64, 64, 32, 928 and 896
 columns. If one more call costs as much as 96 columns of a row, the plan is two calls: rows 0 to 2 look at 64 columns,
-which reads 32 for nothing, and rows 3 and 4 at 928. Looked at together, the five would read 2,656 columns for nothing.
+and rows 3 and 4 at 928; each call reads 32 columns for nothing. In one call, the five rows would read 2,656 columns for
+nothing.
 
-A recorded step keeps the plan itself, not its numbers: the host sets them before each step, and the step's shapes stay.
+A recorded step keeps the plan itself, not its numbers: the host sets these before each step, while the shapes of the
+step stay.
 """
 
 from collections.abc import Collection, Sequence
 
-PIECE = 32  # columns: what is beyond a whole number of them would be summed in another order in another batch
+PIECE = 32  # columns; rows look at whole pieces, because a rest would be summed in another order in another batch
 _CALL = 2**14  # how many numbers of keys could be read in the time that one more call takes
 
 Run = tuple[int, int, int]
@@ -17,10 +19,10 @@ Run = tuple[int, int, int]
 
 
 class Plan:
-    """Which rows of the next step look how far.
+    """How far each row of the next step looks.
 
     Attributes:
-        runs: of all its rows, in order; empty where all look at all columns that the step looks at.
+        runs: the runs of all rows, in order; empty if all rows look at all columns that the step looks at.
     """
 
     def __init__(self) -> None:
@@ -33,8 +35,8 @@ class Plan:
         """Let each row look at its own columns from now on.
 
         Args:
-            lengths: of each row of the step, the new token counted; 0 for a row that is free.
-            numbers: how many a column of keys has.
+            lengths: how many columns each row of the step has, with the new token; 0 for a row that is free.
+            numbers: how many numbers a column of keys has.
             apart: rows whose columns have memory of their own: each is computed alone.
         """
         pieces = [-(-length // PIECE) or 1 for length in lengths]
@@ -53,7 +55,7 @@ def whole(columns: int) -> int:
 
 
 def _runs(pieces: Sequence[int], call: int, apart: Collection[int]) -> tuple[Run, ...]:
-    """Rows side by side together wherever that reads fewer columns for nothing than one more call costs."""
+    """Put neighbouring rows into one run if that reads fewer columns for nothing than one more call costs."""
     runs: list[Run] = []
     for row, count in enumerate(pieces):
         first, end, view = row, row + 1, count * PIECE

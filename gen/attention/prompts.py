@@ -1,10 +1,11 @@
-"""Attention of prompts in blocks of 64 queries at absolute positions: a token's bits depend on what is before it alone.
+"""Attention of prompts in blocks of 64 queries at absolute positions: a token's bits only depend on the tokens before.
 
-Example: a prompt of 100 tokens is read in two parts, of 70 and of 30. The first part asks for the blocks of the tokens
-0 to 63 and 64 to 69, the second one for that of the tokens 70 to 99. All queries of a block look at all columns up to
-the block's end, and what a token does not see is hidden; so the tokens 64 to 69 find what they would find if all were
-read at once. Few queries are summed in another order than many: where a part does not begin or end at a multiple of 16,
-zeros are asked too. The second part asks for the tokens 64 to 111.
+Example: a prompt of 100 tokens is read in two parts, of 70 and of 30 tokens. The first part has queries for tokens 0 to
+63, a whole block, and for tokens 64 to 69 of the next block; the second part has queries for tokens 70 to 99 of that
+block. All queries of a block look at all columns up to the block's end, and the mask hides what a token does not see.
+So tokens 64 to 69 get what they would get if all were read at once. A few queries are summed in another order than
+many; so if a part does not begin or end at a multiple of 16, queries of zeros are added. The second part then has
+queries for tokens 64 to 111.
 """
 
 import torch
@@ -20,13 +21,13 @@ def whole_blocks(columns: int) -> int:
 
 
 def attend_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, start: int, scale: float | None) -> Tensor:
-    """What the tokens of prompts find in the columns before them and in their own.
+    """Attention of the tokens of prompts over the columns before them and their own.
 
     Args:
         query: (n, heads, tokens, width), of the tokens at columns `start` to `start + tokens - 1`; floating.
         keys: (n, key_heads, view, width), of the first columns; `view` is a multiple of 32.
         values: (n, key_heads, view, value_width).
-        mask: (n, 1, tokens, view), numbers to add, of the query's dtype; or of one row for all.
+        mask: (n, 1, tokens, view), numbers to add, of the query's dtype; or one row for all.
         scale: None is `width ** -0.5`.
     Returns:
         (n, tokens, heads, value_width); zeros for tokens beyond the view, which are padding. Host sync: none.
@@ -54,9 +55,9 @@ def attend_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sta
 
 
 def attend_groups(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """The same in one piece, for devices whose kernels take a mask, but no keys that several heads share.
+    """The same in one piece, for devices whose kernels take a mask, but not fewer key heads than query heads.
 
-    One call for each of the query heads that share a key head; nothing of the keys or of the mask is copied.
+    There is one call for each of the query heads that share a key head; neither keys nor mask are copied.
     """
     count, heads, tokens, _ = query.shape
     key_heads = keys.shape[1]

@@ -1,7 +1,7 @@
 """Attention of a step: a row's new tokens look at its own columns, and its keys are read once for all query heads.
 
-Example: 4 query heads over 2 key heads. Heads 0 and 1 ask the keys of key head 0, so that their queries lie side by
-side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, width). Nothing of the keys is copied.
+Example: 4 query heads over 2 key heads. Query heads 0 and 1 use the keys of key head 0, so their queries are laid side
+by side as two queries of one head: (rows, 4, 1, width) becomes (rows, 2, 2, width). The keys are not copied.
 """
 
 import torch
@@ -28,19 +28,19 @@ def attend_rows(
     scale: float | None,
     apart: Apart = (),
 ) -> Tensor:
-    """What each row's tokens find in its columns, `softmax(query @ keys * scale + mask) @ values`.
+    """Attention of each row's tokens over its columns, `softmax(query @ keys * scale + mask) @ values`.
 
-    A recording keeps this as one call, which reads the plan's numbers anew each time.
+    A recording keeps this as one call, which reads the plan's numbers again each time.
 
     Args:
         query: (n, heads, tokens, width), of the rows' new tokens; floating, any device.
         keys: (n, key_heads, view, width); `heads` is a multiple of `key_heads`.
         values: (n, key_heads, view, value_width).
-        mask: (n, 1, tokens, view), numbers to add, of the query's dtype; what a row does not look at is hidden there.
-            Where rows are apart it has as many columns as the longest of them looks at.
+        mask: (n, 1, tokens, view), numbers to add, of the query's dtype; it hides columns that a row does not look at.
+            If rows are apart, it has as many columns as the longest of them looks at.
         plan: how far each row looks.
         scale: None is `width ** -0.5`.
-        apart: rows that look at columns of their own, in order; what `keys` and `values` have of them means nothing.
+        apart: rows that look at columns of their own, in order; `keys` and `values` mean nothing for them.
     Returns:
         (n, tokens, heads, value_width), contiguous. Host sync: none.
     """
@@ -53,7 +53,7 @@ def attend_rows(
     own = {row: (its_keys, its_values) for row, its_keys, its_values in apart}
     parts = [
         (slice(first, end), *own[first], view)
-        if first in own and end == first + 1  # else it looks at nothing, beside others
+        if first in own and end == first + 1  # in a run with other rows, it is free or being read
         else (slice(first, end), keys[first:end], values[first:end], view)
         for first, end, view in runs
     ]
@@ -79,7 +79,7 @@ def attend_rows(
 
 
 def _all_runs(count: int, view: int, longest: int, apart: Apart) -> tuple[Run, ...]:
-    """All rows look at all columns: those that are apart at their own, the others at the first `view` ones."""
+    """Runs in which all rows look at all columns: rows that are apart at their own, the others at the first `view`."""
     runs: list[Run] = []
     before = 0
     for row, keys, _ in apart:

@@ -1,11 +1,12 @@
-"""Triton kernels of a step's attention: what a piece of 256 columns gives, and all pieces together.
+"""Triton kernels of a step's attention: one computes pieces of 256 columns, the other joins a row's pieces.
 
-Example, with pieces of 2: a row asks for columns 0 to 2 with the scores log 8, log 4, log 2. Piece 0 has the largest
-score log 8 and the sum 1 + 1/2, piece 1 log 2 and 1. Relative to log 8 the sum is 1 + 1/2 + 1/4, and the values of
-piece 1 count a quarter of what they count in their piece.
+Example, with pieces of 2: a row looks at columns 0 to 2 with the scores log 8, log 4, log 2. Piece 0 has the largest
+score log 8 and the sum 1 + 1/2, piece 1 has log 2 and 1. Relative to log 8 the sum is 1 + 1/2 + 1/4, and the values of
+piece 1 have a quarter of the weight that they have in their piece.
 
-Pieces begin at multiples of 256 and are joined in order, so that a row's result depends on no other row, nor on how
-far others look. What the mask hides is not read: of a piece beyond a row's end, or before its window, the mask alone.
+Pieces begin at multiples of 256 and are joined in order, so a row's result depends neither on other rows nor on how far
+these look. Columns that the mask hides are not read: of a piece beyond a row's end, or before its window, only the mask
+is read.
 
 Importing this needs triton. With TRITON_INTERPRET=1 set before the import the kernels run on the CPU, slowly.
 """
@@ -47,12 +48,12 @@ def look(
     PIECE: tl.constexpr,
     MULTIPLIED: tl.constexpr,
 ):
-    """The largest score of a piece, and relative to it the sum and the values. Grid: (rows, key_heads, pieces).
+    """Compute a piece's largest score, and relative to it the sum and the values. Grid: (rows, key_heads, pieces).
 
     Args:
         asked: how many queries share a key head: those of its query heads, each with all tokens.
-        hidden: what the mask has where a token does not look is at or below this number.
-        MULTIPLIED: as numbers of which type; sums are float32.
+        hidden: where the mask is at or below this number, a token does not look.
+        MULTIPLIED: the type of the numbers that are multiplied; sums are float32.
     """
     row, head, piece = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     place = (row * tl.num_programs(1) + head) * tl.num_programs(2) + piece
@@ -74,7 +75,7 @@ def look(
         there = (number[:, None] < asked) & (column[None, :] < view)
         added = tl.load(mask + column[None, :], mask=there, other=float("-inf")).to(tl.float32)
         seen = added > hidden
-        read = tl.max(seen.to(tl.int32), 0) > 0  # a column that nobody sees may hold anything
+        read = tl.max(seen.to(tl.int32), 0) > 0  # a column that no token sees may hold anything
         if tl.max(read.to(tl.int32), 0) > 0:
             key = tl.load(
                 keys + column[None, :] * key_column + wide[:, None],
@@ -114,7 +115,7 @@ def join(
     VALUE_WIDTH: tl.constexpr,
     VALUE_WIDE: tl.constexpr,
 ):
-    """What all pieces give. Grid: (rows, key_heads); the answer is (rows, tokens, heads, value_width)."""
+    """Join all pieces of a row. Grid: (rows, key_heads); the answer is (rows, tokens, heads, value_width)."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     number, value_wide = tl.arange(0, ASKED), tl.arange(0, VALUE_WIDE)
     best = tl.full((ASKED,), float("-inf"), tl.float32)

@@ -1,4 +1,4 @@
-"""A step's attention by Triton's kernels: two launches, whose shapes depend on those of the tensors alone."""
+"""A step's attention by Triton's kernels: two launches, whose shapes only depend on the shapes of the tensors."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from gen.attention import triton_kernels
 from gen.attention.triton_kernels import PIECE
 
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-_LEAST = 16  # a side of what tensor cores multiply
-_BYTES = 2**14  # of keys that a program holds at a time: with values and the next ones they fit into shared memory
+_LEAST = 16  # the smallest side of a matrix that tensor cores multiply
+_BYTES = 2**14  # of keys that a program holds at a time: they fit into shared memory, with values and the next keys
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """As `gen.attention.steps.attend_rows`, where the mask alone says what a row looks at; what it hides is not read.
+    """As `gen.attention.steps.attend_rows`, but only the mask says what a row looks at; hidden columns are not read.
 
-    A row's bits depend on its own numbers alone. No host sync; it may be captured.
+    A row's bits only depend on its own numbers. No host sync; it may be captured.
 
     Args:
         query: (n, heads, tokens, width), float32, float16 or bfloat16; `heads // key_heads * tokens` is at most 128.
-        keys, values, mask: as of `attend_rows`, with numbers of a column side by side; widths are at most 256.
+        keys, values, mask: as for `attend_rows`, with the numbers of a column side by side; widths are at most 256.
     """
     count, heads, tokens, width = query.shape
     key_heads, view, value_width = keys.shape[1], keys.shape[2], values.shape[3]
@@ -36,7 +36,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: flo
     scale = width**-0.5 if scale is None else scale
     hidden = torch.finfo(mask.dtype).min / 2
     of_values = {name: sizes[name] for name in ("ASKED", "VALUE_WIDTH", "VALUE_WIDE")}
-    with torch.cuda.device(query.device.index if query.is_cuda else -1):  # Triton launches on the current one
+    with torch.cuda.device(query.device.index if query.is_cuda else -1):  # Triton launches on the current device
         triton_kernels.look[(count, key_heads, pieces)](
             packed,
             keys,
@@ -62,7 +62,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: flo
 
 
 def tiles(asked: int, width: int, value_width: int, dtype: torch.dtype) -> dict[str, Any]:
-    """How large the parts are that a program works on, by the model's shape alone, so that bits are."""
+    """The sizes of the parts that a program works on; only the model's shape decides them, and so the bits."""
     wide, value_wide = (max(_LEAST, int(triton.next_power_of_2(size))) for size in (width, value_width))
     return {
         "ASKED": max(_LEAST, int(triton.next_power_of_2(asked))),

@@ -1,1 +1,1 @@
-"""What changes the logits between the model and the search: penalties and bans, and the user's own processors."""
+"""The stages, which change logits between the model and the search: penalties, users' processors, constraints."""

@@ -1,12 +1,12 @@
-"""Holds each row to its constraint: tokens are masked by the state of an automaton, and walk it to the next state.
+"""Holds each row to its constraint: an automaton's state masks tokens, and the chosen token leads to the next state.
 
-All is on the device and has static shapes; on a CPU the host walks between two steps, which is quicker there. A state
-has three rows of allowed tokens, packed as bits. The first is of all that the type allows, and is the only one that
-counts while there is room. Where a text may be short of room, the other two say which tokens surely leave enough, so
-that the text can always be ended in time.
+Everything is on the device and has static shapes; on a CPU the host walks between two steps, which is faster there. A
+state has three rows of allowed tokens, packed as bits. The first has all tokens that the type allows, and is the only
+one that counts while there is room. If a text may be short of room, the other two say which tokens surely leave enough,
+so that the text can always be ended in time.
 
-Example: the text so far is `{"ok": tr`, and 2 tokens are left. Where `ue}` and `ue` are tokens these may follow, since
-at most 1 more token ends the text. Where `e}` is no token, `u` may not follow: it would need both `e` and `}`.
+Example: the text so far is `{"ok": tr`, and 2 tokens are left. If `ue}` and `ue` are tokens, they may follow, because
+at most 1 more token ends the text. If `e}` is no token, `u` may not follow: it would need both `e` and `}`.
 """
 
 import math
@@ -30,13 +30,14 @@ _FAR = 2**62  # more tokens than any row has
 
 
 class DeviceConstraints:
-    """The last of the stages: nothing allows again what it forbids.
+    """The last of the stages, so that no stage allows again what it forbids.
 
-    Where nothing but the end can come, only the first of the tokens that end the text is allowed, at no cost, whatever
-    the stages before did to its logit. Rows that are held to nothing, or whose text has ended, are left as they are.
+    If only the end of the text can come, only the first of the tokens that end it is allowed, with probability 1,
+    whatever earlier stages did to its logit. Rows without a constraint, and rows whose text has ended, are left as they
+    are.
     """
 
-    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
+    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
     replayable = takes_places = True
     looks_back = False
 
@@ -45,7 +46,7 @@ class DeviceConstraints:
         self._held: list[TokenAutomaton | None] = [None] * count
         self._used = False
         self._version = 0
-        self._arena: Arena | None = None  # made with the first constraint, as are these
+        self._arena: Arena | None = None  # made with the first constraint, like `_bytes` and the tensors beside it
         self._on_cpu = device.type == "cpu"
         self._bytes = self._bias = self._numbers = self._forced = torch.empty(0, device=device)
 
@@ -53,10 +54,10 @@ class DeviceConstraints:
             return torch.zeros((count, width), dtype=dtype, device=device)
 
         self._state, self._columns = row(1, torch.int32), row(0, torch.int32)
-        self._taken = row(1, torch.int64)  # on a CPU: the token by which a state has yet to go on; -1 for none
-        self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft, as are these
+        self._taken = row(1, torch.int64)  # on a CPU: the token that a state has still to walk; -1 for none
+        self._ahead = row(0, torch.int32)  # the states before each place; made with the first draft, like `_drafts`
         self._drafts = torch.empty(0, dtype=torch.int64, device=device)
-        self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # how many may come before the last
+        self._lasts, self._ends = row(1, torch.int64), row(1, torch.int64)  # how many tokens may come before the last
         self._may_end, self._goes_on = row(1, torch.bool), row(1, torch.bool)
 
     def begin(self) -> None:
@@ -79,10 +80,10 @@ class DeviceConstraints:
             self._used = True
             self._state.zero_()
             self._may_end.fill_(True)
-            self._lasts.fill_(_FAR)  # rows that are held to nothing are never short of room
+            self._lasts.fill_(_FAR)  # rows without a constraint are never short of room
         self._widen(max(len(request.ends) for request in requests))
         if self._on_cpu:
-            self._ahead[rows] = 0  # states of another automaton
+            self._ahead[rows] = 0  # these were states of another automaton
         each = (rows.stop - rows.start) // len(requests)
         self._held[rows] = [automaton for automaton in asked for _ in range(each)]
         states = []
@@ -91,7 +92,7 @@ class DeviceConstraints:
                 states.append(0)
             else:
                 arena.place(automaton, self._held)
-                if self.forces and not self._on_cpu:  # on a CPU the host looks for what must come
+                if self.forces and not self._on_cpu:  # on a CPU the host finds the tokens that must come
                     arena.force(automaton)
                 states.append(arena.record(automaton, automaton.follow(read[len(request.prompt_ids) :])))
         width = self._ends.shape[1]
@@ -109,8 +110,8 @@ class DeviceConstraints:
             table[rows] = to_device(given, self._device).repeat_interleave(each, 0)
 
     def prepare(self, here: slice) -> None:
-        """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, which takes it a tenth
-        of the time, and rows of allowed tokens are made when they are needed."""
+        """See `gen.stages.stage.Follower.prepare`: on a CPU the host walks to the next states, in a tenth of the time
+        that torch would take, and makes rows of allowed tokens when they are needed."""
         if not self._on_cpu or self._arena is None:
             return
         for automaton, state in zip(self._held[here], self._walk_on(here, self._arena), strict=True):
@@ -118,7 +119,7 @@ class DeviceConstraints:
                 self._arena.fill(automaton, state, self._held)
 
     def _walk_on(self, here: slice, arena: Arena) -> list[int]:
-        """On a CPU: let the host walk by the tokens that the rows have taken; the states of the rows."""
+        """On a CPU: let the host walk with the tokens that the rows have taken; return the states of the rows."""
         there = self._state[here], self._taken[here], self._goes_on[here]
         states, taken, goes_on = (one.flatten().tolist() for one in there)
         for row, automaton in enumerate(self._held[here]):
@@ -138,7 +139,7 @@ class DeviceConstraints:
                     self._arena.fill(automaton, state, self._held)
 
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.stages.stage.Stage`; (n, vocab), in half precision float32. Host sync: none."""
+        """See `gen.stages.stage.Stage`; (n, vocab), float32 for logits in half precision. Host sync: none."""
         assert self._arena is not None  # tells mypy
         if isinstance(here, slice):
             torch.lt(generated, self._lasts[here], out=self._goes_on[here])
@@ -149,7 +150,7 @@ class DeviceConstraints:
 
     def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
         """See `gen.stages.stage.Limiter.room`. Host sync: none."""
-        after = lines(self._lasts, here) - generated  # how many may come after the next one
+        after = lines(self._lasts, here) - generated  # how many tokens may come after the next one
         record = self._records(here)
         kind = (after < record[:, WORST : WORST + 1]).long() + (after < record[:, NEEDED : NEEDED + 1])
         row = record.gather(1, kind)
@@ -193,13 +194,13 @@ class DeviceConstraints:
         return self._ahead
 
     def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
-        """See `gen.stages.stage.Drafter.draft`: what the automaton forces comes before what was found."""
+        """See `gen.stages.stage.Drafter.draft`: a token that the automaton forces replaces the draft that was found."""
         assert self._arena is not None  # tells mypy
         table, columns, drafts = self._arena.table, self._columns[here], feed[:, 1:]
         ahead, known = self._records_ahead(feed.shape[1])[here], list[Tensor]()
         ahead[:, :1] = self._state[here]
         nowhere = torch.zeros_like(ahead[:, :1])
-        for place in range(drafts.shape[1]):  # states behind the first draft that cannot come mean nothing
+        for place in range(drafts.shape[1]):  # states after the first draft that cannot come mean nothing
             state, after = ahead[:, place : place + 1], ahead[:, place + 1 : place + 2]
             walked = self._walk(state.squeeze(1), columns, drafts[:, place]).unsqueeze(1) if walks else nowhere
             if self.forces:
@@ -242,18 +243,20 @@ class DeviceConstraints:
         return 0 if self._arena is None else self._arena.memory()
 
     def _states(self, here: Here) -> Tensor:
-        """(n, 1)."""
+        """The states of the rows or places `here`: (n, 1)."""
         return self._state[here] if isinstance(here, slice) else self._ahead[here.rows, : here.width].reshape(-1, 1)
 
     def _records(self, here: Here) -> Tensor:
-        """What is known of the states, without what follows them: (n, numbers)."""
+        """The first numbers of the states' records, without their next states: (n, numbers)."""
         assert self._arena is not None  # tells mypy
         state = self._states(here)
         return self._arena.table.index_select(0, (state + self._numbers).view(-1)).view(len(state), -1)
 
     def _masked(self, logits: Tensor, row: Tensor, here: Here, own: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """The logits (n, vocab) of what rows (n, 1) of the arena allow, as of `allow`: those of ends (n, ends) are as
-        given; where nothing else is allowed, it is the first end alone.
+        """The logits (n, vocab) of tokens that the arena's rows `row` (n, 1) allow, see `allow`.
+
+        The tokens that end a text get the logits `own`, (n, ends); if no other token is allowed, only the first of them
+        is.
         """
         assert self._arena is not None and self._bias is not None  # tells mypy
         masked = allow(logits, self._arena.rows.index_select(0, row.view(-1)), self._bias, wanted)
@@ -278,7 +281,7 @@ class DeviceConstraints:
         return state
 
     def _make_tables(self, automaton: TokenAutomaton) -> Arena:
-        """Make what is there for the first constraint and for all others, which are of the same vocabulary."""
+        """Make the tensors that all constraints share; they are made for the first, and all have one vocabulary."""
         self._arena = Arena(automaton.row_bytes, self._device)
         self._bytes = automaton.vocabulary.on(self._device).bytes
         self._bias = bias_table(self._device)
@@ -288,7 +291,7 @@ class DeviceConstraints:
         return self._arena
 
     def _widen(self, ends: int) -> None:
-        """Make room for this many tokens that end a text, in powers of two; rows repeat the first of theirs."""
+        """Make room for this many tokens that end a text, in powers of two; rows with fewer repeat their first one."""
         if ends > self._ends.shape[1]:
             wider = 1 << (ends - 1).bit_length()
             self._ends = torch.cat((self._ends, self._ends[:, :1].expand(-1, wider - self._ends.shape[1])), 1)
@@ -300,7 +303,7 @@ def _repeated(ends: Sequence[int], width: int) -> list[int]:
 
 
 def _columns(automaton: TokenAutomaton | None) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    """Where a record has the next state after each byte, and, last, after what is no byte: (257,)."""
+    """The places in a record of the next state after each byte, and last of the state after no byte: (257,)."""
     if automaton is None:
         return np.zeros(257, np.int32)
     return np.append(automaton.table.classes.astype(np.int32) + FIRST_CLASS, np.int32(ITSELF))

@@ -1,7 +1,7 @@
-"""Output types that llguidance holds texts to: one exchange a token between the device and the host.
+"""Holds texts to output types with llguidance: for each token, the device and the host exchange data once.
 
-On CUDA the tokens' way to the host begins right after they are chosen, and the host waits for them only when the next
-forward has been launched: it computes the masks while the device computes the logits. On a CPU all of it happens
+On CUDA the tokens are sent to the host right after they are chosen, and the host only waits for them when the next
+forward has been launched: it computes the masks while the device computes the logits. On a CPU all of this happens
 between two steps, so that the step itself can be recorded.
 """
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Row:
-    """A text as llguidance follows it; everything is allowed without a matcher, and once the text has ended.
+    """A text that llguidance follows. Without a matcher everything is allowed; there is none once the text has ended.
 
     Attributes:
         ends: tokens that end the text.
-        may_end: whether they may come where other tokens may follow too; else they come only where nothing else can.
+        may_end: whether these may come where other tokens may come too; otherwise they only come where nothing else
+            can.
     """
 
     matcher: "LLMatcher | None" = None
@@ -35,7 +36,7 @@ class _Row:
     may_end: bool = True
 
     def take(self, token_id: int) -> None:
-        """Go on by a token; a matcher that fails allows nothing from then on."""
+        """Go on with a token; a matcher that fails allows nothing from then on."""
         if token_id in self.ends:
             self.matcher = None
         elif self.matcher is not None:
@@ -48,23 +49,23 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What is to be read of a step: which rows they were, and the texts in them, which may have moved since."""
+    """The rows of a step whose tokens are still to be read, and the texts in them, which may have moved since."""
 
     here: slice
     rows: Sequence[_Row]
 
 
 class HostConstraints:
-    """See `gen.stages.stage.Follower`; masks are those of llguidance, with each row's own ends of a text."""
+    """See `gen.stages.stage.Follower`; the masks are llguidance's, with each row's own tokens that end a text."""
 
-    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
+    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
     looks_back = False
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
         self._on_cuda = device.type == "cuda"
         self._rows = [_Row() for _ in range(count)]
-        self._bias: Tensor | None = None  # made with the rest when a row first needs it
+        self._bias: Tensor | None = None  # made, like the other tensors, when a row first needs it
         self.begin()
 
     def begin(self) -> None:
@@ -141,13 +142,13 @@ class HostConstraints:
         return 0
 
     def _begin_use(self, requests: Sequence[Request]) -> None:
-        """Make room for masks, and forget what rows were before."""
+        """Make room for masks, and forget earlier texts of the rows."""
         self._used = True
         self._rows = [_Row() for _ in range(self._count)]
         if self._bias is None:
             [size, *_] = [one.constraint.vocabulary.size for one in requests if one.constraint is not None]
             self._size = size
-            shape = self._count, size // 32 + 1  # a bit more than tokens: llguidance's own end of a text
+            shape = self._count, size // 32 + 1  # one bit more than tokens, for llguidance's own end of a text
 
             def on_host(value: int, *shape: int, dtype: torch.dtype) -> Tensor:
                 made = torch.full(shape, value, dtype=dtype, device="cpu")
@@ -182,7 +183,7 @@ class HostConstraints:
     def _fill(self, here: slice) -> None:
         """Write the masks of rows that are about to choose."""
         for place, row in zip(range(self._count)[here], self._rows[here], strict=True):
-            self._ends[place] = self._size  # no token
+            self._ends[place] = self._size  # the id of no token
             if row.matcher is None:
                 self._bits[place].fill(255)
             else:
@@ -192,13 +193,13 @@ class HostConstraints:
         """Write the mask of a text that goes on."""
         line = self._bits[place]
         matcher.unsafe_compute_mask_ptr(self._written[place].data_ptr(), self._written.shape[1] * 4)
-        if matcher.is_error():  # nothing is left to choose, and the text's error says why
+        if matcher.is_error():  # then no token is left to choose, and the text's error says why
             line.fill(0)
         end = int(line[self._size >> 3]) & (1 << (self._size & 7))
         line[self._size >> 3] -= end  # llguidance's own end of a text is no token
         over = end > 0 and not line.any()
         for token_id in row.ends[: 1 if over else None]:
-            if over:  # then the first of its ends comes, at no cost and whatever is banned
+            if over:  # then only the first of its ends comes, with probability 1, even if it is banned
                 self._ends[place] = token_id
             bit, byte = 1 << (token_id & 7), int(line[token_id >> 3])
             line[token_id >> 3] = byte | bit if over or (end and row.may_end) else byte & (255 - bit)

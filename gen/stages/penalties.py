@@ -1,8 +1,8 @@
-"""Penalties and bans: biases, repetition, words and n-grams that must not come, the least length; each row its own.
+"""Penalties and bans, for each row its own: biases, repetition, banned words and n-grams, the least length.
 
-All is in tables on the device, one line a row. Example of the bans: a row whose text ends in "New" bans "York" if
-("New", "York") is in its table of words; every ban of a step is one index with -inf, and all of them go into the
-logits by one scatter.
+They are in tables on the device, with a line for each row. Example of a ban: a row whose text ends in "New" bans "York"
+if ("New", "York") is in its table of words. Each ban of a step is one index with -inf, and one scatter writes all of
+them into the logits.
 """
 
 import math
@@ -23,13 +23,13 @@ _SMALLEST = 1e-30  # a penalty that is smaller would be 0 in float32
 
 
 class PenaltyStage:
-    """See `gen.samplers.Penalties`, which says what each does; they are run in its order.
+    """Runs the penalties of `gen.samplers.Penalties`, which says what each of them does, in its order.
 
-    Tables have as many columns as the requests so far needed, in powers of two; outgrowing one makes a new table, which
-    `key` tells.
+    Tables have as many columns as the requests so far have needed, rounded up to a power of two. A table that is too
+    small is replaced by a new one; then `key` changes.
     """
 
-    failing: Sequence[LogitsProcessor] = ()  # nothing of a user's runs here
+    failing: Sequence[LogitsProcessor] = ()  # no functions of users run here
     looks_back = takes_places = True
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -118,7 +118,7 @@ class PenaltyStage:
         return torch.full((self._count, width), value, dtype=dtype, device=self._device)
 
     def _clear(self) -> None:
-        """Rows that go on asked for nothing."""
+        """Reset the tables: rows that go on have asked for nothing."""
         self._repetition.fill_(1.0)
         self._words.fill_(_NOTHING)
         self._eos.fill_(-1)
@@ -126,7 +126,7 @@ class PenaltyStage:
             table.zero_()
 
     def _note(self, request: Request, asked: Penalties) -> None:
-        """Keep in mind what is asked for."""
+        """Note what is asked for."""
         present = {
             "bias": bool(asked.logit_bias),
             "repetition": asked.repetition_penalty != 1,
@@ -156,7 +156,7 @@ class PenaltyStage:
             shape = (self._count, _power(max(words, old_words)), _power(max(length, old_length)))
             wider = torch.full(shape, _NOTHING, dtype=torch.int64, device=self._device)
             wider[:, :old_words, shape[2] - old_length :] = self._words
-            # in front of words that were there already: any token
+            # any token may come in front of words that were there already
             there = self._words[..., -1:] >= 0 if old_length else self._words
             front = wider[:, :old_words, : shape[2] - old_length]
             front.copy_(torch.where(there, _ANYTHING, front) if old_length else front)
@@ -164,7 +164,7 @@ class PenaltyStage:
             self._version += 1
 
     def _repeated(self, history: Tensor, lengths: Tensor, here: Here, size: int) -> Tensor:
-        """The tokens that would make a run of `size` tokens come twice, -1 for none; (n, columns)."""
+        """The tokens that would repeat a run of `size` tokens, -1 for none: (n, columns)."""
         if history.shape[1] < size:
             return torch.full_like(history[:, :1], -1)
         windows = history.unfold(1, size, 1)  # (n, columns - size + 1, size)
@@ -189,7 +189,7 @@ def _padded(values: Sequence[float], width: int, value: float) -> list[float]:
 
 
 def _words(words: Sequence[Sequence[int]], count: int, length: int) -> list[list[int]]:
-    """Words as lines of `length`, with any token in front; further lines that are equal to nothing."""
+    """Words as lines of `length`, filled in front with `_ANYTHING`; then lines of `_NOTHING`, up to `count` lines."""
     lines = [[*[_ANYTHING] * (length - len(word)), *word] for word in words]
     return [*lines, *[[_NOTHING] * length for _ in range(count - len(lines))]]
 

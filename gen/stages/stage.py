@@ -1,4 +1,4 @@
-"""What changes logits between the model and the search: one interface for penalties, constraints, users' functions."""
+"""The interface of stages, which change logits between model and search: penalties, constraints, users' functions."""
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -16,8 +16,8 @@ class Stage(Protocol):
     """Changes the logits between the model and the search. State is changed in place.
 
     Attributes:
-        failing: the `logits_processors` of a request that were being run when a step failed; else empty.
-        looks_back: whether it looks at the tokens so far: `history` and `lengths` say nothing where no stage does.
+        failing: the `logits_processors` of a request that were running when a step failed; else empty.
+        looks_back: whether it looks at the tokens so far; if no stage does, `history` and `lengths` mean nothing.
     """
 
     failing: Sequence[LogitsProcessor]
@@ -29,10 +29,10 @@ class Stage(Protocol):
         """All rows are free: what earlier requests asked for no longer counts."""
 
     def key(self) -> Hashable:
-        """What a recorded step depends on; None where it does nothing."""
+        """What a recorded step depends on; None if the stage does nothing."""
 
     def admit(self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]]) -> None:
-        """Rows, side by side, begin with these requests' texts; `tokens` as of `RowSet.fill`."""
+        """Rows, side by side, begin with the texts of these requests; `tokens` as for `RowSet.fill`."""
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
         """The logits (n, vocab) of the rows `here`, changed, in place or not.
@@ -44,15 +44,15 @@ class Stage(Protocol):
         """
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows, rows first."""
+        """All tensors of the rows, (rows, ...)."""
 
 
 @runtime_checkable
 class RunsFunctions(Stage, Protocol):
-    """A stage that runs functions of the requests', for as long as one of these requests goes on.
+    """A stage that runs functions of requests, for as long as one of these requests goes on.
 
     Attributes:
-        anew: whether they run at every step, and are in no recording.
+        anew: whether the functions run at every step, and are in no recording.
     """
 
     @property
@@ -64,7 +64,7 @@ class RunsFunctions(Stage, Protocol):
         """As a call, but the changed logits are written to `changed`, (n, vocab) float32."""
 
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
-        """Only these rows, of these requests, go on: what others asked for is not done any more."""
+        """Only these rows, of these requests, go on: functions of other requests are no longer run."""
 
 
 @runtime_checkable
@@ -80,21 +80,22 @@ class Follower(Stage, Protocol):
 
     def prepare(self, here: slice) -> None:
         """The rows `here` are about to choose. On a CPU the host may read what their last step left, and write in place
-        what this one reads: recorded steps do not have this in them."""
+        what this step reads: this is no part of recorded steps."""
 
     def chosen(self, here: slice, token_ids: Tensor, ancestors: Tensor | None) -> None:
-        """The rows `here` have chosen: a part of the step.
+        """The rows `here` have chosen these tokens; this is a part of the step.
 
         Args:
             token_ids: (n, 1), int64.
-            ancestors: (n,), int64: indices into `here`, from which each row has gone on; None for each from itself.
+            ancestors: (n,), int64: indices into `here`, from which each row has gone on; None if each goes on from
+                itself.
         """
 
     def move(self, source: int, target: int) -> None:
         """One row becomes a copy of another one; the loop moves its tensors."""
 
     def memory(self) -> int:
-        """How many bytes its tensors have that belong to no row."""
+        """How many bytes those of its tensors have that belong to no row."""
 
 
 @runtime_checkable
@@ -109,7 +110,7 @@ class PlacesStage(Stage, Protocol):
     def takes_places(self) -> bool: ...
 
     def __call__(self, logits: Tensor, here: Here, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """As of `Stage`, each place after its own tokens."""
+        """As for `Stage`; each place comes after its own tokens."""
 
 
 @runtime_checkable
@@ -117,24 +118,24 @@ class Drafter(Follower, PlacesStage, Protocol):
     """A follower that goes ahead of its texts: it has a state before each place of a step, and drafts of its own.
 
     Attributes:
-        forces: whether it drafts what must come; set before rows are admitted.
+        forces: whether it drafts tokens that must come; set before rows are admitted.
     """
 
     forces: bool
 
     def ahead(self, row: int, drafts: int) -> Ahead | None:
-        """On a CPU: goes ahead of the text of a row, which the next step may then ask about at this many more places;
-        None where it is held to no type."""
+        """On a CPU: what goes ahead of the text of a row, which the next step may then ask about at this many more
+        places; None if the text has no constraint."""
 
     def draft(self, here: slice, feed: Tensor, real: Tensor, *, walks: bool) -> tuple[Tensor, Tensor]:
-        """Elsewhere: follow the drafts of the rows `here` from where they are.
+        """On other devices: follow the drafts of the rows `here` from their states.
 
         Args:
-            feed: (n, 1 + drafts), int64: the newest token and drafts, which are changed to what is forced.
-            real: (n, 1), int64: how many of the drafts count; what comes after them is filling.
-            walks: whether any does.
+            feed: (n, 1 + drafts), int64: the newest token and drafts; forced tokens replace drafts.
+            real: (n, 1), int64: how many of the drafts count; the others only fill the tensor.
+            walks: whether any draft may count; if not, only forced tokens do.
         Returns:
-            (n, 1), int64: how many of them count now, and may come; (n, drafts), bool: which are forced.
+            (n, 1), int64: how many drafts count now, and may come; (n, drafts), bool: which of them are forced.
             Host sync: none.
         """
 
@@ -142,12 +143,12 @@ class Drafter(Follower, PlacesStage, Protocol):
         """As `prepare`, before a step that asks about this many places of each row."""
 
     def go_on(self, here: slice, token_ids: Tensor, counts: Tensor, generated: Tensor) -> None:
-        """Rows go on by their first drafts, and by a token after them.
+        """Rows go on with their first drafts, and with a last token after them.
 
         Args:
-            token_ids: (n, 1), int64: the last one.
-            counts: (n, 1), int64: how many tokens, the last one among them.
-            generated: (n, 1), int64: how many tokens each row has had before the last one.
+            token_ids: (n, 1), int64: the last token.
+            counts: (n, 1), int64: how many tokens rows go on with, the last one included.
+            generated: (n, 1), int64: how many tokens each row has before the last one.
         """
 
 
@@ -156,11 +157,12 @@ class Limiter(Follower, Protocol):
     """A follower that keeps texts within their limits; the last of the stages."""
 
     def room(self, masked: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
-        """What the limits of the rows `here` leave room for, in a step in which some may be short of it: a part of the
-        step, after `__call__`.
+        """What the limits of the rows `here` leave room for, in a step in which some rows may be short of room.
+
+        This is a part of the step, after `__call__`.
 
         Args:
-            masked: (n, vocab), what `__call__` gave; `Room.narrow` may change it.
-            generated: as of `__call__`.
+            masked: (n, vocab), the result of `__call__`; `Room.narrow` may change it.
+            generated: as for `__call__`.
             squeezed: (n,) bool, for the search to set.
         """

@@ -14,39 +14,39 @@ _Lists = dict[tuple[int, ...], tuple[tuple[LogitsProcessor, ...], Tensor]]  # by
 
 
 class UserProcessors:
-    """Runs each request's list of functions on all rows, once for equal lists, and keeps its rows' logits.
+    """Runs each request's list of functions on all rows, once for equal lists; only the request's rows change.
 
-    A function gets token_ids (rows, columns) int64, -1 past a row's end; lengths (rows,) int64, how many there are,
-    the prompt's among them; and logits (rows, vocab). It may change them in place, and returns logits of the same
-    shape, on the same device. It must look at each row alone.
+    A function gets token_ids (rows, columns) int64, -1 past a row's end; lengths (rows,) int64, how many tokens there
+    are, those of the prompt included; and logits (rows, vocab). It may change them in place, and returns logits of the
+    same shape, on the same device. It must look at each row alone.
 
-    Transformers' own get input_ids (1, length) int64, the tokens of one row, and its scores (1, vocab) float32; they
-    are called for the rows of their requests alone. The host counts the lengths, so that it waits for nothing.
+    Functions of transformers get input_ids (1, length) int64, the tokens of one row, and its scores (1, vocab) float32;
+    they are only called for the rows of their requests. The host counts the lengths itself, so that it need not wait.
 
-    They are called at every step, between recorded parts of it, unless each of them has an attribute `replayable` that
-    is True. Then they are recorded with the step: only the torch calls that they make are made again.
+    Functions are called at every step, between its recorded parts, unless each of them has an attribute `replayable`
+    that is True. Then they are recorded with the step: only the torch calls that they make are made again.
 
     Attributes:
-        failing: the functions of the list that was being run when a step failed; empty where none was.
+        failing: the functions of the list that was running when a step failed; empty if none was.
     """
 
-    replayable = True  # all but the functions, which run at every step
+    replayable = True  # everything but the functions, which run at every step
     looks_back = True
 
     def __init__(self, count: int, device: torch.device) -> None:
         self._count, self._device = count, device
-        self._kept: _Lists = {}  # what recorded steps may know, beside those that rows ask for now
+        self._kept: _Lists = {}  # lists that recorded steps may use, and those that rows ask for now
         self._version = 0
         self.failing: Sequence[LogitsProcessor] = ()
         self._asked: list[tuple[int, ...]] = [()] * count  # by row
-        self._lengths = [0] * count  # of each row's tokens, less one before `prepare`; right where it is asked for
+        self._lengths = [0] * count  # each row's tokens, less one before `prepare`; only right for rows with functions
         self.begin()
 
     def begin(self) -> None:
         """See `gen.stages.stage.Stage.begin`."""
         self._lists: _Lists = {}
         self._begun = False  # whether rows have been admitted
-        self._somewhere = False  # whether some of them did not
+        self._somewhere = False  # whether a list of functions may be for some of the rows only
 
     def key(self) -> Hashable:
         """See `gen.stages.stage.Stage.key`."""
@@ -80,7 +80,7 @@ class UserProcessors:
             self._lists = {ids: one for ids, one in self._lists.items() if ids in wanted}
 
     def _list(self, request: Request) -> tuple[tuple[LogitsProcessor, ...], Tensor]:
-        """A request's functions with no row of their own yet; where a recorded step may know them, as it does."""
+        """A request's functions and which rows they are for, none yet; the same tensor that a recorded step may use."""
         ids = _ids(request)
         if ids not in self._kept:
             if len(self._kept) >= _MOST_KEPT:
@@ -92,10 +92,10 @@ class UserProcessors:
         return self._kept[ids]
 
     def __call__(self, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor) -> Tensor:
-        """See `gen.stages.stage.Stage`. Host sync: what the functions do."""
+        """See `gen.stages.stage.Stage`. Host sync: those of the functions."""
         changed = logits
         for ids, (processors, mine) in self._lists.items():
-            # what functions change in place other rows do not see, nor the next step
+            # a clone, so that what functions change in place does not change other rows' logits
             made, self.failing = logits.clone() if self._somewhere else logits, processors
             for processor in processors:
                 if takes_one_row(processor):
@@ -119,14 +119,14 @@ class UserProcessors:
 
     @property
     def anew(self) -> bool:
-        """See `gen.stages.stage.RunsFunctions`; a row's length is no number that a recorded step knows."""
+        """See `gen.stages.stage.RunsFunctions`; a recorded step cannot know row lengths, which some functions need."""
         functions = [one for processors, _ in self._lists.values() for one in processors]
         return not all(getattr(one, "replayable", False) is True and not takes_one_row(one) for one in functions)
 
     def write(
         self, changed: Tensor, logits: Tensor, here: slice, history: Tensor, lengths: Tensor, generated: Tensor
     ) -> None:
-        """See `gen.stages.stage.RunsFunctions`. Host sync: what the functions do."""
+        """See `gen.stages.stage.RunsFunctions`. Host sync: those of the functions."""
         changed.copy_(self(logits, here, history, lengths, generated))
 
     def prepare(self, here: slice) -> None:
@@ -151,15 +151,15 @@ class UserProcessors:
 
 
 def _ids(request: Request) -> tuple[int, ...]:
-    """Equal for equal functions in equal order, for as long as they live."""
+    """A key that is equal for the same functions in the same order, as long as they are alive."""
     return tuple(map(id, request.logits_processors))
 
 
 def _checked(made: object, logits: Tensor) -> Tensor:
-    """What a function has made of logits.
+    """Check what a function has made of logits.
 
     Raises:
-        ResultError: it cannot be their logits.
+        ResultError: it is no floating tensor of the same shape on the same device.
     """
     if isinstance(made, Tensor) and made.shape == logits.shape and made.device == logits.device:
         if made.is_floating_point():
