@@ -1,1 +1,1 @@
-"""Several tokens a step, and never another text: what is drafted, and how many drafts a step reads."""
+"""Several tokens in a step, and still the same text: what is drafted, and how many drafts a step reads."""

@@ -1,4 +1,4 @@
-"""What a caller may say of speculation, and when there is none."""
+"""The caller's settings of speculation, and whether a model's numbers allow it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,12 +12,12 @@ from gen.models.base import Model
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """Where drafts come from that a step reads beside the newest token; see `gen.generate`, which takes it.
+    """Where the drafts come from that a step reads beside the newest token; see `speculate` of `gen.generate`.
 
     Args:
-        prompt: draft what followed the newest place in the prompt and the text where the last tokens stood before.
-        output_type: draft what an output type forces.
-        most: how many tokens are drafted at most, 1 to 7.
+        prompt: whether to draft what followed when the last tokens stood in the prompt or the text before.
+        output_type: whether to draft tokens that an output type forces.
+        most: how many tokens a step may draft, 1 to 7.
     Raises:
         ArgumentError: a value of another kind, or nothing to draft from.
     """
@@ -35,14 +35,14 @@ class Speculation:
 
 
 MOST = 7
-"""Drafts of a step."""
+"""The largest number of drafts of a step."""
 
-_ROUNDING = 1e-4  # of the spread of logits: in float32 it is 1e-6, in float16 1e-3
+_ROUNDING = 1e-4  # the largest difference, relative to the spread of logits: in float32 it is 1e-6, in float16 1e-3
 Speculate = Literal["auto", False] | Speculation
 
 
 def read_speculate(speculate: object) -> Speculate:
-    """Raises an ArgumentError for what is neither "auto", nor False, nor a `Speculation`."""
+    """Return the argument `speculate`; raise an ArgumentError unless it is "auto", False or a `Speculation`."""
     if speculate is False or isinstance(speculate, Speculation):
         return speculate
     if isinstance(speculate, str) and speculate == "auto":
@@ -55,5 +55,5 @@ def same_in_any_width(model: Model) -> bool:
     whole = model.placement.dtype in (torch.float32, torch.float64) and (
         torch.get_float32_matmul_precision() == "highest"
     )
-    # weights or activations may be coarser than that, which a probe has seen
+    # weights or activations may be coarser than that; then a probe has measured a larger difference
     return whole and getattr(model, "wide_difference", 0.0) <= _ROUNDING
