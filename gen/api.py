@@ -29,7 +29,7 @@ from gen.streaming import CallerStream, Stream
 
 
 class AnyArguments(PromptArguments, total=False):
-    """The arguments of `generate` that the type of its result does not depend on."""
+    """The arguments of `generate` that do not change the type of its result."""
 
     num_return_sequences: int
     max_batch_tokens: int | None

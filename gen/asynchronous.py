@@ -28,7 +28,7 @@ ROWS = 32  # how many requests run at once in a model's own engine
 
 
 class AnyArguments(PromptArguments, total=False):
-    """The arguments of `agenerate` that the type of its result does not depend on."""
+    """The arguments of `agenerate` that do not change the type of its result."""
 
     num_return_sequences: int
     speculate: Speculate

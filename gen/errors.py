@@ -40,7 +40,7 @@ class UnknownArgumentError(ArgumentError, TypeError):
 
 
 class ResultError(ArgumentError):
-    """A sampler or a logits processor of the user's gives something that no text can go on with."""
+    """A sampler or a logits processor of the user has returned something with which no text can go on."""
 
 
 class DeviceError(GenError, RuntimeError):
@@ -96,7 +96,7 @@ class BatchError(GenError):
 
 
 class Interrupted(_Pickled, KeyboardInterrupt):
-    """Ctrl-C while a list of prompts was being continued.
+    """You pressed Ctrl-C while a list of prompts was being continued.
 
     Attributes:
         results: one for each prompt, in order: what the call would have returned; for a text that had begun, a

@@ -60,7 +60,7 @@ class Pace:
         return self._tokens if waited_for else WHOLE
 
     def begin(self) -> None:
-        """Another prompt begins."""
+        """Call this when another prompt begins."""
         self._last, self._too_many = (0, 0.0), WHOLE
 
     def mark(self) -> Mark:
@@ -83,7 +83,7 @@ class Pace:
         return self._put_off
 
     def learn(self, begin: Mark, between: Mark, tokens: int) -> None:
-        """A step was launched at `begin`; from `between` until now so many tokens have been read."""
+        """Learn from a step that was launched at `begin`, and from `tokens` read from `between` until now."""
         if self._fixed is None:
             self._marks.append((begin, between, self.mark(), tokens))
             while self._marks and is_over(self._marks[0][2]):

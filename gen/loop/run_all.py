@@ -13,7 +13,7 @@ from gen.loop.searches.by_sampler import kind_of_search
 from gen.loop.slots import view_bucket
 from gen.models.base import MayPartRows, Model
 
-_NEAR = 32  # columns by which prompts of a batch may differ, and as much again as the shorter one has
+_NEAR = 32  # prompts of a batch may differ by so many columns, and by as many more as the shorter prompt has
 
 
 def run_all(

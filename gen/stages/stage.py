@@ -26,7 +26,7 @@ class Stage(Protocol):
     def looks_back(self) -> bool: ...
 
     def begin(self) -> None:
-        """All rows are free: what earlier requests asked for no longer counts."""
+        """All rows are free: forget what earlier requests asked for."""
 
     def key(self) -> Hashable:
         """What a recorded step depends on; None if the stage does nothing."""

@@ -23,7 +23,7 @@ class Kind:
 
     Attributes:
         key: equal for equal kinds.
-        width: how many rows a search has; 1 where every row is a text.
+        width: how many rows a search has; 1 if every row is a text.
         search: makes the search.
         takers: makes the takers of a request's results from its texts, one for each seed, which have no tokens yet.
     """

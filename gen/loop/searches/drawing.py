@@ -42,7 +42,7 @@ class Drawing:
         self.begin()
 
     def begin(self) -> None:
-        """All rows are free: what earlier requests asked for no longer counts."""
+        """All rows are free: forget what earlier requests asked for."""
         self._seen: dict[tuple[float | None, ...], Sampler] = {}
         self._used: list[str] = []
         self._views: dict[tuple[int, int], Parameters] = {}

@@ -29,7 +29,7 @@ class Search(Protocol):
     def draws(self) -> bool: ...
 
     def begin(self) -> None:
-        """All rows are free: what earlier requests asked for no longer counts."""
+        """All rows are free: forget what earlier requests asked for."""
 
     def key(self) -> Hashable:
         """What a recorded step depends on: with equal keys, steps make the same calls on the same tensors."""
