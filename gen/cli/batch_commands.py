@@ -13,7 +13,7 @@ from gen.cli.text_options import TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
 
 app = typer.Typer(
-    help="Continue the prompts of files, in jobs that you can stop and go on with.",
+    help="Continue the prompts of files, on many devices.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

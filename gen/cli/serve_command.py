@@ -28,7 +28,7 @@ def serve_command(
     *,
     name: Annotated[
         list[str] | None,
-        _option("Model", "What clients call the model. You can repeat it. If you give none: as the folder.", "NAME"),
+        _option("Model", "The model's name for clients. You can repeat it. If you give none: the folder's.", "NAME"),
     ] = None,
     embedder: Annotated[str | None, _option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
     device: options.Device = None,
@@ -39,27 +39,32 @@ def serve_command(
     ] = None,
     host: Annotated[str, _option("Server", "Listen on this address.", "HOST")] = "127.0.0.1",
     port: Annotated[
-        int, _option("Server", "And on this port; 0 is any that is free.", "PORT", min=0, max=65535)
+        int, _option("Server", "Listen on this port; 0 is any free port.", "PORT", min=0, max=65535)
     ] = 8000,
     api_key: Annotated[
         str | None,
-        _option("Server", "Answer those alone who give KEY. If you give none: GEN_API_KEY of the environment.", "KEY"),
+        _option(
+            "Server", "Answer only clients that send KEY. If you give none: GEN_API_KEY of the environment.", "KEY"
+        ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None, _option("Server", "Let pages of URL call the server. You can repeat it.", "URL")
     ] = None,
     rows: Annotated[int, _option("Limits", "Run N texts at once.", "N", min=1)] = 32,
-    max_waiting: Annotated[int, _option("Limits", "Let N more wait; others are told to ask again.", "N", min=0)] = 256,
+    max_waiting: Annotated[
+        int, _option("Limits", "Let N more texts wait; further clients are told to ask again.", "N", min=0)
+    ] = 256,
     max_batch_tokens: Annotated[
         int | None, _option("Limits", "Have room for N tokens. If you give none: what memory has room for.", "N", min=1)
     ] = None,
     admit_tokens: Annotated[
-        int | None, _option("Limits", "Read N tokens of new prompts before those that run go on.", "N", min=1)
+        int | None,
+        _option("Limits", "Read at most N tokens of new prompts between steps of running texts.", "N", min=1),
     ] = None,
     prefix_bytes: Annotated[
         int | None,
         _option(
-            "Limits", "Keep N bytes of what prompts begin with. If you give none: some of what is free.", "N", min=0
+            "Limits", "Keep N bytes of KV cache for later prompts. If you give none: a part of memory.", "N", min=0
         ),
     ] = None,
     exact: Annotated[
@@ -74,17 +79,17 @@ def serve_command(
     max_body_mb: Annotated[float, _option("Limits", "Refuse larger requests.", "MIB", min=0.001)] = 8,
     max_schema_kb: Annotated[float, _option("Limits", "Refuse requests with larger schemas.", "KIB", min=0.001)] = 256,
     max_image_mpx: Annotated[
-        float, _option("Limits", "Refuse images of more millions of pixels.", "MPX", min=0.001)
+        float, _option("Limits", "Refuse images with more than MPX million pixels.", "MPX", min=0.001)
     ] = 40,
     request_timeout: Annotated[
-        float, _option("Limits", "Give a request up that takes longer.", "SECONDS", min=0.001)
+        float, _option("Limits", "Give up requests that take longer.", "SECONDS", min=0.001)
     ] = 600,
     stall_timeout: Annotated[
         float,
-        _option("Limits", "Be unhealthy after so long without a step, while there is work.", "SECONDS", min=0.001),
+        _option("Limits", "Be unhealthy after SECONDS without a step while there is work.", "SECONDS", min=0.001),
     ] = 300,
     shutdown_timeout: Annotated[
-        float, _option("Limits", "Let requests go on so long after SIGTERM or Ctrl-C.", "SECONDS", min=0)
+        float, _option("Limits", "Let requests go on for SECONDS after SIGTERM or Ctrl-C.", "SECONDS", min=0)
     ] = 30,
 ) -> None:
     """Serve a model to clients of OpenAI and Anthropic; its texts are those of `gen generate`.
@@ -106,7 +111,7 @@ def serve_command(
     listening = listen(host, port)
     at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     if key is None and not _is_loopback(host):
-        _tell(f"everybody who reaches {at} may use the server; give --api-key to have a key asked for.")
+        _tell(f"everybody who reaches {at} may use the server; give --api-key to require a key.")
     _tell(f"listens on {at}, and loads {model}.")
 
     def load() -> "tuple[Any, Engine]":
@@ -146,7 +151,7 @@ def serve_command(
         )
         app.state.served.compiling.begin()
         gc.collect()
-        gc.freeze()  # what is there by now stays, and would be looked through at every full collection
+        gc.freeze()  # these objects stay for good; without this every full collection would look through them
         _tell(f"serves {', '.join(names)} on {at}, from {loaded.placement}.")
         return app, engine
 

@@ -33,17 +33,17 @@ def app(
     The engine stays the caller's, who closes it.
 
     Args:
-        engine: what runs the requests.
-        names: what clients call the model; the first one is what answers to requests that name none.
+        engine: runs the requests.
+        names: the model's names for clients; answers to requests that name no model have the first one.
         embedder: from `gen.load_encoder`, for `/v1/embeddings`; None for none.
-        embedder_names: what clients call it.
-        api_key: what clients must give, as `Authorization: Bearer KEY` or `x-api-key: KEY`; None for nothing.
+        embedder_names: the embedder's names for clients.
+        api_key: what clients must send, as `Authorization: Bearer KEY` or `x-api-key: KEY`; None for no key.
         max_new_tokens: how many tokens a text has at most; None for what the context leaves.
         max_prompts: how many texts a request may ask for, prompts times n.
         request_timeout: seconds after which a request is given up.
         stall_timeout: seconds without a step, while there is work, after which `/health` answers 503.
         max_body_mb: how large the body of a request may be, in MiB.
-        max_schema_kb: how large its schemas, patterns and tools may be, in KiB.
+        max_schema_kb: how large a request's schemas, patterns and tools may be, in KiB.
         max_image_mpx: how many millions of pixels an image may have.
         cors_origins: the origins whose pages may call the server from a browser; none unless you give some.
     Raises:

@@ -1,4 +1,4 @@
-"""What whoever runs a server may set; see `gen.server.app`."""
+"""The settings of a server; see `gen.server.app`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """As the arguments of `gen.server.app`, checked."""
+    """The arguments of `gen.server.app`, checked."""
 
     names: tuple[str, ...]
     embedder: "Encoder | None"
@@ -44,11 +44,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class CompileLimits:
-    """What compiling an output type may take.
+    """The processor time and the memory that compiling one output type may take.
 
     Attributes:
-        seconds: of a processor.
-        memory: bytes, beside those of a process that does nothing.
+        seconds: processor time.
+        memory: bytes, besides what the process has before it compiles.
     """
 
     seconds: int = 30
@@ -56,6 +56,6 @@ class CompileLimits:
 
 
 def name_of(model: str) -> str:
-    """What clients call a model: a name on the Hub as it is, a folder or a file by its last part."""
+    """A model's name for clients: a name on the Hub unchanged; for a folder or a file, the last part of its path."""
     path = Path(model)
     return path.name if path.exists() and path.name else model
