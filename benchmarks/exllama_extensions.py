@@ -44,7 +44,7 @@ def build(package: str, seconds: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=280, help="for both")
+    parser.add_argument("--seconds", type=float, default=280, help="time for both builds together")
     end = time.monotonic() + parser.parse_args().seconds
     if shutil.which("nvcc") is None and not os.environ.get("CUDA_HOME"):
         print("without nvcc nothing can be compiled: set CUDA_HOME")

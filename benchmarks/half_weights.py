@@ -34,7 +34,7 @@ FEW, MANY = 8, 56  # new tokens
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a float16 checkpoint")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt that is read")
+    parser.add_argument("--prompt", type=int, default=512, help="how many tokens the prompt has")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--grow", help=argparse.SUPPRESS)  # for the fresh process that this one starts
     parser.add_argument("--json", type=Path, help="write the report there")

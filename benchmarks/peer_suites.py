@@ -123,14 +123,14 @@ def _run(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", help="a folder of tests, and what to call it")
-    parser.add_argument("--files", nargs="*", default=[], help="files in it, else all")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="run each N-th test of a file")
+    parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", help="a folder of tests, and its name")
+    parser.add_argument("--files", nargs="*", default=[], help="files in the folder; default: all")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run every N-th test of a file")
     parser.add_argument("--seconds", type=float, default=60, help="CPU time that one test may take")
-    parser.add_argument("--minutes", type=float, default=10, help="what one process may take")
-    parser.add_argument("--failed", action="store_true", help="without virtual GPUs, run only what failed with them")
+    parser.add_argument("--minutes", type=float, default=10, help="time that one process may take")
+    parser.add_argument("--failed", action="store_true", help="without virtual GPUs, run only tests that failed there")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep outcomes there; a later run goes on after them"
+        "--keep", type=Path, metavar="FOLDER", help="keep outcomes there; a later run skips their tests"
     )
     parser.add_argument("--pytest", nargs="*", default=[], metavar="OPTION", help="further options of pytest")
     parser.add_argument("--json", type=Path, help="write the results there")

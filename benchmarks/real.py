@@ -63,13 +63,15 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(MODELS / "SmolLM2-135M-Instruct"), help="a folder, or a GGUF file")
-    parser.add_argument("--gguf", type=Path, default=MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf", help="for llama.cpp")
-    parser.add_argument("--device", help="as cuda:1; default: the current CUDA device, else cpu")
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], help="the first is the yardstick")
+    parser.add_argument(
+        "--gguf", type=Path, default=MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf", help="llama.cpp's file"
+    )
+    parser.add_argument("--device", help="such as cuda:1; default: the current CUDA device, else cpu")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], help="others are compared to the first")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads on the CPU")
     parser.add_argument("--json", type=Path, help="write the report there")
     return parser.parse_args()
 

@@ -141,12 +141,12 @@ def _same(one: Completion, two: Completion) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--prompts", type=int, default=200, help="whose cache is compared")
+    parser.add_argument("--prompts", type=int, default=200, help="how many prompts to compare the caches of")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", type=Path, default=REAL, help='a folder; "demo" is the demo model')
-    parser.add_argument("--longest", type=int, default=96, help="prompt, in tokens")
-    parser.add_argument("--new-tokens", type=int, default=12, help="of a text, at most")
+    parser.add_argument("--longest", type=int, default=96, help="the most tokens of a prompt")
+    parser.add_argument("--new-tokens", type=int, default=12, help="the most new tokens of a text")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = gen.load(

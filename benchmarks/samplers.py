@@ -77,7 +77,7 @@ def _arguments() -> argparse.Namespace:
         "--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16", "float16"]
     )
     parser.add_argument("--kind", nargs="+", default=["zipf", "flat", "demo"], choices=["zipf", "flat", "demo"])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of torch's threads")
     parser.add_argument("--cases", nargs="+", default=list(MAKERS), choices=list(MAKERS))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path, help="write the report there")

@@ -26,7 +26,7 @@ LAYERS, VOCABULARY, HIDDEN = 30, 49152, 576
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="rows")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="numbers of rows")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the report there")

@@ -70,18 +70,20 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", nargs="+", default=["cpu"], help="as cuda:0 cuda:1; the first is the yardstick")
+    parser.add_argument(
+        "--devices", nargs="+", default=["cpu"], help="such as cuda:0 cuda:1; others are compared to the first"
+    )
     parser.add_argument("--model", default="demo", help='a directory, a Hub id, or "demo"')
     parser.add_argument(
-        "--vocab", type=int, help="not --model, but a small Llama of random weights with so many tokens"
+        "--vocab", type=int, help="instead of --model, a small Llama of random weights with this many tokens"
     )
-    parser.add_argument("--dtype", help="of the weights; default: the checkpoint's")
-    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="none for many prompts alone")
+    parser.add_argument("--dtype", help="the dtype of the weights; default: the checkpoint's")
+    parser.add_argument("--batch", type=int, nargs="*", default=[1, 8, 32], help="batch sizes; none: only --prompts")
     parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--prompts", type=int, default=200, help="how many with a limit each; 0 for none")
+    parser.add_argument("--prompts", type=int, default=200, help="how many prompts with a limit each; 0 for none")
     parser.add_argument("--job", action="store_true", help="measure a job of `gen batch` on each device and on all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="of torch on the CPU")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads on the CPU")
     parser.add_argument("--json", type=Path, help="write the report there")
     parser.add_argument("--plot", type=Path, help="draw tokens per second there, as PNG")
     return parser.parse_args()

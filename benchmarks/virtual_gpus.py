@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=32, help="decode steps a round")
+    parser.add_argument("--steps", type=int, default=32, help="decode steps in each round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser.parse_args()

@@ -206,11 +206,11 @@ def _page(summary: str, verdicts: Sequence[Verdict]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=["decoders"], help="default: decoders")
-    parser.add_argument("--only", nargs="+", help="model types, as llama or gpt2; default: all")
-    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each")
-    parser.add_argument("--json", type=Path, help="write the report there, every case in it")
-    parser.add_argument("--markdown", type=Path, help="write tables of what is not right there")
+    parser.add_argument("--only", nargs="+", help="model types, such as llama or gpt2; default: all")
+    parser.add_argument("--jobs", type=int, default=1, help="how many cases run at once")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for each case")
+    parser.add_argument("--json", type=Path, help="write the report with every case there")
+    parser.add_argument("--markdown", type=Path, help="write tables there, of what is not right")
     return parser.parse_args()
 
 

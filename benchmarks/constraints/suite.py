@@ -35,7 +35,7 @@ _ORDERS = 200  # of one instance
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="which has a folder tests, or json/tests")
+    parser.add_argument("folder", type=Path, help="the folder that contains tests, or json/tests")
     parser.add_argument("--wrong", action="store_true", help="name the instances that are wrong, and what is refused")
     parser.add_argument("--json", type=Path, help="write the report there")
     arguments = parser.parse_args()

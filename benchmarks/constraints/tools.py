@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, nargs="*", default=[49152])
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=512)
-    parser.add_argument("--near", type=int, default=128, help="the new tokens of texts that have hardly room")
+    parser.add_argument("--near", type=int, default=128, help='the limit of new tokens for "near"')
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the report there")
     return parser.parse_args()

@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="the folder for reports and logs")
     parser.add_argument("--exllama", action="store_true", help="build and test exllamav2 and exllamav3 alone")
-    parser.add_argument("--small", action="store_true", help="the smallest numbers: whether the steps run at all")
+    parser.add_argument("--small", action="store_true", help="use the smallest numbers, to see whether the steps run")
     given = parser.parse_args()
     try:
         import torch

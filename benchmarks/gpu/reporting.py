@@ -57,8 +57,8 @@ def read(description: str | None) -> Given:
     """The arguments of a step."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the folder of the report")
-    parser.add_argument("--json", type=Path, required=True, help="where what is found goes")
-    parser.add_argument("--small", action="store_true", help="the smallest numbers")
+    parser.add_argument("--json", type=Path, required=True, help="write the results there")
+    parser.add_argument("--small", action="store_true", help="use the smallest numbers")
     given = parser.parse_args()
     return Given(given.out, Report(given.json), given.small, DEVICE)
 

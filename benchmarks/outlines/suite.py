@@ -61,7 +61,9 @@ gen.integrations.outlines.patch()
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "outlines-0.0.46", help="made if missing")
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / "build" / "outlines-0.0.46", help="made if it does not exist"
+    )
     parser.add_argument("--json", type=Path, help="write the results there")
     arguments = parser.parse_args()
     python, source = _environment(arguments.environment.absolute())

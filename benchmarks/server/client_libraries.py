@@ -63,7 +63,7 @@ class TestServer(ChatModelIntegrationTests):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--model", default="demo", help="what all but openai's completions ask")
+    parser.add_argument("--model", default="demo", help="the model for all tests but openai's of completions")
     parser.add_argument("--only", nargs="*", choices=[*LIBRARIES, "openai_tests", "langchain_tests"])
     arguments = parser.parse_args()
     wanted = arguments.only or [*LIBRARIES, "openai_tests", "langchain_tests"]

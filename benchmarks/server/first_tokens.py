@@ -95,7 +95,7 @@ def _listens(port: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--gguf", help="what llama_cpp.server serves")
+    parser.add_argument("--gguf", help="the GGUF file that llama_cpp.server serves")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)

@@ -120,8 +120,8 @@ class Encoder:
         if here != taken:
             name = type(self.hf_model).__name__
             raise ModelError(
-                f"{name} was taken on {taken} and is on {here} now; move it back, or take it anew with "
-                "gen.from_transformers_encoder(model, tokenizer)."
+                f"{name} was on {taken} when you gave it to gen, and is on {here} now; move it back, or call "
+                "gen.from_transformers_encoder(model, tokenizer) again."
             )
         output = self.hf_model(input_ids=token_ids, attention_mask=attention_mask.to(torch.int64), return_dict=True)
         hidden: Tensor | None = getattr(output, "last_hidden_state", None)

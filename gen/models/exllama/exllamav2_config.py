@@ -51,7 +51,8 @@ def new_config(
         config.arch.lm.headnorm = "rmsnorm"  # it would subtract the mean of queries and keys
     config.no_sdpa = True  # that path drops every mask, the causal one too
     if text.get("sliding_window") or config.attn_logit_softcapping:
-        config.no_flash_attn = config.no_xformers = True  # one looks back a token too far, the other everywhere
+        # with a window, flash-attn attends to one token too many, and xformers to all tokens
+        config.no_flash_attn = config.no_xformers = True
     _read_positions_(config, text)
     return config
 
@@ -71,7 +72,7 @@ def _read_positions_(config: Any, text: Mapping[str, Any]) -> None:
         told = f"with {', '.join(unknown)}" if unknown else f"of the type {show(kind)}"
         raise ModelError(
             f"config.json has rope_parameters {told}, as transformers 5 writes them, which exllamav2 would leave out. "
-            "Give a config.json with rope_theta and rope_scaling, as the checkpoint had before it was saved anew."
+            "Give a config.json with rope_theta and rope_scaling, as the checkpoint had before it was saved again."
         )
     config.rotary_embedding_base = float(rope["rope_theta"])
     config.partial_rotary_factor = float(rope.get("partial_rotary_factor", 1.0))

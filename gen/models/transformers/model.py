@@ -216,8 +216,8 @@ class TransformersModel:
         here, taken = runs_on(self._inner.get_input_embeddings()), self.placement.input_device
         if here != taken:
             raise ModelError(
-                f"{type(self._inner).__name__} was taken on {taken} and is on {here} now; move it back, or take it "
-                "anew with gen.from_transformers(model, tokenizer)."
+                f"{type(self._inner).__name__} was on {taken} when you gave it to gen, and is on {here} now; move it "
+                "back, or call gen.from_transformers(model, tokenizer) again."
             )
 
     def _check_usable(self) -> None:

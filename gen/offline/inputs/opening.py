@@ -52,7 +52,7 @@ def check_unchanged(known: Sequence[dict[str, Any]], names: Sequence[str]) -> No
             raise ArgumentError(f"the input {show_path(path)} cannot be read: {error}") from error
         if (size, digest) != (one["size"], one["sha256"]):
             raise ArgumentError(
-                f"the input {show_path(path)} has changed since the job began; begin it anew elsewhere."
+                f"the input {show_path(path)} has changed since the job began; begin the job again in another folder."
             )
 
 

@@ -148,7 +148,7 @@ class Worker:
             except TooManyRows as error:
                 raise GenError(
                     f"--rows {manifest.rows} are too many for the memory of {self._model.placement}: {error} Begin the "
-                    f"job anew in another folder, with --rows {error.rows}."
+                    f"job again in another folder, with --rows {error.rows}."
                 ) from error
             except GenError as error:
                 results[index] = failure_of(manifest, rows[index], error)
