@@ -19,7 +19,7 @@ def likely_tokens(new: StreamEvent) -> list[Likely]:
 
 
 def likely_prompt(prompt_ids: Sequence[int], told: Sequence[TopLogprobs], top: int) -> list[Likely]:
-    """The tokens of a prompt, each with its log-probability and the `top` likeliest ones; the first one has none."""
+    """The tokens of a prompt with their log-probabilities and the `top` likeliest tokens; the first one has none."""
     cut = [replace(one, token_ids=one.token_ids[:top], logprobs=one.logprobs[:top]) for one in told]
     return list(zip(prompt_ids, [None, *cut], strict=True))
 

@@ -76,7 +76,7 @@ class SamplingFields(Body):
         """The sampler that the checkpoint recommends, changed by the given fields.
 
         Args:
-            usual: a sampler that is changed instead.
+            usual: the sampler to change instead of the recommended one; None for that one.
         Raises:
             ApiError: a field cannot be used.
             ArgumentError: the same, found by the sampler.

@@ -202,7 +202,7 @@ _NEXT = "<|end|><|start|>assistant"
 
 
 def _gpt_oss(asked: _Asked) -> Any:
-    """Messages in channels: thoughts, then an answer; or thoughts, a text about a call, and the call, which ends it."""
+    """Messages in channels: thoughts and an answer; or thoughts, perhaps a text about a call, and the call."""
     said = text(without=[*_FORMS["gpt-oss"].specials])
     thought = sequence("<|channel|>analysis<|message|>", said, _NEXT)
     final = sequence("<|channel|>final<|message|>", said)

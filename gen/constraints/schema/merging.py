@@ -78,7 +78,8 @@ class Merger:
 
     def _merge(self, schema: dict[str, Any], path: str, beside: Parts = (ANYTHING,)) -> Parts:
         if "$ref" in schema and self._references.alone:
-            named = schema.get("properties", {})  # no other keyword is read here; these may add to a closed object
+            # up to draft 7 keywords beside a $ref are ignored; gen reads properties, which closed objects may then have
+            named = schema.get("properties", {})
             own = Part(properties=(Properties(named=named, matching={}),)) if isinstance(named, dict) else ANYTHING
             return self._cross((own,), self._referred(schema, path, beside), path)
         known = self._references.own(schema)

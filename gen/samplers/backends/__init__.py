@@ -1,1 +1,1 @@
-"""What samplers compute with: the CPU, torch on any device, Triton. All have one meaning."""
+"""The backends of samplers: the CPU, torch on any device, Triton. All give the same results."""

@@ -97,7 +97,7 @@ def _backend(logits: Tensor) -> Any:
     """
     check_logits(logits)
     if logits.shape[0] == 0:
-        return torch_backend  # it has no trouble with empty tensors: no shape depends on their values
+        return torch_backend  # it works without rows too, because it never looks at values
     if logits.is_cpu:
         return _NAMES
     if runs_triton(logits):

@@ -73,8 +73,8 @@ def draw_from_all(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Ten
 def draw_from_few(logits: Tensor, keys: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
     """A draw from the largest values of each row of large logits; all rows have the same kind of cut.
 
-    If these values are not enough for a row, see `cut_head_`, it is drawn from all its logits. That adds up the masses
-    in another order, so only a row's own values and settings may decide whether it is done.
+    A row for which these values are not enough, see `cut_head_`, is drawn from all its logits. That adds up the masses
+    in another order, so only a row's own values and settings may decide whether it happens.
     """
     half = logits.dtype != torch.float32
     logits, maxima, top, alive = survey(logits)

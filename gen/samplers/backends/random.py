@@ -21,8 +21,8 @@ from gen.arguments import read_whole
 _GAMMA, _MIX_1, _MIX_2 = (word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 # The counters under a seed, far apart so that no two uses meet; the noise counts from 0 under the rows' keys.
 _ROW_KEY, _SAMPLE_SEED = 2**32, 2**33
-# A CPU tensor without dimensions works with tensors on any device; with int64 it gives float64, a Python number would
-# give float32.
+# A CPU tensor without dimensions works with tensors on any device. With int64 this one gives float64, where a Python
+# number would give float32.
 _HALF = torch.tensor(0.5 + 2.0**-53, dtype=torch.float64, device="cpu")
 
 
