@@ -1,9 +1,9 @@
-"""Builds the documentation site into build/docs, and fails where anything is amiss with it.
+"""Builds the documentation site into build/docs, and fails if the site has a fault.
 
-Zensical itself finds broken links between pages, missing anchors and unknown cross references. What else it and its
-parts say, such as that a docstring names an argument that its function has not, is taken for an error too. Then the
-pages are read as a browser reads them: every file and anchor that they refer to is there, and no font, script, style
-or picture comes from another host.
+Zensical itself finds broken links between pages, missing anchors and unknown cross references. Any other message of
+Zensical and its parts counts as an error too, such as that a docstring names an argument that its function does not
+have. Then the pages are read as a browser reads them: every file and anchor that they refer to must be there, and no
+font, script, style or picture may come from another host.
 """
 
 import re
