@@ -62,7 +62,7 @@ def styles(text: str) -> list[str]:
 
 
 def faults(site: Path) -> Iterator[str]:
-    """What is amiss in a built site, a line each."""
+    """The faults of a built site, one on each line."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         name = path.relative_to(site)
