@@ -50,7 +50,8 @@ class Engine:
             memory, less what idle rows take; 0 keeps nothing. All engines of a model share what is kept: the largest
             of their numbers is the limit, and everything is dropped with the last engine.
         speculate: as for `gen.generate`, for all requests.
-        exact: as for `gen.generate`; `rows` is then rounded up to a multiple of the number of rows that steps need.
+        exact: as for `gen.generate`; as many rows run then as steps need for this, or the largest multiple of that
+            number that is at most `rows`.
     Raises:
         ArgumentError: an argument cannot be used.
         ModelError: the model cannot run with exact=True.
