@@ -11,12 +11,13 @@ from benchmarks.same_bits import compare, compare_prompts
 from gen.loop.batch import Batch
 from gen.models.transformers import exactness
 from gen.samplers import greedy, multinomial
-from tests.helpers import byte_tokenizer, tiny_model
+from tests.helpers import byte_tokenizer, needs_kernels_that_agree, tiny_model
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_texts_and_logprobs_have_the_same_bits_alone_in_batches_refilled_and_through_an_engine(dtype: str) -> None:
     model = gen.load("demo", device="cpu", dtype=dtype)
+    needs_kernels_that_agree(model)
     found = compare(model, 12, longest=70, new_tokens=9)
     assert found.none, found
 
@@ -29,8 +30,7 @@ def test_prompts_have_the_same_bits_alone_in_batches_and_in_parts(dtype: torch.d
     torch.set_num_threads(threads)
     try:
         model: Any = gen.load("demo", device="cpu", dtype=dtype)
-        if reason := exactness.unlike(model):
-            pytest.skip(f"on this machine {reason}")
+        needs_kernels_that_agree(model)
         assert compare_prompts(model, 12, longest=200) == 0
     finally:
         torch.set_num_threads(before)
@@ -38,6 +38,7 @@ def test_prompts_have_the_same_bits_alone_in_batches_and_in_parts(dtype: torch.d
 
 def test_the_rows_that_a_step_needs_are_found_on_the_machine() -> None:
     model: Any = gen.load("demo", device="cpu", dtype="float32")
+    needs_kernels_that_agree(model)
     least = model.find_step_rows()
     assert least in (1, 2, 4, 8, 16)
     weight = model.hf_model.model.layers[0].mlp.up_proj.weight
@@ -82,6 +83,7 @@ def test_a_text_that_goes_on_in_other_rows_after_an_error_has_the_same_bits(
     sampler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    needs_kernels_that_agree(model)
     arguments: Any = {"sampler": sampler, "seed": 3, "max_new_tokens": 20, "details": True, "exact": True}
     expected = gen.generate(model, ["once upon", "a"], **arguments)
     step, steps = Batch._step, iter(range(100))
