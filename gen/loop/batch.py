@@ -406,7 +406,7 @@ class Batch:
             begin, end, shape = self._timed.popleft()
             self._rows.costs.learn(shape, seconds_between(begin, end))
         count, _ = self._slots.shape()
-        made = self._rows.draft((slot.row, slot.tokens) for slot in self._live)
+        made = self._rows.draft((slot.row, slot.text_so_far) for slot in self._live)
         for slot, (drafts, kinds) in zip(self._live, made or (), strict=made is not None):
             slot.agreement.drafts, slot.agreement.kinds = drafts, kinds
         for slot in self._live:

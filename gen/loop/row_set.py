@@ -6,7 +6,6 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from gen.constraints.automata.arrays import Longs
 from gen.devices import to_device
 from gen.loop.cuda_streams import Streams
 from gen.loop.draw_keys import DrawKeys
@@ -21,7 +20,7 @@ from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Picks, Search
 from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
-from gen.loop.speculation.host_drafts import drafts_of
+from gen.loop.speculation.host_drafts import SoFar, drafts_of
 from gen.loop.speculation.settings import MOST, Speculation
 from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns, WideRows
 from gen.requests.processors import LogitsProcessor
@@ -299,11 +298,11 @@ class RowSet:
 
         return run
 
-    def draft(self, rows: Iterable[tuple[int, Longs]]) -> list[tuple[list[int], list[int]]] | None:
+    def draft(self, rows: Iterable[tuple[int, SoFar]]) -> list[tuple[list[int], list[int]]] | None:
         """On a CPU: make drafts for the next step of some rows, before its width is chosen.
 
         Args:
-            rows: each with the tokens of its prompt and its text; only looked at on a CPU.
+            rows: each with its text; only looked at on a CPU.
         Returns:
             Those of each row, and the kind of each. None elsewhere: there it is a part of each step, and the host sees
             with its results how many there were.
@@ -316,7 +315,7 @@ class RowSet:
         for row, text in rows:
             ahead = None if drafter is None else drafter.ahead(row, MOST)
             made.append(drafts_of(text, speculation, ahead))
-            drafts.write(row, int(text[-1]), made[-1][0])
+            drafts.write(row, int(text.tokens[-1]), made[-1][0])
         return made
 
     @property

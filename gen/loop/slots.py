@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gen.constraints.automata.arrays import Longs
 from gen.loop.jobs import Job
 from gen.loop.memory import TooLong
 from gen.loop.results.taker import Taker
@@ -31,11 +30,11 @@ class Slot:
         return self.taker.ended or self.job.launched_all
 
     @property
-    def tokens(self) -> Longs:
-        """Of a row that is a text: its tokens as far as the host has them, those of its prompt before them."""
+    def text_so_far(self) -> SoFar:
+        """Of a row that is a text: its prompt, and its tokens as far as the host has them."""
         self.so_far = self.so_far or SoFar(self.job.request.prompt_ids)
         [text] = self.taker.texts
-        return self.so_far.tokens(text.token_ids)
+        return self.so_far.take(text.token_ids)
 
 
 class Slots:
@@ -227,7 +226,7 @@ class Slots:
 
 def view_bucket(length: int) -> int:
     """How many columns a step looks at for a row of so many tokens: few shapes, little more than is needed."""
-    step = 32 if length <= 256 else 128 if length <= 1024 else 512
+    step = 64 if length <= 256 else 128 if length <= 1024 else 512
     return -(-length // step) * step
 
 

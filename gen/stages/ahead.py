@@ -1,9 +1,12 @@
 """Goes ahead of a text on the host, on a CPU: what its type says of tokens that have not been chosen yet."""
 
+from collections.abc import Iterable
+
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.tables.arena import Arena
 from gen.constraints.tables.guesses import Guess
 from gen.constraints.tables.token_automaton import TokenAutomaton
+from gen.constraints.tables.vocabulary import Encode
 
 
 class Ahead:
@@ -23,10 +26,26 @@ class Ahead:
         """What may come next."""
         return self._automaton.guesses.of(self._state)
 
+    def encoder(self) -> Encode | None:
+        """What gives a text's tokens; None where the tokenizer is gone."""
+        return self._automaton.vocabulary.encoder()
+
     def spelled(self, token_id: int) -> bytes:
         """How a token is spelled; empty where it spells nothing."""
         tokens = self._automaton.vocabulary.tokens
         return tokens[token_id] if token_id < len(tokens) else b""
+
+    def letters(self, wanted: Iterable[int]) -> list[int]:
+        """Those of some bytes that may come next."""
+        table = self._automaton.table
+        return [byte for byte in wanted if table.next[self._state, table.classes[byte]]]
+
+    def may_be(self, word: bytes) -> bool:
+        """Whether these bytes may come next, and a part of the text may end behind them."""
+        table, state = self._automaton.table, self._state
+        for byte in word:
+            state = int(table.next[state, table.classes[byte]])
+        return self._automaton.guesses.of(state).token >= 0
 
     def allows(self, token_id: int) -> bool:
         """Whether a token may come next."""

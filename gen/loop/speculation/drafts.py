@@ -15,8 +15,9 @@ from gen.loop.speculation.settings import MOST
 NGRAM = 8  # tokens that are looked for, and fewer where they are not found
 LONGEST = 5
 """Kinds of drafts: after how many tokens that were found, earlier drafts of the step among them, at most so many."""
-FORCED, ENDING = LONGEST + 1, LONGEST + 2
-"""And where a type forces the draft, or would do so if a part ended."""
+FORCED, ENDING, WORD, LIKELY = range(LONGEST + 1, LONGEST + 5)
+"""And where a type forces the draft, or would do so if a part ended; where a word of the prompt goes on; and where the
+type allows few of its words."""
 
 
 class Drafts:

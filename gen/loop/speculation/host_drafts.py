@@ -6,55 +6,85 @@ it says that the name ends, so that `",` is the first draft, and after it what i
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
 from gen.constraints.automata.arrays import Longs
 from gen.loop.speculation.drafts import ENDING, FORCED, LONGEST, NGRAM
 from gen.loop.speculation.settings import MOST, Speculation
+from gen.loop.speculation.words import Words, ends_long_word, is_in_word
 from gen.stages.ahead import Ahead
 
 _SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # behind a name or a number in prose
+_WORD = 6  # tokens that a word has at most, as a rule
 
 
 class SoFar:
-    """A text as it grows: the tokens of its prompt, and its own behind them."""
+    """A text as it grows.
+
+    Attributes:
+        tokens: (n,), those of its prompt, and its own behind them.
+    """
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
-        self._tokens, self._prompt = np.array(prompt_ids, np.int64), len(prompt_ids)
-        self._count = self._prompt
+        self._prompt_ids, self._room = prompt_ids, np.array(prompt_ids, np.int64)
+        self.tokens: Longs = self._room
+        self._words: Words | None = None
 
-    def tokens(self, made: Sequence[int]) -> Longs:
-        """All tokens, (n,), where the text has these; those that it had at the last call are not looked at."""
-        end = self._prompt + len(made)
-        if end > len(self._tokens):
-            self._tokens = np.concatenate([self._tokens[: self._count], np.zeros(max(64, end), np.int64)])
-        self._tokens[self._count : end] = made[self._count - self._prompt :]
-        self._count = end
-        return self._tokens[:end]
+    def take(self, made: Sequence[int]) -> Self:
+        """These are its own tokens now; those that it had before are not looked at."""
+        prompt, count = len(self._prompt_ids), len(self.tokens)
+        end = prompt + len(made)
+        if end > len(self._room):
+            self._room = np.concatenate([self.tokens, np.zeros(max(64, end), np.int64)])
+        self._room[count:end] = made[count - prompt :]
+        self.tokens = self._room[:end]
+        return self
+
+    def found(self, ahead: Ahead | None, newest: int, *, drafted: bool) -> list[tuple[int, int]]:
+        """Tokens that may follow, and the kind of each.
+
+        Args:
+            newest: the token that they follow.
+            drafted: whether it is a draft.
+        """
+        if ahead is not None and (encode := ahead.encoder()) is not None:
+            self._words = self._words or Words(self._prompt_ids, ahead, encode)
+            if not is_in_word(ahead.spelled(newest)):
+                typed = self._words.likely(ahead)
+            else:
+                own = self.tokens[len(self._prompt_ids) :]
+                typed = [] if drafted else self._words.going_on(own[-LONGEST:].tolist(), ahead)
+            if typed:
+                return typed
+        if drafted:
+            return []
+        tokens, count = found_before(self.tokens)
+        return [(token, min(count + place, LONGEST)) for place, token in enumerate(tokens)]
 
 
-def drafts_of(text: Longs, speculation: Speculation, ahead: Ahead | None) -> tuple[list[int], list[int]]:
+def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tuple[list[int], list[int]]:
     """Drafts for the next step of a text, and the kind of each.
 
     Args:
-        text: its tokens so far, those of the prompt before them.
         ahead: what its type says; None where it is held to none.
     """
     drafts, kinds = list[int](), list[int]()
-    found, count = list[int](), -1  # what followed before, and after how many of the last tokens
+    found = list[tuple[int, int]]()  # what followed before
     while len(drafts) < speculation.most:
         token, kind, guess = -1, 0, None if ahead is None or not speculation.output_type else ahead.guess()
         if guess is not None and guess.forced:
             token, kind = guess.token, FORCED
-            found = found[1:] if found[:1] == [token] else []
+            found = found[1:] if found and found[0][0] == token else []
         else:
-            if not drafts and speculation.prompt:
-                found, count = found_before(text)
+            if speculation.prompt and not found and (not drafts or kinds[-1] == FORCED):
+                newest = drafts[-1] if drafts else int(text.tokens[-1])
+                found = text.found(ahead, newest, drafted=bool(drafts))
             if found:
-                token, kind, found = found[0], min(count + len(drafts), LONGEST), found[1:]
+                (token, kind), found = found[0], found[1:]
             may_end = guess is not None and guess.token >= 0 and kinds[-1:] != [FORCED]  # a part has just begun there
-            if kind and may_end and ahead is not None and guess is not None and _ends(ahead, token):
+            if kind and may_end and ahead is not None and guess is not None and _ends(ahead, text, drafts, token):
                 token, kind, found = guess.token, ENDING, []
         if token < 0 or not (ahead is None or ahead.go(token)):
             break
@@ -63,9 +93,12 @@ def drafts_of(text: Longs, speculation: Speculation, ahead: Ahead | None) -> tup
     return drafts, kinds
 
 
-def _ends(ahead: Ahead, token: int) -> bool:
+def _ends(ahead: Ahead, text: SoFar, drafts: Sequence[int], token: int) -> bool:
     """Whether a part of a typed text ends where this followed before."""
-    return ahead.spelled(token).strip(b" ")[:1] in _SIGNS or not ahead.allows(token)
+    sign = ahead.spelled(token).strip(b" ")
+    if sign in (b".", b".\n"):  # it ends a sentence, or shortens a word
+        return ends_long_word(b"".join(map(ahead.spelled, [*text.tokens[-_WORD:].tolist(), *drafts])))
+    return sign[:1] in _SIGNS or not ahead.allows(token)
 
 
 def found_before(text: Longs) -> tuple[list[int], int]:

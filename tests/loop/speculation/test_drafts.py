@@ -14,8 +14,8 @@ from gen.constraints.tables.arena import Arena
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
 from gen.loop.row_set import RowSet
-from gen.loop.speculation.drafts import ENDING, FORCED, NGRAM, look_up
-from gen.loop.speculation.host_drafts import drafts_of, found_before
+from gen.loop.speculation.drafts import ENDING, FORCED, LIKELY, NGRAM, WORD, look_up
+from gen.loop.speculation.host_drafts import SoFar, drafts_of, found_before
 from gen.loop.speculation.settings import MOST
 from gen.models.transformers.model import TransformersModel
 from gen.stages.ahead import Ahead
@@ -72,31 +72,69 @@ def test_what_is_forced_is_spelled_as_the_tokenizer_does() -> None:
     assert made == model.tokenizer.encode_plain('{"name": "x"}')
 
 
-def test_one_source_of_drafts_goes_on_where_another_one_ends() -> None:
-    model = gen.load("demo")
-    automaton = TokenAutomaton(regex_table('\\{"name": "[^"]{1,20}", "age": [0-9]{1,3}\\}'), vocabulary_of(model))
-    arena = Arena(automaton.row_bytes, torch.device("cpu"))
-    arena.place(automaton, [automaton])
+class Typed:
+    """Drafts of texts of the demo model that are held to a regular expression."""
 
-    def drafts(prompt: str, text: str) -> tuple[str, list[int]]:
-        made = model.tokenizer.encode_plain(text)
+    def __init__(self, pattern: str) -> None:
+        self.model = gen.load("demo")
+        self.automaton = TokenAutomaton(regex_table(pattern), vocabulary_of(self.model))
+        self.arena = Arena(self.automaton.row_bytes, torch.device("cpu"))
+        self.arena.place(self.automaton, [self.automaton])
+
+    def __call__(self, prompt: str, text: str, *, looks_up: bool = True) -> tuple[str, list[int]]:
+        tokenizer, automaton, arena = self.model.tokenizer, self.automaton, self.arena
+        made = tokenizer.encode_plain(text)
         records = np.zeros(1 + MOST, np.int32)
         records[0] = arena.record(automaton, automaton.follow(made))
         tokens, kinds = drafts_of(
-            np.array(model.tokenizer.encode_plain(prompt) + made), gen.Speculation(), Ahead(arena, automaton, records)
+            SoFar(tokenizer.encode_plain(prompt)).take(made),
+            gen.Speculation(prompt=looks_up),
+            Ahead(arena, automaton, records),
         )
         states = [automaton.follow([*made, *tokens[: 1 + place]]) for place in range(len(tokens))]
         assert records.tolist()[1 : 1 + len(tokens)] == [arena.record(automaton, state) for state in states]
         assert not records[1 + len(tokens) :].any()
-        return model.tokenizer.decode(tokens), kinds
+        return tokenizer.decode(tokens), kinds
 
+
+def test_one_source_of_drafts_goes_on_where_another_one_ends() -> None:
+    drafts = Typed('\\{"name": "[^"]{1,20}", "age": [0-9]{1,3}\\}')
     told, kinds = drafts("xyz", "{")
     assert told == '"name": "' and {*kinds} == {FORCED}  # no empty name follows
     told, kinds = drafts("This is Tom Brown, and 7", '{"name": "Tom Brown')
-    assert told.startswith('", "age') and kinds[0] == ENDING and {*kinds[1:]} == {FORCED}
+    assert told.startswith('", "age') and kinds[0] == ENDING and {*kinds[1:5]} == {FORCED}
     told, kinds = drafts("This is old Mr. Tom Brown and Mr. Tom Jones", '{"name": "old Mr. Tom')
     assert told.startswith(" Jones") and kinds[0] <= NGRAM
     assert drafts("xyz", '{"name": "Ada') == ("", [])  # nothing shows that the name ends
+
+
+def test_a_word_of_the_prompt_goes_on_though_the_prompt_has_other_tokens() -> None:
+    drafts = Typed('\\{"name": "[^"]{1,20}", "age": [0-9]{1,3}\\}')
+    told, kinds = drafts("She hated to sing with Sarah.", '{"name": "S')  # where " sing" and " Sarah" have one token
+    assert told.startswith('arah", "') and kinds[0] == WORD and FORCED in kinds
+    assert drafts("She hated to sing with Sarah Miller", '{"name": "Sarah')[0] == " Miller"
+    assert WORD not in [*drafts("xyz Sarah", '{"name": "Sx')[1], *drafts("xyz Sarah", '{"name": "arah')[1]]
+    assert WORD not in drafts("She is happy.", '{"name": "so ha')[1]  # it has its space there, too
+    assert drafts("Sarah", '{"name": "S', looks_up=False) == ("", [])
+    assert drafts("I saw Mr. Tom", '{"name": "Mr')[0].startswith(". Tom")
+    assert drafts("Tom saw Sarah.", '{"name": "Sarah')[1][0] == ENDING
+    told, kinds = drafts("Bär, Zoë", '{"name": "Zo')
+    assert told.startswith("ë") and kinds[0] == WORD
+
+
+def test_a_word_that_the_type_allows_is_a_draft_before_it_begins() -> None:
+    drafts = Typed('\\{"colour": "(red|green|blue)", "count": [0-9]{1,2}, "name": "[a-z]{1,9}"\\}')
+    told, kinds = drafts("I want 12 green things", '{"colour": "')
+    assert told.startswith("green") and kinds[0] == LIKELY
+    told, kinds = drafts("I want 12 green things", '{"colour":')
+    assert told.startswith(' "green') and kinds[0] == FORCED and LIKELY in kinds
+    assert drafts("I want 12 greenish things, or red ones", '{"colour": "')[0].startswith("red")
+    assert drafts("I want green things, or red ones", '{"colour": "')[0].startswith("red")  # the newest
+    assert drafts("I want 123 things, or 45", '{"colour": "green", "count": ')[0].startswith("45")
+    assert drafts("1, 2, 3 or 4 things", '{"colour": "green", "count": ')[1][0] != LIKELY  # too many may be it
+    assert LIKELY not in drafts("a b c", '{"colour": "green", "count": 1, "name": "')[1]  # the type says nothing
+    assert drafts("12 things", '{"colour": "green", "count": 1')[1][:1] != [LIKELY]
+    assert drafts("I want 12 green things", '{"colour": "', looks_up=False) == ("", [])
 
 
 def test_what_is_no_draft_does_not_count_though_it_is_what_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

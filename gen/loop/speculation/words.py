@@ -1,0 +1,89 @@
+"""Which words of its prompt a typed text may go on with, in the tokens that it has for them.
+
+Example: a prompt says "Send it to Hamburg." and has the token ` Hamburg`. In `{"city": "H` the word begins without a
+space, so that its tokens are `H` and `amburg`. No token of the text stood in the prompt, but the letter H did: `amburg`
+is the first draft, and what followed the word in the prompt comes behind it. After `"colour": "` the type allows three
+words, and of these the prompt has one: it is a draft before any letter of it has been chosen.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate, islice
+
+from gen.loop.speculation.drafts import LIKELY, WORD
+from gen.loop.speculation.settings import MOST
+from gen.stages.ahead import Ahead
+
+_LETTERS = rb"0-9A-Za-z\x80-\xf4"  # and digits, in UTF-8
+_WORD = re.compile(rb"[%s]+" % _LETTERS)
+_LONG = re.compile(rb"[A-Za-z\x80-\xf4]{4}\Z")
+_FEW = 3  # words of a prompt that a type allows: one of them is likely
+
+
+class Words:
+    """The words of a prompt.
+
+    Args:
+        ahead: spells its tokens.
+        encode: gives the tokens of a word without a space before it.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], ahead: Ahead, encode: Callable[[str], list[int]]) -> None:
+        self._ids, self._encode = prompt_ids, encode
+        pieces = [*map(ahead.spelled, prompt_ids)]
+        self._text = b"".join(pieces)
+        self._begins = [0, *accumulate(map(len, pieces))]  # of each token, and the end
+        self._by_letter: dict[int, list[bytes]] = {}  # without repetitions, the newest first
+        for word in dict.fromkeys(reversed(_WORD.findall(self._text))):
+            self._by_letter.setdefault(word[0], []).append(word)
+
+    def likely(self, ahead: Ahead) -> list[tuple[int, int]]:
+        """The tokens of the newest word that may be what comes now, and their kind.
+
+        None where the type says little, since many of the words may be it, or all of them.
+        """
+        fitting = (word for letter in ahead.letters(self._by_letter) for word in self._by_letter[letter])
+        words = [*islice((word for word in fitting if ahead.may_be(word)), _FEW + 1)]
+        if not words or len(words) in (_FEW + 1, sum(map(len, self._by_letter.values()))):
+            return []
+        newest = max(words, key=self._text.rfind)
+        return [(token, LIKELY) for token in self._encode(newest.decode(errors="ignore"))]
+
+    def going_on(self, last: Sequence[int], ahead: Ahead) -> list[tuple[int, int]]:
+        """How the word goes on that the last tokens of a text have begun, and what follows it in the prompt.
+
+        Returns:
+            At most `MOST` tokens, each with its kind: those of the newest word that begins so. None where the word has
+            a space before it: with that, its tokens are those that the prompt has.
+        """
+        begun = list[int]()
+        for token in reversed(last):
+            spelled = ahead.spelled(token)
+            if not _WORD.fullmatch(spelled):
+                if is_in_word(spelled):
+                    return []
+                break
+            begun.insert(0, token)
+        letters = re.escape(b"".join(map(ahead.spelled, begun)))
+        pattern = rb"(?<![%s])%s[%s]*" % (_LETTERS, letters, _LETTERS)
+        matches = [*re.finditer(pattern, self._text)] if begun else []
+        if not matches:
+            return []
+        newest = matches[-1]
+        word = self._encode(newest[0].decode(errors="ignore"))
+        if word[: len(begun)] != begun:
+            return []
+        following = bisect_left(self._begins, newest.end())
+        behind = self._ids[following : following + MOST] if self._begins[following] == newest.end() else ()
+        return [(token, WORD) for token in [*word[len(begun) :], *behind]][:MOST]
+
+
+def ends_long_word(spelled: bytes) -> bool:
+    """Whether a text ends in a word that is no abbreviation, as far as can be told, and no number."""
+    return _LONG.search(spelled) is not None
+
+
+def is_in_word(spelled: bytes) -> bool:
+    """Whether a token ends in a letter or a digit."""
+    return _WORD.match(spelled[-1:]) is not None
