@@ -1,6 +1,6 @@
 """A running batch: requests join it at any step, leave it when they end, and no row waits for another.
 
-Example, two rows and three prompts, one letter a token: A ends after two tokens, and C takes its row at once.
+Example with two rows and three prompts, A, B and C: A ends after two tokens, and C takes its row at once.
 
     step    1   2   3   4
     row 0   A   A   C   C
@@ -38,7 +38,7 @@ class Batch:
 
     Args:
         rows: a set of rows with nothing in it.
-        width: how many rows a search has; 1 where every row is a text.
+        width: how many rows a search has; 1 if every row is a text.
         tokens: how many tokens all rows may have room for together; None for what memory allows.
         step_rows, admit_tokens: see `gen.loop.options.Options`.
         replay, cuda_graph: see `gen.loop.replay.steps.Steps`.
@@ -64,7 +64,7 @@ class Batch:
         timed: bool = True,
     ) -> None:
         self._model, self._rows = model, rows
-        costs = rows.costs if timed else Costs()  # of which nothing is learned
+        costs = rows.costs if timed else Costs()  # new ones, which learn nothing
         self._measures = timed
         self._widths = widths_for(model, rows.rows, rows.search, speculate, costs, exact=step_rows > 1)
         rows.speculate(None if self._widths is None else self._widths.speculation)
@@ -72,14 +72,14 @@ class Batch:
         self._pace = Pace(rows.device, admit_tokens)
         self._steps = Steps(model, rows, replay=replay, cuda_graph=cuda_graph)
         self._waiting: deque[Job] = deque()
-        self._reading: tuple[Job, int] | None = None  # a job whose prompt has been read in part, and its row
+        self._reading: tuple[Job, int] | None = None  # a job whose prompt has only been read in part, and its row
         self._slots = Slots(rows, width, tokens, step_rows)
         self._prefixes = Prefixes(rows, tree, keeps=keeps, exact=step_rows > 1)
-        self._deadline = inf  # the first of those of all jobs
-        self._looked = False  # whether this turn has seen what the model is now
-        self._beside = False  # whether rows that go on wait for the prompts that this turn reads
+        self._deadline = inf  # the earliest deadline of all jobs
+        self._looked = False  # whether this turn has checked if the model has changed
+        self._beside = False  # whether running rows wait for the prompts that this turn reads
         self._sent: deque[tuple[Sent, int, Sequence[Slot]]] = deque()
-        self._timed: deque[tuple[Mark, Mark, Shape]] = deque()  # around steps
+        self._timed: deque[tuple[Mark, Mark, Shape]] = deque()  # marks around steps
         rows.begin()
 
     @property
@@ -97,11 +97,11 @@ class Batch:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, runs or is on its way."""
+        """Whether no request waits or runs, and no results are on their way."""
         return not (self._waiting or self._reading or self._live or self._sent)
 
     def advance(self) -> None:
-        """Launch a step, admit what waits, and read what has come: texts have grown, jobs may have ended."""
+        """Launch a step, admit waiting requests, and take results: texts have grown then, and jobs may have ended."""
         with self._rows.streams.current():
             self._turn()
 
@@ -112,7 +112,7 @@ class Batch:
                 self._turn()
 
     def _turn(self) -> None:
-        """What `advance` says, on the streams of the rows."""
+        """Do what `advance` says, on the streams of the rows."""
         self._looked = False
         if self._deadline < inf and monotonic() >= self._deadline:
             self._expire()
@@ -121,7 +121,7 @@ class Batch:
             self._slots.move_down()
         begin = self._pace.mark() if self._waiting or self._reading else None
         took_long = bool(self._live) and self._step()
-        # after the step, so that a first token can be read before the second one is launched
+        # prompts come after the step, so that a first token can be read before the second one is launched
         self._beside = bool(self._live)
         if not self._live:
             self._admit(self._pace.tokens(waited_for=False))
@@ -133,7 +133,7 @@ class Batch:
             self._catch_up(0)
 
     def give_up(self) -> list[Job]:
-        """The jobs that have not ended, in no order; the batch is not to be used any more."""
+        """The jobs that have not ended, in no order; do not use the batch any more."""
         jobs = dict.fromkeys(slot.job for _, _, slots in self._sent for slot in slots)
         jobs |= dict.fromkeys(slot.job for slot in self._live)
         jobs |= dict.fromkeys([*self._waiting, *([self._reading[0]] if self._reading else [])])
@@ -151,7 +151,7 @@ class Batch:
                 self._deadline = min(self._deadline, deadline)
 
     def _free(self) -> None:
-        """Free the rows of requests that have ended, and tell jobs that were cancelled."""
+        """Free the rows of requests that have ended, and finish jobs that were cancelled."""
         gone = self._slots.free()
         for slot in gone:
             if slot.job.cancelled:
@@ -162,23 +162,23 @@ class Batch:
             self._keep()
 
     def _keep_columns(self, gone: Sequence[Slot]) -> None:
-        """Let later prompts begin with what rows have that are free now."""
+        """Let later prompts begin with the columns of rows that are free now."""
         if not self._prefixes.keeps:
             return
         try:
             self._look()
-        except Exception:  # the model cannot be run any more, which is told to those who join
+        except Exception:  # the model cannot be run any more; requests that join get the error
             return
         for slot in gone:
             self._prefixes.keep(slot)
 
     def _keep(self) -> None:
-        """Do no more what only requests that are over have asked for."""
+        """Stop doing what only finished requests have asked for."""
         rows = {row for slot in self._live for row in range(slot.row, slot.row + slot.job.width)}
         self._rows.keep(rows, {slot.job.request for slot in self._live})
 
     def _admit(self, most: int) -> int:
-        """Fill free rows, reading so many tokens at most, so that running rows do not wait long; how many were read."""
+        """Fill free rows, and read at most so many tokens, so that running rows do not wait long; how many are read."""
         budget = most
         if not self._rows.rows.refillable:
             if self._waiting and not self._live:
@@ -207,7 +207,7 @@ class Batch:
                 self._pace.begin()
                 budget -= self._read_on(self._waiting.popleft(), first, budget)
                 continue
-            if head.left > budget < most:  # it is read in one piece, the first of a turn
+            if head.left > budget < most:  # its prompt is read in one piece, as the first of another turn
                 break
             jobs = [self._waiting.popleft()]
             alone = self._prefixes.is_first_of_many(head, self._waiting)
@@ -224,18 +224,18 @@ class Batch:
         return most - budget
 
     def _look(self) -> None:
-        """See what the model is now, once for all that join in a turn."""
+        """Check whether the model has changed, once for all requests that join in a turn."""
         if not self._looked:
             self._steps.look()
             self._prefixes.look(self._steps.version())
             self._looked = True
 
     def _share(self, job: Job) -> None:
-        """See what has the beginning of a prompt that may join now."""
+        """Find the row, or the kept columns, that have the beginning of a prompt that may join now."""
         job.read, job.source = self._prefixes.find(job, self._live)
 
     def _begin(self, job: Job, row: int) -> None:
-        """Let a row have what another one has of its prompt, or what was kept."""
+        """Copy the beginning of a prompt into its row, from another row or from kept columns."""
         if job.source is not None:
             if isinstance(job.source, int):
                 self._rows.share(job.source, row, job.read)
@@ -244,7 +244,7 @@ class Batch:
             job.cached, job.source = min(job.read, len(job.request.prompt_ids)), None
 
     def _fill_all(self) -> None:
-        """Fill as many rows as there are at once, where none can be filled while others go on."""
+        """Fill all rows together, if none can be filled while others go on."""
         jobs: list[Job] = []
         while self._waiting and (not jobs or (len(jobs) + 1) * jobs[0].rows <= self._rows.count):
             job = self._waiting[0]
@@ -259,7 +259,7 @@ class Batch:
             self._fill(jobs, 0)
 
     def _read_on(self, job: Job, row: int, budget: int) -> int:
-        """Read the next part of a prompt, and start its text with the last one; how many tokens were read."""
+        """Read the next part of a prompt, and after the last part start its text; how many tokens were read."""
         self._reading = None
         if job.ended:
             self._slots.at[row : row + job.rows] = [None] * job.rows
@@ -281,14 +281,14 @@ class Batch:
         return budget
 
     def _grows(self, jobs: Sequence[Job], first: int) -> bool:
-        """Make room for prompts; whether rows have grown, which is enough for a turn where others wait."""
+        """Make room for prompts; whether rows have grown, and running rows wait: then nothing is read in this turn."""
         each = jobs[0].rows
         coming = {row: jobs[(row - first) // each] for row in range(first, first + len(jobs) * each)}
         there = self._slots.make_room({row: (job, job.longest) for row, job in coming.items()})
         return not there and self._beside and self._pace.measures
 
     def _read_part(self, job: Job, row: int, end: int) -> None:
-        """Read a prompt up to a token that is not its last one."""
+        """Read a prompt up to column `end`, which is before its last token."""
         tokens, last = job.tokens, len(job.request.prompt_ids) - 1
         if self._tells and job.request.prompt_logprobs is not None and job.read < last:
             job.prompt = job.prompt if job.read and job.prompt else PromptTokens(job.request.prompt_logprobs)
@@ -301,7 +301,7 @@ class Batch:
             job.read = end
 
     def _tell_prompt(self, job: Job, row: int) -> None:
-        """See what a prompt's tokens are worth: while it is read, or else by reading it once more."""
+        """Compute the log-probabilities of a prompt's tokens: while it is read, or else by reading it once more."""
         request = job.request
         if self._tells:
             self._read_part(job, row, len(request.prompt_ids) - 1)
@@ -313,11 +313,11 @@ class Batch:
             job.prompt.take(score.top_logprobs or [])
 
     def _fill(self, jobs: Sequence[Job], first: int) -> bool:
-        """Read prompts and choose their first tokens; not where rows have grown, which is enough for a turn."""
+        """Read prompts and choose their first tokens; False if rows have grown, which is enough for a turn."""
         rows = slice(first, first + len(jobs) * jobs[0].rows)
         tokens = [job.tokens for job in jobs]
         try:
-            if not (jobs[0].read and jobs[0].source is None):  # else its first part has looked
+            if not (jobs[0].read and jobs[0].source is None):  # else its first part has done this
                 self._look()
             if self._grows(jobs, first):
                 return False
@@ -345,7 +345,7 @@ class Batch:
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
         """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
         rows = sum(job.rows for job in jobs)
-        self._slots.at[row : row + rows] = [None] * rows  # where a part of the prompt has been read
+        self._slots.at[row : row + rows] = [None] * rows  # a part of the prompt may have taken these rows
         failing = self._rows.failing
         others = bool(failing) and not any(job.runs(failing) for job in jobs)  # functions of other rows' requests
         passed_on = others or isinstance(error, ResultError) or is_out_of_memory(error)  # this prompt is not to blame
@@ -362,7 +362,7 @@ class Batch:
             job.alone = True
 
     def _step(self) -> bool:
-        """Launch a step of all rows that go on; whether it took longer, as of `Steps.run` or since they grew."""
+        """Launch a step of all live rows; whether it took longer, by `Steps.run` or because the rows have grown."""
         before = self._rows.tokens
         drafts = self._drafts()
         width = self._width() if drafts else 1
@@ -385,7 +385,8 @@ class Batch:
         return took_long or self._rows.tokens != before
 
     def _mark(self) -> Mark:
-        """Now, for what steps take: where one thread computes, by its own clock, which no other program disturbs."""
+        """A mark of the present moment, to time steps; if only one thread computes, by the thread's own clock, which
+        other programs do not disturb."""
         alone = self._rows.device.type == "cpu" and torch.get_num_threads() == 1
         return thread_time() if alone else self._pace.mark()
 
@@ -418,12 +419,12 @@ class Batch:
         return width
 
     def _catch_up(self, lag: int) -> None:
-        """Read what has come, but for the newest `lag` results."""
+        """Take all results that were sent, except the newest `lag`."""
         while len(self._sent) > lag:
             self._take(*self._sent.popleft())
 
     def _take(self, sent: Sent, count: int, slots: Sequence[Slot]) -> None:
-        """Hand out what a step gave."""
+        """Give the results of a step to its texts."""
         received = sent.read(count)
         if sent.width > 1:
             self._correct(received, slots)
@@ -436,7 +437,7 @@ class Batch:
             try:
                 for results in received.places[: received.made[slot.row]]:
                     taker.take(results, slot.row)
-            except Exception as error:  # of a tokenizer
+            except Exception as error:  # an error of a tokenizer
                 job.fail(error)
             ended = ended or slot.over
             if job.ended:
@@ -445,7 +446,7 @@ class Batch:
             self._free()
 
     def _correct(self, received: Received, slots: Sequence[Slot]) -> None:
-        """See how many tokens a step has made, of those that it might have."""
+        """Note how many tokens a wide step has made, of those that it might have made."""
         width = len(received.places)
         self._slots.correct({slot.taker: width - received.made[slot.row] for slot in slots})
         for job in dict.fromkeys(slot.job for slot in slots):
@@ -455,7 +456,7 @@ class Batch:
             job.ahead -= width - 1 - (max(made, default=1) - least) if made else width - 1
 
     def _learn(self, slot: Slot, received: Received) -> None:
-        """See what drafts have been worth."""
+        """Note which drafts were right."""
         agreement, width = slot.agreement, len(received.places)
         if received.drafts is not None:
             real, kinds, right = (numbers[slot.row] for numbers in received.drafts)

@@ -1,4 +1,4 @@
-"""The rows of a batch with all that the loop keeps of them on the device, and the step that changes it."""
+"""The rows of a batch, with everything that the loop keeps of them on the device, and the step that changes it."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -39,28 +39,28 @@ class RowSet:
     """A set of rows, which serves one call at a time.
 
     Attributes:
-        rows: the model's.
+        rows: the model's rows.
         search: chooses tokens.
-        stages: change logits before it.
-        kind: of search; equal for equal ones.
-        count, length: how many rows there are, and how many tokens the largest has had room for.
-        shared, rooms: how many tokens each has room for, and by row those that have room for more.
-        device: of the logits, where all state is.
-        streams: on which alone it is used on CUDA, for life.
-        rests_on: what recorded steps rest on, of the model and of torch; None where that is not known.
-        changes: how often it was another one, the last times that it was looked at.
-        recordings: steps by shape and kind; kept until memory moves.
-        recording: steps that are being recorded, part by part: by shape and kind the parts that are left.
-        seen: how often each shape and kind has run unrecorded, in calls before too.
-        refused: why kinds of steps, of this kind of search, cannot be recorded; other sets of the model's know it too.
-        captures: whether steps may be captured on CUDA: not once CUDA has refused one.
-        checked: by kind of step one that has been seen to do the same twice.
-        outlines: by kind of step, and by their text, what such ones did before memory moved.
-        filled: whether a prompt has been read into them, so that they have their memory.
-        short: whether a text may be short of room in the next step, which then tells what its limit has changed.
-        costs: what its steps take.
-        drafts: of its texts; None where nothing is drafted.
-        speculation: where drafts come from; None where nothing is drafted.
+        stages: change logits before the search.
+        kind: the kind of search; equal for equal ones.
+        count, length: how many rows there are, and how many tokens the largest row has had room for.
+        shared, rooms: how many tokens each row has room for; and, by row, the room of those that have more.
+        device: the device of the logits and of all state.
+        streams: the only streams on which the rows are used on CUDA.
+        rests_on: what recorded steps rest on, of the model and of torch; None if it is not known.
+        changes: how often in a row `rests_on` has changed when it was looked at.
+        recordings: recorded steps by shape and kind; kept until memory moves.
+        recording: steps that are being recorded part by part: by shape and kind, the parts that are left.
+        seen: how often each shape and kind has run unrecorded, earlier calls included.
+        refused: why kinds of steps, with this kind of search, cannot be recorded; shared by all sets of the model.
+        captures: whether steps may be captured on CUDA: no longer once CUDA has refused one.
+        checked: by kind of step, a recording that was checked to do the same as its step.
+        outlines: by kind of step, and by source, the outlines of steps that were recorded before memory moved.
+        filled: whether a prompt has been read into the rows, so that they have their memory.
+        short: whether a text may be short of room in the next step, which then reports what its limit has changed.
+        costs: how long its steps take.
+        drafts: the drafts of its texts; None if nothing is drafted.
+        speculation: where drafts come from; None if nothing is drafted.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RowSet:
         self.search = search(count, device)
         self.stages = [stage(count, device) for stage in stages]
         self._followers = [stage for stage in self.stages if isinstance(stage, Follower)]
-        # asked once: to ask a protocol takes tens of microseconds
+        # checked once, because checking a protocol takes tens of microseconds
         self._drafters = [stage for stage in self.stages if isinstance(stage, Drafter)]
         self._on_places = [stage for stage in self.stages if isinstance(stage, PlacesStage)]
         self._run_functions = [stage for stage in self.stages if isinstance(stage, RunsFunctions)]
@@ -116,7 +116,7 @@ class RowSet:
         self._copies = streams.copies
 
     def speculate(self, speculation: Speculation | None) -> None:
-        """Draft from now on, or do not: before rows are filled."""
+        """Draft from now on, or with None do not; call it before rows are filled."""
         self.speculation = speculation
         if speculation is not None and self.drafts is None:
             self.drafts = Drafts(self.count, self.device, self._copies)
@@ -125,7 +125,7 @@ class RowSet:
             stage.forces = speculation is not None and speculation.output_type
 
     def hindrance(self) -> str:
-        """What rows ask for now that goes with no drafts; empty for nothing."""
+        """What rows ask for now that does not work with drafts; empty if there is nothing."""
         for stage in self.stages:
             if stage.key() is not None and stage not in self._on_places:
                 return "a logits processor, or an output type on the host engine"
@@ -145,7 +145,7 @@ class RowSet:
         return self.rows.replayable and all(stage.replayable for stage in self._followers if stage.key() is not None)
 
     def prepare(self, here: slice, width: int = 1) -> None:
-        """Let the host do what it must between two steps of these rows. Host sync: none on CUDA."""
+        """Let the host do its part between two steps of these rows. Host sync: none on CUDA."""
         for stage in self._followers:
             if stage.key() is None:
                 continue
@@ -163,11 +163,11 @@ class RowSet:
     def step_kind(self, width: int = 1) -> tuple[Hashable, ...]:
         """What a recorded step depends on beside its shape: equal for equal ones."""
         stages = tuple(stage.key() for stage in self.stages)
-        drafts = None if self.device.type == "cpu" else self.speculation  # there the host makes them
+        drafts = None if self.device.type == "cpu" else self.speculation  # on a CPU the host makes drafts
         return width, drafts, self._history.wanted, self.search.key(), stages, self.short, self._tops.width
 
     def forget(self) -> None:
-        """Drop recordings, and what is known of steps."""
+        """Drop recordings, and everything that is known about steps."""
         self._drop_recordings()
         self.outlines.clear()
         self.seen.clear()
@@ -191,10 +191,11 @@ class RowSet:
 
         Args:
             rows: all rows of all requests, those of a request side by side.
-            tokens: what is read for each request: its prompt, and what was made of its text before, which counts as
-                generated.
-            weights: the log-probability of what was made of each text before; None for 0.
-            starts: how many of each one's tokens are in its first row already, by `read_part` or `share`; None for 0.
+            tokens: the tokens to read for each request: its prompt, and tokens of its text that were made before, which
+                count as generated.
+            weights: for each text, the log-probability of the tokens that were made before; None for 0.
+            starts: how many of each request's tokens are in its first row already, by `read_part` or `share`; None for
+                0.
         """
         each = (rows.stop - rows.start) // len(requests)
         firsts = slice(rows.start, rows.stop, each)
@@ -214,7 +215,7 @@ class RowSet:
         self._choose(logits, rows, self.length)
 
     def keep(self, rows: Collection[int], requests: Collection[Request]) -> None:
-        """These rows, of these requests, alone go on: functions that the others asked for are not run any more."""
+        """Only these rows, of these requests, go on: functions that other requests asked for are no longer run."""
         self._tops.keep(requests)
         for stage in self._run_functions:
             stage.keep(rows, requests)
@@ -227,12 +228,12 @@ class RowSet:
         return drafts or any(stage.looks_back for stage in self._active)
 
     def share(self, source: int, row: int, columns: int) -> None:
-        """Let a row begin with the first columns of another one's prompt, which `fill` and `read_part` go on from."""
+        """Let a row begin with the first columns of another row's prompt; `fill` and `read_part` go on from there."""
         share(self.rows, source, slice(row, row + 1), columns)
 
     def load(self, row: int, kept: Kept, columns: int) -> None:
         """As `share`, with columns that were kept."""
-        assert isinstance(self.rows, SavesColumns)  # else nothing is kept
+        assert isinstance(self.rows, SavesColumns)  # otherwise nothing is kept
         load(self.rows, row, kept, columns)
 
     def save(self, row: int, start: int, end: int) -> Mapping[Hashable, Tensor]:
@@ -243,11 +244,11 @@ class RowSet:
     def _read(
         self, rows: slice, tokens: Sequence[Sequence[int]], starts: Sequence[int], inputs: Sequence[Inputs]
     ) -> Tensor:
-        """Read what is left of prompts; the logits (n, vocab_size) after each."""
+        """Read the rest of prompts; return the logits (n, vocab_size) after each."""
         pieces = [read[start:] for read, start in zip(tokens, starts, strict=True)]
         if len(set(starts)) == 1:
             return self.rows.fill(rows, pieces, starts[0], inputs)
-        if not (isinstance(self.rows, ReadsPlaces) and self.rows.reads_places):  # recurrent ones, of unlike states
+        if not (isinstance(self.rows, ReadsPlaces) and self.rows.reads_places):  # recurrent rows, of unlike states
             each = zip(range(self.count)[rows], pieces, starts, strict=True)
             return torch.cat([self.rows.fill(slice(row, row + 1), [piece], at) for row, piece, at in each])
         lasts = [len(piece) - 1 for piece in pieces]
@@ -263,8 +264,8 @@ class RowSet:
     def read_told(
         self, row: int, part: Sequence[int], start: int, following: Sequence[int], told: PromptTokens
     ) -> None:
-        """As `read_part`, in pieces whose logits are few enough, and tell of the token that follows each."""
-        assert isinstance(self.rows, ReadsPlaces)  # else nothing is told
+        """As `read_part`, in pieces with few enough logits; `told` gets those of each token that follows."""
+        assert isinstance(self.rows, ReadsPlaces)  # otherwise the prompt is scored by itself
         most = max(1, _LOGITS // self._width)
         for at in range(0, len(part), most):
             piece = part[at : at + most]
@@ -276,10 +277,10 @@ class RowSet:
         return self._step(count, view, width, self._follow)
 
     def rehearsal(self, count: int, view: int, width: int = 1) -> Callable[[], None]:
-        """The same step, but that each row's cache goes on from itself.
+        """The same step, except that each row's cache goes on from itself.
 
-        What it changes is `moving`, which is little: a cache that goes on from others would have to be kept as a whole,
-        to be put back.
+        So it only changes the tensors of `moving`, which are small. If caches went on from other rows, they would have
+        to be copied as a whole before, to be restored.
         """
         return self._step(count, view, width, self._stay)
 
@@ -320,11 +321,11 @@ class RowSet:
 
     @property
     def _drafter(self) -> Drafter | None:
-        """The stage that goes ahead of texts; None where none of them is held to a type."""
+        """The stage that goes ahead of texts; None if no text has a constraint."""
         return next((one for one in self._drafters if one.key() is not None), None)
 
     def _draft(self, here: slice, view: int) -> None:
-        """What may follow the newest token of each row, where a wide step reads it. Host sync: none on CUDA."""
+        """Write drafts of what may follow the newest token of each row, for a wide step. Host sync: none on CUDA."""
         drafts, speculation, drafter = self.drafts, self.speculation, self._drafter
         assert drafts is not None and speculation is not None  # tells mypy
         feed, newest = drafts.feed[here], self.search.results[0][here]
@@ -352,7 +353,7 @@ class RowSet:
         """Send the newest results to the host.
 
         Args:
-            width: of the step.
+            width: the step's width.
             drafted: whether drafts were looked for.
         """
         own, *others = self._rings(width, drafted)
@@ -360,8 +361,8 @@ class RowSet:
         return Sent(own.send(), squeezed, top, drafts, width)
 
     def _rings(self, width: int, drafted: bool) -> tuple[Ring, Ring | None, Ring | None, Ring | None]:
-        """On which a step's results come, in the order of `Sent`."""
-        on_host = self.device.type == "cpu"  # which has made them
+        """The rings on which a step's results come, in the order of `Sent`."""
+        on_host = self.device.type == "cpu"  # then the host has made the drafts
         notes = self.drafts.notes if drafted and self.drafts is not None and not on_host else None
         if width > 1 and self.drafts is not None:
             return self.drafts.places, None, self._tops.ring(width), notes
@@ -369,7 +370,7 @@ class RowSet:
 
     @property
     def failing(self) -> Sequence[LogitsProcessor]:
-        """The functions of a user's that were being run when a step failed; empty where none was."""
+        """The user's functions that were running when a step failed; empty if none was."""
         return next((stage.failing for stage in self.stages if stage.failing), ())
 
     def forget_failure(self) -> None:
@@ -378,7 +379,7 @@ class RowSet:
             stage.failing = ()
 
     def move(self, source: int, target: int, view: int) -> None:
-        """Make one row what another one is."""
+        """Make one row a copy of another one."""
         self.rows.copy(source, slice(target, target + 1), view)
         for tensor in self._tensors():
             tensor[target].copy_(tensor[source])
@@ -387,7 +388,7 @@ class RowSet:
 
     @property
     def parts(self) -> bool:
-        """Whether some rows may have room for more tokens than the others: not where rows go on from one another."""
+        """Whether some rows may have room for more tokens than others: not if rows go on from one another."""
         return isinstance(self.rows, PartsRows) and self.rows.parts_rows and not self.search.reorders
 
     @property
@@ -396,9 +397,9 @@ class RowSet:
         return self.count * self.shared + sum(self.rooms.values())
 
     def lay_out(self, shared: int, rooms: Mapping[int, int]) -> None:
-        """Make room for so many tokens in each row, and in some for more.
+        """Make room for so many tokens in each row, and for more in some rows.
 
-        Recordings are dropped first, since memory moves and they hold what it was.
+        Recordings are dropped first, because memory moves, and they would keep the old memory.
         """
         self._keep_outlines()
         self._drop_recordings()
@@ -412,7 +413,7 @@ class RowSet:
         self.length, self.shared, self.rooms = length, shared, dict(rooms)
 
     def _keep_outlines(self) -> None:
-        """Keep what steps did, without their tensors."""
+        """Keep the outlines of recorded steps: what they do, without their tensors."""
         for kind, recorded in self.checked.items():
             outline, before = recorded.outline, self.outlines.setdefault(kind, {})
             before[outline.source] = outline
@@ -420,7 +421,7 @@ class RowSet:
                 del before[next(iter(before))]
 
     def sizes(self) -> dict[torch.device, int]:
-        """The memory of all its rows on each device, and of what was recorded on them."""
+        """How many bytes all its rows take on each device, what was recorded on them included."""
         sizes: dict[torch.device, int] = {}
         for _, tensor, device in self.rows.parts():
             sizes[device] = sizes.get(device, 0) + tensor.nbytes
@@ -431,13 +432,13 @@ class RowSet:
         return sizes
 
     def moving(self) -> Iterable[Tensor]:
-        """What a rehearsal of a step changes so that running it twice would not be running it once."""
+        """The tensors that a rehearsal changes; they must be restored before it runs again from the same state."""
         return chain(self._tensors(), self.rows.moving())
 
     def _warm_up(self, requests: Sequence[Request]) -> None:
-        """Let kernels be compiled now, not between a prompt and its first token."""
+        """Compile kernels now, and not between a prompt and its first token."""
         staged = bool(self._active) or any(one.sampler.penalties or one.logits_processors for one in requests)
-        kinds = [(self._dtype, self._width)]  # as the model gives them, and as stages do
+        kinds = [(self._dtype, self._width)]  # logits as the model gives them, and below as stages give them
         kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
         shapes = [
             torch.empty((1, width), dtype=dtype, device="meta")[:, : self._vocabulary]
@@ -448,7 +449,7 @@ class RowSet:
     def _begin_rows(
         self, rows: slice, requests: Sequence[Request], tokens: Sequence[Sequence[int]], weights: Sequence[float]
     ) -> None:
-        """Set all that the loop keeps of rows."""
+        """Set everything that the loop keeps of rows."""
         each = (rows.stop - rows.start) // len(requests)
         # a search has one seed for all of its rows
         self._keys.admit(rows, [seed for one in requests for seed in one.seeds * (each // len(one.seeds))])
@@ -464,11 +465,11 @@ class RowSet:
         """Choose the next token from logits, count it, and give it to the ring: what every step does.
 
         Args:
-            reorder: lets the model's rows go on from others; None where they all are equal.
+            reorder: lets the model's rows go on from others; None if all rows of a request are equal.
         """
         generated, history, active = self._generated[here], self._history, self._active
         logits = logits[:, : self._vocabulary]
-        # stages and a user's own sampler, whose steps nobody records, may change the logits in place
+        # stages may change the logits in place, and so may a user's own sampler, which has no key
         changed = bool(active) or self.search.key() is None
         seen = self._tops.look(logits, changed=changed) if self._tops.width else None
         if active:
@@ -496,15 +497,15 @@ class RowSet:
             history.append(here, chosen, ancestors)
 
     def _choose_wide(self, here: slice, view: int, width: int) -> None:
-        """The walk of a step that reads drafts: at each place what a plain step would choose there, with its key.
+        """Choose in a step that reads drafts: at each place what a plain step would choose there, with its key.
 
-        A row goes on while its draft was what is chosen; the first token that was not drafted is right all the same.
+        A row keeps the chosen tokens up to the first one that was not its draft; that token is right, too.
         """
         drafts, rows, search, history = self.drafts, self.rows, self.search, self._history
         assert drafts is not None and isinstance(rows, WideRows) and isinstance(search, Picks)  # tells mypy
         feed, generated, numbers = drafts.feed[here, :width], self._generated[here], drafts.numbers[:width]
         places = Places(here, width, drafts.of_rows(len(feed), width))
-        made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # tokens before each place
+        made = (generated + 1 + numbers).clamp_(max=self.length - 1)  # how many tokens there are before each place
         before = made.view(-1, 1)
         logits = rows.step_wide(feed, view).flatten(0, 1)[:, : self._vocabulary]
         stages = [stage for stage in self._on_places if stage.key() is not None]
@@ -520,7 +521,7 @@ class RowSet:
         chosen = token_ids.view(-1, width)
         if seen is not None:
             self._tops.write(seen, here, chosen, None)
-        # what is no draft may be what is chosen all the same, but what comes after it is not known
+        # filling after the drafts may equal what is chosen by chance, but it is no draft, and does not count
         right = (chosen[:, :-1] == feed[:, 1:]) & (numbers[:-1] < drafts.real[here].unsqueeze(1))
         counts = right.to(torch.int64).cumprod(1).sum(1, keepdim=True) + 1
         last = chosen.gather(1, counts - 1)
@@ -537,7 +538,7 @@ class RowSet:
             generated.add_(counts).clamp_(max=self.length - 1)
 
     def _room(self, logits: Tensor, here: Here, generated: Tensor, squeezed: Tensor) -> Room:
-        """What the limits leave room for."""
+        """What the limits leave room for; everything without a limiter."""
         limiter = self._limiter
         if limiter is None or limiter.key() is None:
             return Room(lambda wanted: logits, squeezed)
@@ -550,7 +551,7 @@ class RowSet:
         self.rows.reorder(self._places[: len(ancestors)], view)
 
     def _tensors(self) -> Iterable[Tensor]:
-        """All that the loop keeps of rows."""
+        """All tensors that the loop keeps of rows."""
         own = chain(self._keys.tensors(), (self._generated,), self._history.tensors())
         drafts = () if self.drafts is None else self.drafts.tensors()
         return chain(own, self.search.tensors(), drafts, *(stage.tensors() for stage in self.stages))

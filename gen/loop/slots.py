@@ -10,13 +10,13 @@ from gen.loop.row_set import RowSet
 from gen.loop.speculation.host_drafts import SoFar
 from gen.loop.speculation.widths import Agreement
 
-_WIDE_VIEW = 128  # columns: steps that read drafts are fewer, and each shape of them is recorded for itself
-_AHEAD = 2  # columns by which the counts on the device are ahead of what is written, after a step
+_WIDE_VIEW = 128  # columns; steps that read drafts are fewer, so they have fewer shapes, each of which is recorded
+_AHEAD = 2  # columns by which the counts on the device are ahead of the written columns, after a step
 
 
 @dataclass(eq=False)
 class Slot:
-    """Rows side by side, from `row` on, that one text or one search has; and what its drafts have been worth."""
+    """The rows of one text or one search, side by side from `row` on, and how good its drafts have been."""
 
     job: Job
     taker: Taker
@@ -41,14 +41,14 @@ class Slots:
     """The rows of a batch as the host knows them.
 
     Args:
-        width: how many rows a search has; 1 where every row is a text.
+        width: how many rows a search has; 1 if every row is a text.
         step_rows: see `gen.loop.options.Options`.
 
     Attributes:
         tokens: how many tokens all rows may have room for together; None for what memory allows.
-        at: whose each row is; None for a free one.
-        live: who goes on, in the order of their rows.
-        filled: how many rows were filled together, where they cannot be filled one by one.
+        at: the slot that has each row; None for a free row.
+        live: the slots that go on, in the order of their rows.
+        filled: how many rows were filled together, if they cannot be filled one by one.
     """
 
     def __init__(self, rows: RowSet, width: int, tokens: int | None, step_rows: int = 1) -> None:
@@ -56,10 +56,10 @@ class Slots:
         self.at: list[Slot | None] = [None] * rows.count
         self.live: list[Slot] = []
         self.filled = 0
-        self._written = [0] * rows.count  # columns of each row that are written, or will be by what is launched
+        self._written = [0] * rows.count  # columns of each row that are written, or will be by launched steps
 
     def put(self, slots: Sequence[Slot], lengths: Sequence[int]) -> None:
-        """Texts begin in rows, with so many tokens each."""
+        """Let texts begin in rows, with so many tokens each."""
         for slot, length in zip(slots, lengths, strict=True):
             rows = slice(slot.row, slot.row + slot.job.width)
             self.at[rows] = [slot] * slot.job.width
@@ -76,12 +76,12 @@ class Slots:
         return gone
 
     def shape(self, width: int = 1) -> tuple[int, int]:
-        """How many rows the next step has, and how many columns it looks at; there is room for it.
+        """How many rows the next step has, and how many columns it looks at; makes room for it if needed.
 
         Args:
             width: how many tokens of each row it reads; if several, `fits` has said that there is room.
         Raises:
-            TooLong: it would take more memory than it may.
+            TooLong: the rows would take more memory than they may.
         """
         last = self.live[-1]
         longest = max(self._written[slot.row] for slot in self.live) + width
@@ -92,12 +92,12 @@ class Slots:
         return self._bucket(last.row + last.job.width), min(view, _whole(room), self._rows.length)
 
     def fits(self, width: int) -> bool:
-        """Whether all that go on have room for so many tokens more."""
+        """Whether all live slots have room for so many more tokens."""
         rooms, shared = self._rows.rooms, self._rows.shared
         return all(self._written[slot.row] + width + _AHEAD <= rooms.get(slot.row, shared) for slot in self.live)
 
     def lengths(self, count: int, width: int = 1) -> list[int]:
-        """How many columns each row of the next step has, its new tokens counted; 0 for one that is free or is read."""
+        """How many columns each row of the next step has, with its new tokens; 0 for one that is free or being read."""
         lengths = [0] * count
         for slot in self.live:
             for row in range(slot.row, slot.row + slot.job.width):
@@ -105,13 +105,13 @@ class Slots:
         return lengths
 
     def stepped(self, width: int = 1) -> None:
-        """All that go on may have so many tokens more."""
+        """Note that all live slots may have so many more tokens."""
         for slot in self.live:
             for row in range(slot.row, slot.row + slot.job.width):
                 self._written[row] += width
 
     def correct(self, fewer: Mapping[Taker, int]) -> None:
-        """Texts have so many tokens fewer than steps might have given them."""
+        """Note that texts have so many fewer tokens than steps might have given them."""
         for slot in self.live:
             self._written[slot.row] -= fewer.get(slot.taker, 0)
 
@@ -128,14 +128,14 @@ class Slots:
         return 0, 0
 
     def make_way(self, count: int) -> tuple[int, int]:
-        """As `free_run`; rows move where enough are free, but not side by side."""
+        """As `free_run`; if enough rows are free, but not side by side, others move."""
         first, free = self.free_run(count)
         while not free and self.at.count(None) >= count and self.move_last():
             first, free = self.free_run(count)
         return first, free
 
     def move_down(self) -> None:
-        """Move the last rows into free ones, so that a smaller step does."""
+        """Move the last rows into free ones, if a smaller step is enough then."""
         while self.live:
             last = self.live[-1]
             used = sum(slot.job.width for slot in self.live)
@@ -168,11 +168,11 @@ class Slots:
         """Let every row have room for its next tokens: twice as many as before, or as many as there may be.
 
         Args:
-            coming: what rows are about to get: whose text it is, and how many tokens that has.
+            coming: for each row that is about to get a text, its job, and how many tokens the text has.
         Returns:
             Whether there was room before.
         Raises:
-            TooLong: it would take more memory than it may.
+            TooLong: the rows would take more memory than they may.
         """
         rows, coming = self._rows, coming or {}
         live = {row for slot in self.live for row in range(slot.row, slot.row + slot.job.width)}
@@ -192,7 +192,7 @@ class Slots:
             rooms = {row: min(room, view_bucket(texts[row][0].most_tokens)) for row, room in rooms.items()}
         else:
             shared, rooms = _doubled(rows.shared, max(needs.values())), {}
-        # so that what a step looks at does not depend on how rows have grown
+        # rounded, so that what a step looks at does not depend on how rows have grown
         shared = view_bucket(shared) if shared > rows.shared else shared
         if self.tokens is not None and rows.count * shared + sum(rooms.values()) > self.tokens:
             shared, rooms = self._fitted(needs, rows.parts)
@@ -200,15 +200,16 @@ class Slots:
         return False
 
     def _fitted(self, needs: Mapping[int, int], parts: bool) -> tuple[int, dict[int, int]]:
-        """As much room as there may be: the same for all rows if that does, else more for some.
+        """As much room as there may be: the same for all rows if that is enough, else more for some.
 
         Raises:
-            TooLong: it does not do.
+            TooLong: it is not enough.
         """
         rows, tokens, longest = self._rows, self.tokens or 0, max(needs.values())
         most = tokens // rows.count
         if most >= longest:
-            return (most - most % 32 if most - most % 32 >= longest else most), {}  # whole 32s are fast to look at
+            # multiples of 32 columns are fast to look at
+            return (most - most % 32 if most - most % 32 >= longest else most), {}
         long = {row: _whole(need) for row, need in needs.items() if need > rows.shared}
         spare = tokens - rows.count * rows.shared - sum(long.values())
         if not parts or spare < 0:
@@ -217,7 +218,7 @@ class Slots:
         return rows.shared, {row: room + each - each % 32 for row, room in long.items()}
 
     def _bucket(self, rows: int) -> int:
-        """How many rows a step has: a power of two of searches, at least `step_rows` of them, or all."""
+        """How many rows a step has: those of a power of two of searches, at least of `step_rows`, or all rows."""
         if not self._rows.rows.refillable:
             return self.filled
         searches = max(-(-rows // self._width), self._least)
@@ -231,14 +232,14 @@ def view_bucket(length: int) -> int:
 
 
 def share_out(count: int, shared: int, needs: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-    """How many tokens all rows have room for, and by row those that have memory of their own, with room for more.
+    """How many tokens all rows have room for; and, by row, the room of rows that have memory of their own, for more.
 
-    All have room for as much as the longest text, unless that is more than twice as much as another text is given
-    alone, or more than twice the memory that all are given alone: then it is one of the shorter texts that counts.
+    All rows have room for the longest text, unless that is more than twice the room that another text would get by
+    itself, or takes more than twice the memory that all would get by themselves: then a shorter text decides.
 
     Args:
-        shared: how many tokens they have room for now.
-        needs: how many tokens there must be room for, by row; of free rows nothing.
+        shared: how many tokens all rows have room for now.
+        needs: how many tokens there must be room for, by row; free rows are not in it.
     """
     alone = {row: _doubled(shared, need) for row, need in needs.items()}
     least, total = min(alone.values()), sum(alone.values()) + (count - len(alone)) * shared
@@ -250,7 +251,7 @@ def share_out(count: int, shared: int, needs: Mapping[int, int]) -> tuple[int, d
 
 
 def _doubled(length: int, need: int) -> int:
-    """A length that was doubled until it does."""
+    """A length, doubled until it is enough."""
     while length < need:
         length *= 2
     return length

@@ -1,4 +1,4 @@
-"""Goes ahead of a text on the host, on a CPU: what its type says of tokens that have not been chosen yet."""
+"""Goes ahead of a text on the host, on a CPU: says which tokens its type allows before they are chosen."""
 
 from collections.abc import Iterable
 
@@ -10,11 +10,11 @@ from gen.constraints.tables.vocabulary import Encode
 
 
 class Ahead:
-    """A text that is held to an automaton, from the state that it is in.
+    """A text under an automaton, followed from its present state.
 
     Args:
-        records: (1 + drafts,) int32, a row of the stage's: the record of its state; the others are written here, 0 for
-            those that are not reached.
+        records: (1 + drafts,) int32, a row of the stage's table: first the record of the text's state. The records of
+            the next states are written here, 0 for those that are not reached.
     """
 
     def __init__(self, arena: Arena, automaton: TokenAutomaton, records: Ints) -> None:
@@ -52,7 +52,7 @@ class Ahead:
         return self._after(token_id) > 0
 
     def go(self, token_id: int) -> bool:
-        """Go on by a token, unless the type does not allow it; whether it does."""
+        """Go on with a token, if the type allows it; whether it does."""
         after = self._after(token_id)
         if after:
             self._state, self._place = after, self._place + 1
