@@ -1,7 +1,7 @@
-"""Drafts of the next tokens, on the device: what followed where the last tokens stood before.
+"""Drafts of the next tokens, on the device: the tokens that followed where the last tokens stood before.
 
-Example: the prompt says "Helen Whitcombe said", and the text so far ends in "Helen Whit". The last two tokens, "Helen"
-and " Whit", stood in the prompt before " combe said", so that these are the drafts.
+Example: the prompt says "Helen Whitcombe said", and the text so far ends in "Helen Whit". In the prompt the last two
+tokens, "Helen" and " Whit", were followed by "combe" and " said", so these are the drafts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from gen.loop.results.ring import Ring, packed
 from gen.loop.speculation.settings import MOST
 
-NGRAM = 8  # tokens that are looked for, and fewer where they are not found
+NGRAM = 8  # how many last tokens are looked for; fewer if they are not found
 LONGEST = 5
 """Kinds of drafts: after how many tokens that were found, earlier drafts of the step among them, at most so many."""
 FORCED, ENDING, WORD, LIKELY = range(LONGEST + 1, LONGEST + 5)
@@ -24,13 +24,14 @@ class Drafts:
     """The drafts of each row, and what a step has made of them.
 
     Attributes:
-        feed: (count, 1 + MOST), int64: what a wide step reads: the newest token, and drafts.
-        real: (count,), int64: how many of them mean something.
-        kinds: (count, MOST), int64: of each draft; see `LONGEST` and `FORCED`.
-        agreed: (count,), int64: how many drafts the last step has confirmed; of a plain one the first draft at most.
+        feed: (count, 1 + MOST), int64: the tokens that a wide step reads: the newest token, and drafts.
+        real: (count,), int64: how many of the drafts count; the others only fill the tensor.
+        kinds: (count, MOST), int64: the kind of each draft; see `LONGEST` and `FORCED`.
+        agreed: (count,), int64: how many drafts the last step has confirmed; a plain step confirms at most the first.
         tokens, logprobs, squeezed: (count, 1 + MOST): what was chosen at each place of a wide step.
-        made: (count,), int64: how many of these count.
-        notes, places: what the host gets of every step, but on a CPU, and of wide ones.
+        made: (count,), int64: how many of these places count.
+        notes, places: the rings on which the host gets notes on the drafts of every step, except on a CPU, and the
+            results of wide steps.
     """
 
     def __init__(self, count: int, device: torch.device, copies: torch.cuda.Stream | None) -> None:
@@ -50,7 +51,7 @@ class Drafts:
         self._of_rows = {w: self.numbers[:count].repeat_interleave(w) for w in range(2, wide + 1)}
 
     def of_rows(self, count: int, width: int) -> Tensor:
-        """Of which row each of `width` places of the first rows is: (count * width,)."""
+        """The row of each of the `width` places of the first rows: (count * width,)."""
         return self._of_rows[width][: count * width]
 
     def compare(self, here: slice, chosen: Tensor) -> None:
@@ -59,11 +60,11 @@ class Drafts:
         self.agreed[here] = same * self.real[here].clamp(max=1)
 
     def tensors(self) -> Iterable[Tensor]:
-        """All that belongs to rows from step to step."""
+        """All tensors of the rows that last from step to step."""
         return (self.feed, self.real, self.kinds)
 
     def write(self, row: int, newest: int, drafts: Sequence[int]) -> None:
-        """On a CPU: let a wide step read these of a row."""
+        """On a CPU: let a wide step read these drafts of a row."""
         feed = self.feed.numpy()[row]
         feed[0] = newest
         feed[1 : 1 + len(drafts)] = drafts
@@ -71,13 +72,14 @@ class Drafts:
 
 
 def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """What followed the newest place where the last tokens of a row stood before; a longer match comes first.
+    """The tokens that followed where the last tokens of a row stood before: at the longest match, and there at the
+    newest one.
 
-    What would follow the last token is taken to be what followed before: a text that repeats itself goes on so.
+    If too few tokens follow the match, they are repeated, as in a text that repeats itself.
 
     Args:
         history: (n, columns), int64: the tokens so far, -1 where there is none.
-        lengths: (n, 1), int64: how many they are.
+        lengths: (n, 1), int64: how many tokens each row has.
         numbers: (at least NGRAM,), int64: 0, 1, 2, ...
     Returns:
         (n, MOST) tokens; (n, 1) how many of the last tokens were found, 0 to `NGRAM`. Host sync: none.
@@ -88,8 +90,8 @@ def look_up(history: Tensor, lengths: Tensor, numbers: Tensor) -> tuple[Tensor, 
     before = numbers[:NGRAM]
     padded = torch.nn.functional.pad(history, (NGRAM, 0), value=-2)
     last = padded.gather(1, lengths + before)
-    windows = padded[:, 1:].unfold(1, NGRAM, 1)  # that end in each column
-    found = NGRAM - 1 - torch.where(windows == last.unsqueeze(1), -1, before).amax(-1)  # behind the last other token
+    windows = padded[:, 1:].unfold(1, NGRAM, 1)  # the windows that end in each column
+    found = NGRAM - 1 - torch.where(windows == last.unsqueeze(1), -1, before).amax(-1)  # how many last tokens match
     ends = torch.arange(columns, device=history.device)
     best, at = torch.where(ends < lengths - 1, found * columns + ends, 0).max(1, keepdim=True)
     kind = best // columns

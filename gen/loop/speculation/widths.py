@@ -27,16 +27,16 @@ _BETTER = 1.05  # times as fast as a plain step must a wide one be: clocks are n
 _COMMON = 0.7  # of a step's time, however many rows it has: only the last text to end saves it
 _NEW = 0.2  # how much a draft counts beside all before it
 _told = WeakKeyDictionary[Model, set[str]]()
-_FEW = 8  # rows, whose memory is little
+_FEW = 8  # rows, which take little memory
 
 
 class Agreement:
     """How often the drafts of one text were right.
 
     Attributes:
-        kinds: of the drafts for its next step, as far as the host knows.
-        drafts: they themselves, on a CPU.
-        left: how many tokens there may still be of its text.
+        kinds: the kinds of the drafts for its next step, as far as the host knows them.
+        drafts: these drafts themselves, on a CPU.
+        left: how many more tokens its text may get.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Agreement:
         self.left = 0
 
     def learn(self, width: int, right: int) -> None:
-        """A step has read so many drafts, or looked at one beside a plain step, and so many were right."""
+        """Learn from a step of this width, or from a plain step and the first draft, that so many drafts were right."""
         for place, kind in enumerate(self.kinds[: min(max(1, width - 1), right + 1)]):
             self._rates[kind] += _NEW * ((place < right) - self._rates[kind])
 
@@ -59,10 +59,10 @@ class Agreement:
 def widths_for(
     model: Model, rows: Rows, search: Search, speculate: Speculate, costs: Costs, *, exact: bool
 ) -> "Widths | None":
-    """How the widths of a batch's steps are chosen; None where all are plain, and why is logged.
+    """What chooses the widths of a batch's steps; None if all steps are plain, and then the reason is logged.
 
     Args:
-        costs: what steps of these rows take.
+        costs: how long steps of these rows take.
         exact: whether a row must have the same bits in any batch.
     """
     if speculate is False:
@@ -87,7 +87,7 @@ def widths_for(
 def columns_for_drafts(model: Model, sampler: Sampler, speculate: Speculate, rows: int) -> int:
     """How many columns rows are made with beside those of their texts, so that the last steps may be wide too.
 
-    None where that would be much memory, or no step will be wide as far as can be told before there are rows.
+    0 if they would take much memory, or if no step will be wide, as far as this is known before there are rows.
     """
     wide = getattr(model, "goes_wide", False) and draws(sampler)
     wanted = speculate is not False and (speculate != "auto" or same_in_any_width(model))
@@ -98,7 +98,7 @@ def tell(model: Model, line: str) -> None:
     """Log a line, once for each model."""
     try:
         told = _told.setdefault(model, set())
-    except TypeError:  # an adapter that nothing can be kept about
+    except TypeError:  # an adapter that allows no weak references
         told = set()
     if line not in told:
         told.add(line)
@@ -109,9 +109,10 @@ class Widths:
     """Chooses among `WIDTHS`.
 
     Args:
-        speculation: how many drafts there are at most.
-        costs: what steps take.
-        fixed: always take the widest, so that no clock has a say: where the width changes the numbers of a step.
+        speculation: says how many drafts there may be.
+        costs: how long steps take.
+        fixed: whether all steps have the largest width, so that no clock decides: for models whose numbers depend on
+            the width.
 
     Attributes:
         others_wait: whether other texts wait for rows: then each text that ends sooner saves as much as any other.
