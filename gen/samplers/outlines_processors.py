@@ -80,6 +80,8 @@ def warp(parameters: Parameters, logits: Tensor) -> Tensor:
     sync: none on CUDA.
     """
     check_logits(logits)
+    if parameters.greedy:  # the most likely token stays; as a row's own temperature 0 can be given
+        parameters = Parameters(temperature=torch.zeros(len(logits), device=logits.device))
     temperature, *cuts = parameters.for_rows(logits)
     kept = torch_backend.keeps(logits, temperature, *cuts)
     values = native(logits).float()

@@ -2,6 +2,7 @@
 
 import math
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +160,16 @@ def test_top_k_keeps_every_tie_and_top_p_the_lower_index() -> None:
     flat = torch.zeros(1, 8)
     assert MultinomialSampler(top_p=0.3).warp(flat).isfinite().tolist() == [[True] * 3 + [False] * 5]
     assert MultinomialSampler(top_k=100).warp(tied).isfinite().all()
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_temperature_0_leaves_the_most_likely_token_alone(cuts: dict[str, Any]) -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 2.0, 2.0], [-math.inf] * 3])
+    nothing = -math.inf
+    wanted = torch.tensor([[nothing, 0.0, nothing], [nothing, 0.0, nothing], [nothing] * 3])
+    for temperature in (0, torch.zeros(3)):
+        assert torch.equal(MultinomialSampler(temperature=temperature, **cuts).warp(logits), wanted)
+    assert MultinomialSampler(temperature=0).warp(logits[:0]).shape == (0, 3)
 
 
 def test_temperature_zero_is_greedy_with_untempered_logprobs() -> None:
