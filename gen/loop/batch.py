@@ -343,7 +343,7 @@ class Batch:
         return True
 
     def _fail(self, jobs: Sequence[Job], row: int, error: Exception) -> None:
-        """Some prompts could not be read: the one that is to blame ends, the others are read again, one by one."""
+        """Handle prompts that could not be read: the one to blame ends, the others are read again, one by one."""
         rows = sum(job.rows for job in jobs)
         self._slots.at[row : row + rows] = [None] * rows  # a part of the prompt may have taken these rows
         failing = self._rows.failing

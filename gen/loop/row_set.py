@@ -305,8 +305,8 @@ class RowSet:
         Args:
             rows: each with its text; only looked at on a CPU.
         Returns:
-            Those of each row, and the kind of each. None elsewhere: there it is a part of each step, and the host sees
-            with its results how many there were.
+            The drafts of each row, and the kind of each draft. None on other devices: there drafting is a part of each
+            step, and the host gets the number of drafts with the results of the step.
         """
         drafts, speculation = self.drafts, self.speculation
         if drafts is None or speculation is None or self.device.type != "cpu":

@@ -31,7 +31,7 @@ class Slot:
 
     @property
     def text_so_far(self) -> SoFar:
-        """Of a row that is a text: its prompt, and its tokens as far as the host has them."""
+        """For a row that is a text: its prompt, and its tokens as far as the host has them."""
         self.so_far = self.so_far or SoFar(self.job.request.prompt_ids)
         [text] = self.taker.texts
         return self.so_far.take(text.token_ids)
@@ -226,7 +226,7 @@ class Slots:
 
 
 def view_bucket(length: int) -> int:
-    """How many columns a step looks at for a row of so many tokens: few shapes, little more than is needed."""
+    """How many columns a step looks at for a row of so many tokens: little more than needed, and in few shapes."""
     step = 64 if length <= 256 else 128 if length <= 1024 else 512
     return -(-length // step) * step
 

@@ -27,21 +27,21 @@ class Ahead:
         return self._automaton.guesses.of(self._state)
 
     def encoder(self) -> Encode | None:
-        """What gives a text's tokens; None where the tokenizer is gone."""
+        """A function that gives a text's tokens; None if the tokenizer is gone."""
         return self._automaton.vocabulary.encoder()
 
     def spelled(self, token_id: int) -> bytes:
-        """How a token is spelled; empty where it spells nothing."""
+        """How a token is spelled; empty if it spells nothing."""
         tokens = self._automaton.vocabulary.tokens
         return tokens[token_id] if token_id < len(tokens) else b""
 
     def letters(self, wanted: Iterable[int]) -> list[int]:
-        """Those of some bytes that may come next."""
+        """The bytes of `wanted` that may come next."""
         table = self._automaton.table
         return [byte for byte in wanted if table.next[self._state, table.classes[byte]]]
 
     def may_be(self, word: bytes) -> bool:
-        """Whether these bytes may come next, and a part of the text may end behind them."""
+        """Whether these bytes may come next, and a part of the text may end after them."""
         table, state = self._automaton.table, self._state
         for byte in word:
             state = int(table.next[state, table.classes[byte]])

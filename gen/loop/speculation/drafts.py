@@ -14,10 +14,10 @@ from gen.loop.speculation.settings import MOST
 
 NGRAM = 8  # how many last tokens are looked for; fewer if they are not found
 LONGEST = 5
-"""Kinds of drafts: after how many tokens that were found, earlier drafts of the step among them, at most so many."""
+"""Kinds of drafts up to this one: how many tokens before the draft were found, earlier drafts of the step included."""
 FORCED, ENDING, WORD, LIKELY = range(LONGEST + 1, LONGEST + 5)
-"""And where a type forces the draft, or would do so if a part ended; where a word of the prompt goes on; and where the
-type allows few of its words."""
+"""The other kinds: the type forces the draft, or would force it if a part of the text ended here; the draft continues a
+word of the prompt; or it is from one of few words of the prompt that the type allows."""
 
 
 class Drafts:

@@ -1,8 +1,8 @@
 """Drafts that the host makes between two steps, on a CPU: there it takes a tenth of the time of `look_up`, and it can
-see where what followed before would have left the type.
+see where the tokens that followed before would not match the type.
 
-Example: a text so far is `{"name": "Ada Byron`, and the prompt said "Ada Byron, 36". A comma may stand in a name. But
-it says that the name ends, so that `",` is the first draft, and after it what is forced: ` "age": `.
+Example: a text so far is `{"name": "Ada Byron`, and the prompt says "Ada Byron, 36". A name may have a comma in it, but
+here the comma suggests that the name ends. So `",` is the first draft, and forced tokens follow it: ` "age": `.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from gen.loop.speculation.settings import MOST, Speculation
 from gen.loop.speculation.words import Words, ends_long_word, is_in_word
 from gen.stages.ahead import Ahead
 
-_SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # behind a name or a number in prose
-_WORD = 6  # tokens that a word has at most, as a rule
+_SIGNS = tuple(bytes([sign]) for sign in b",;:!?()\n")  # signs that may follow a name or a number in prose
+_WORD = 6  # most words have at most so many tokens
 
 
 class SoFar:
     """A text as it grows.
 
     Attributes:
-        tokens: (n,), those of its prompt, and its own behind them.
+        tokens: (n,), the tokens of its prompt, and then its own.
     """
 
     def __init__(self, prompt_ids: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class SoFar:
         self._words: Words | None = None
 
     def take(self, made: Sequence[int]) -> Self:
-        """These are its own tokens now; those that it had before are not looked at."""
+        """Take the text's own tokens; those that it had before are not looked at."""
         prompt, count = len(self._prompt_ids), len(self.tokens)
         end = prompt + len(made)
         if end > len(self._room):
@@ -46,8 +46,8 @@ class SoFar:
         """Tokens that may follow, and the kind of each.
 
         Args:
-            newest: the token that they follow.
-            drafted: whether it is a draft.
+            newest: the token before them.
+            drafted: whether this token is a draft.
         """
         if ahead is not None and (encode := ahead.encoder()) is not None:
             self._words = self._words or Words(self._prompt_ids, ahead, encode)
@@ -68,10 +68,10 @@ def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tup
     """Drafts for the next step of a text, and the kind of each.
 
     Args:
-        ahead: what its type says; None where it is held to none.
+        ahead: goes ahead of the text under its type; None without a type.
     """
     drafts, kinds = list[int](), list[int]()
-    found = list[tuple[int, int]]()  # what followed before
+    found = list[tuple[int, int]]()  # tokens that may follow, and their kinds
     while len(drafts) < speculation.most:
         token, kind, guess = -1, 0, None if ahead is None or not speculation.output_type else ahead.guess()
         if guess is not None and guess.forced:
@@ -83,7 +83,7 @@ def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tup
                 found = text.found(ahead, newest, drafted=bool(drafts))
             if found:
                 (token, kind), found = found[0], found[1:]
-            may_end = guess is not None and guess.token >= 0 and kinds[-1:] != [FORCED]  # a part has just begun there
+            may_end = guess is not None and guess.token >= 0 and kinds[-1:] != [FORCED]  # a part begins after FORCED
             if kind and may_end and ahead is not None and guess is not None and _ends(ahead, text, drafts, token):
                 token, kind, found = guess.token, ENDING, []
         if token < 0 or not (ahead is None or ahead.go(token)):
@@ -94,15 +94,18 @@ def drafts_of(text: SoFar, speculation: Speculation, ahead: Ahead | None) -> tup
 
 
 def _ends(ahead: Ahead, text: SoFar, drafts: Sequence[int], token: int) -> bool:
-    """Whether a part of a typed text ends where this followed before."""
+    """Whether a token that followed before suggests that a part of a typed text ends here."""
     sign = ahead.spelled(token).strip(b" ")
-    if sign in (b".", b".\n"):  # it ends a sentence, or shortens a word
+    if sign in (b".", b".\n"):  # it ends a sentence or an abbreviation
         return ends_long_word(b"".join(map(ahead.spelled, [*text.tokens[-_WORD:].tolist(), *drafts])))
     return sign[:1] in _SIGNS or not ahead.allows(token)
 
 
 def found_before(text: Longs) -> tuple[list[int], int]:
-    """As `gen.loop.speculation.drafts.look_up`, of one text: (MOST,) tokens and how many were found; none, and 0."""
+    """As `gen.loop.speculation.drafts.look_up`, for one text: `MOST` tokens, and how many last tokens were found.
+
+    If none was found, there are no tokens.
+    """
     last = len(text) - 1
     at, count = np.flatnonzero(text[:last] == text[last]), 1
     if not at.size:

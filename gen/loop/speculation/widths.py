@@ -1,8 +1,8 @@
-"""How many tokens of each row a step reads: as many as pay, by what steps have cost and drafts have been worth.
+"""How many tokens of each row a step reads: chosen by how long steps take, and how often drafts were right.
 
 Example: a plain step takes 60 ms, one of 4 tokens 100 ms, and one of 8 tokens 140 ms. Four drafts are forced. A step of
 4 tokens makes four tokens, and a plain one makes the fifth: 160 ms. A step of 8 tokens makes all five, so it is taken.
-What is measured changes how fast texts come, and never what they are.
+Measured times change how fast texts come, and never what they are.
 """
 
 import logging
@@ -22,10 +22,10 @@ from gen.samplers.kinds import draws
 logger = logging.getLogger("gen")
 
 WIDTHS = (1, 4, 8)
-_RATES = (0.0, 0.1, 0.3, 0.4, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # of drafts that are right, by kind
-_BETTER = 1.05  # times as fast as a plain step must a wide one be: clocks are not exact
-_COMMON = 0.7  # of a step's time, however many rows it has: only the last text to end saves it
-_NEW = 0.2  # how much a draft counts beside all before it
+_RATES = (0.0, 0.1, 0.3, 0.4, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # the part of drafts that are right at first, by kind
+_BETTER = 1.05  # a wide step must be so many times as fast as a plain one, because clocks are not exact
+_COMMON = 0.7  # the part of a step's time that any number of rows takes: it is only saved if the last text ends sooner
+_NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
 _FEW = 8  # rows, which take little memory
 
@@ -70,7 +70,7 @@ def widths_for(
     same = same_in_any_width(model)
     if not isinstance(rows, WideRows) or rows.widest < WIDTHS[-1]:
         spread = len(model.placement.devices) > 1
-        problem = "it is on several devices" if spread else "its rows cannot go back, or were not seen to"
+        problem = "it is on several devices" if spread else "its rows cannot go back, as far as gen has seen"
         problem = f"{type(model).__name__} reads one token of a row in a step, since {problem}"
     elif not isinstance(search, Picks):
         problem = "a beam search, or a sampler of the caller's, looks at one step after another"
@@ -136,9 +136,9 @@ class Widths:
     def choose(self, count: int, texts: Sequence[Agreement]) -> int:
         """The width that saves the most time, for a step of so many rows.
 
-        A lone text takes the fastest way through its drafts. Of several, a width is taken that makes the most tokens a
-        second where others wait. Else most of a step's time is saved only once the last text ends sooner, which is
-        taken to be one that has the most tokens left.
+        For a single text it is the first step of the fastest way through its drafts. For several texts, if others wait,
+        it is the width that makes the most tokens a second. Otherwise most of a step's time is only saved if the last
+        text ends sooner; the text with the most tokens left is taken to be the last.
         """
         if self._fixed:
             return self.widest
@@ -150,7 +150,7 @@ class Widths:
         return best if ways[best] * _BETTER < ways[1] else 1
 
     def _each(self, texts: Sequence[Agreement], takes: Mapping[int, float]) -> dict[int, float]:
-        """How long a step of each width takes, for each plain step that it saves."""
+        """How long a step of each width takes, divided by the number of plain steps that it replaces."""
         left = [text.left for text in texts]
         found = {}
         for width, took in takes.items():
@@ -162,7 +162,7 @@ class Widths:
 
 
 def worth_of(rates: Sequence[float], width: int) -> float:
-    """How many tokens a step of this width makes, as far as can be told.
+    """How many tokens a step of this width is expected to make.
 
     Args:
         rates: how likely each draft is right, if those before it are.
@@ -171,10 +171,10 @@ def worth_of(rates: Sequence[float], width: int) -> float:
 
 
 def ways_through(rates: Sequence[float], takes: Mapping[int, float]) -> dict[int, float]:
-    """How long the drafted tokens and the one behind them take, by the width of the first step.
+    """How long it takes to make the drafted tokens and the one after them, by the width of the first step.
 
-    Each later step has the width that is fastest from there. A wrong draft ends the way, whatever the widths are: the
-    token in its place is there then.
+    Each later step has the width that is fastest from there. A wrong draft ends the way with any widths: the step that
+    finds it wrong has chosen the token in its place.
 
     Args:
         rates: how likely each draft is right, if those before it are.

@@ -1,9 +1,9 @@
-"""Which words of its prompt a typed text may go on with, in the tokens that it has for them.
+"""Drafts words of the prompt in a text with an output type, in the tokens that the text has for them.
 
 Example: a prompt says "Send it to Hamburg." and has the token ` Hamburg`. In `{"city": "H` the word begins without a
-space, so that its tokens are `H` and `amburg`. No token of the text stood in the prompt, but the letter H did: `amburg`
-is the first draft, and what followed the word in the prompt comes behind it. After `"colour": "` the type allows three
-words, and of these the prompt has one: it is a draft before any letter of it has been chosen.
+space, so its tokens are `H` and `amburg`. The prompt has neither token, but it has a word that begins with H: `amburg`
+is the first draft, and the tokens after the word in the prompt follow it. After `"colour": "` the type allows three
+words, and the prompt has one of these: it is drafted before any letter of it has been chosen.
 """
 
 import re
@@ -15,17 +15,17 @@ from gen.loop.speculation.drafts import LIKELY, WORD
 from gen.loop.speculation.settings import MOST
 from gen.stages.ahead import Ahead
 
-_LETTERS = rb"0-9A-Za-z\x80-\xf4"  # and digits, in UTF-8
+_LETTERS = rb"0-9A-Za-z\x80-\xf4"  # letters and digits, in UTF-8
 _WORD = re.compile(rb"[%s]+" % _LETTERS)
 _LONG = re.compile(rb"[A-Za-z\x80-\xf4]{4}\Z")
-_FEW = 3  # words of a prompt that a type allows: one of them is likely
+_FEW = 3  # if a type allows at most so many words of a prompt, one of them is likely
 
 
 class Words:
     """The words of a prompt.
 
     Args:
-        ahead: spells its tokens.
+        ahead: spells the prompt's tokens.
         encode: gives the tokens of a word without a space before it.
     """
 
@@ -33,15 +33,15 @@ class Words:
         self._ids, self._encode = prompt_ids, encode
         pieces = [*map(ahead.spelled, prompt_ids)]
         self._text = b"".join(pieces)
-        self._begins = [0, *accumulate(map(len, pieces))]  # of each token, and the end
+        self._begins = [0, *accumulate(map(len, pieces))]  # where each token begins in the text, and the text's end
         self._by_letter: dict[int, list[bytes]] = {}  # without repetitions, the newest first
         for word in dict.fromkeys(reversed(_WORD.findall(self._text))):
             self._by_letter.setdefault(word[0], []).append(word)
 
     def likely(self, ahead: Ahead) -> list[tuple[int, int]]:
-        """The tokens of the newest word that may be what comes now, and their kind.
+        """The tokens of the newest word of the prompt that may come now, and their kind.
 
-        None where the type says little, since many of the words may be it, or all of them.
+        None if the type decides little, because it allows many of the words, or all of them.
         """
         fitting = (word for letter in ahead.letters(self._by_letter) for word in self._by_letter[letter])
         words = [*islice((word for word in fitting if ahead.may_be(word)), _FEW + 1)]
@@ -51,11 +51,11 @@ class Words:
         return [(token, LIKELY) for token in self._encode(newest.decode(errors="ignore"))]
 
     def going_on(self, last: Sequence[int], ahead: Ahead) -> list[tuple[int, int]]:
-        """How the word goes on that the last tokens of a text have begun, and what follows it in the prompt.
+        """The rest of a word that the last tokens of a text have begun, and the tokens after it in the prompt.
 
         Returns:
-            At most `MOST` tokens, each with its kind: those of the newest word that begins so. None where the word has
-            a space before it: with that, its tokens are those that the prompt has.
+            At most `MOST` tokens, each with its kind, of the newest word that begins in this way. None if the text has
+            a space before the word: then the word has the same tokens as in the prompt.
         """
         begun = list[int]()
         for token in reversed(last):
@@ -80,7 +80,7 @@ class Words:
 
 
 def ends_long_word(spelled: bytes) -> bool:
-    """Whether a text ends in a word that is no abbreviation, as far as can be told, and no number."""
+    """Whether a text ends in four letters: then its last word is taken to be neither an abbreviation nor a number."""
     return _LONG.search(spelled) is not None
 
 
