@@ -22,7 +22,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make all linear layers count as large enough, on any CPU; the list has the number of rows of each product."""
     monkeypatch.setattr(step_products, "_LARGE", 1)
     monkeypatch.setattr(step_products, "_BEYOND_CACHES", 1)
-    monkeypatch.setattr(step_products, "_on_amd", lambda: True)
+    monkeypatch.setattr(step_products, "_rows", lambda: range(1, 99))
     rows: list[int] = []
 
     def counted(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -64,6 +64,9 @@ def test_only_large_plain_float32_parameters_on_a_cpu_are_multiplied_so(
     assert calls(nn.Parameter(torch.randn(4, 6)).t()) == 0
     assert calls(nn.Parameter(torch.randn(6, 4).bfloat16()), given.bfloat16()) == 0
     assert calls(weight, given[:0]) == 0
+    monkeypatch.setattr(step_products, "_rows", lambda: range(2, 3))
+    assert calls(weight) == 0 and calls(weight, given[:2]) == 1
+    monkeypatch.setattr(step_products, "_rows", lambda: range(1, 99))
     with torch.inference_mode(False), torch.enable_grad():
         assert calls(nn.Parameter(torch.randn(6, 4)), torch.randn(3, 4)) == 0
     torch.set_float32_matmul_precision("high")
@@ -80,9 +83,9 @@ def test_what_is_small_or_on_another_cpu_or_wrapped_stays_as_it_is(monkeypatch: 
     assert not gen.from_transformers(model, byte_tokenizer()).has_products
     monkeypatch.setattr(step_products, "_LARGE", 1)
     monkeypatch.setattr(step_products, "_BEYOND_CACHES", 1)
-    monkeypatch.setattr(step_products, "_on_amd", lambda: False)
+    monkeypatch.setattr(step_products, "_rows", lambda: range(0))
     assert not gen.from_transformers(model, byte_tokenizer()).has_products
-    monkeypatch.setattr(step_products, "_on_amd", lambda: True)
+    monkeypatch.setattr(step_products, "_rows", lambda: range(1, 99))
     assert gen.from_transformers(model, byte_tokenizer()).has_products
     assert not gen.from_transformers(torch.compile(model, backend="eager"), byte_tokenizer(), probe=False).has_products
     assert not gen.from_transformers(model.bfloat16(), byte_tokenizer()).has_products
