@@ -45,6 +45,8 @@ class Ahead:
         table, state = self._automaton.table, self._state
         for byte in word:
             state = int(table.next[state, table.classes[byte]])
+            if not state:
+                return False
         return self._automaton.guesses.of(state).token >= 0
 
     def allows(self, token_id: int) -> bool:

@@ -18,6 +18,8 @@ from gen.stages.ahead import Ahead
 _LETTERS = rb"0-9A-Za-z\x80-\xf4"  # letters and digits, in UTF-8
 _WORD = re.compile(rb"[%s]+" % _LETTERS)
 _LONG = re.compile(rb"[A-Za-z\x80-\xf4]{4}\Z")
+_NEWEST = 4096  # tokens of a prompt whose words are looked at
+_BYTES = 48  # of a word, at most; a script without spaces has longer ones
 _FEW = 3  # if a type allows at most so many words of a prompt, one of them is likely
 
 
@@ -30,13 +32,14 @@ class Words:
     """
 
     def __init__(self, prompt_ids: Sequence[int], ahead: Ahead, encode: Callable[[str], list[int]]) -> None:
-        self._ids, self._encode = prompt_ids, encode
-        pieces = [*map(ahead.spelled, prompt_ids)]
+        self._ids, self._encode = prompt_ids[-_NEWEST:], encode
+        pieces = [*map(ahead.spelled, self._ids)]
         self._text = b"".join(pieces)
         self._begins = [0, *accumulate(map(len, pieces))]  # where each token begins in the text, and the text's end
         self._by_letter: dict[int, list[bytes]] = {}  # without repetitions, the newest first
         for word in dict.fromkeys(reversed(_WORD.findall(self._text))):
-            self._by_letter.setdefault(word[0], []).append(word)
+            if len(word) <= _BYTES:
+                self._by_letter.setdefault(word[0], []).append(word)
 
     def likely(self, ahead: Ahead) -> list[tuple[int, int]]:
         """The tokens of the newest word of the prompt that may come now, and their kind.
@@ -66,7 +69,7 @@ class Words:
                 break
             begun.insert(0, token)
         letters = re.escape(b"".join(map(ahead.spelled, begun)))
-        pattern = rb"(?<![%s])%s[%s]*" % (_LETTERS, letters, _LETTERS)
+        pattern = rb"(?<![%s])%s[%s]{0,%d}" % (_LETTERS, letters, _LETTERS, _BYTES)
         matches = [*re.finditer(pattern, self._text)] if begun else []
         if not matches:
             return []

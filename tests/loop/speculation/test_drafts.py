@@ -118,6 +118,7 @@ def test_a_word_of_the_prompt_goes_on_though_the_prompt_has_other_tokens() -> No
     assert drafts("Sarah", '{"name": "S', looks_up=False) == ("", [])
     assert drafts("I saw Mr. Tom", '{"name": "Mr')[0].startswith(". Tom")
     assert drafts("Tom saw Sarah.", '{"name": "Sarah')[1][0] == ENDING
+    assert drafts("日本語" * 3000 + " Zoë", '{"name": "日')[0].startswith("本語")
     told, kinds = drafts("Bär, Zoë", '{"name": "Zo')
     assert told.startswith("ë") and kinds[0] == WORD
 
