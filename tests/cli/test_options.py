@@ -1,11 +1,14 @@
 """Options of the command line: which sampler they ask for, and escapes in stop strings."""
 
+from inspect import signature
 from typing import Any
 
 import pytest
 
 import gen
+import gen.server
 from gen.cli.options import choose_sampler, read_stops
+from gen.cli.serve_command import serve_command
 from gen.offline.described import made_sampler
 from gen.samplers import BeamSearchSampler, GreedySampler, MultinomialSampler, Penalties
 
@@ -109,3 +112,15 @@ def test_stop_strings_have_escapes(given: str, meant: str) -> None:
 def test_a_wrong_escape_is_refused(given: str, message: str) -> None:
     with pytest.raises(gen.ArgumentError, match=message):
         read_stops([given])
+
+
+def test_gen_serve_has_the_defaults_of_the_library() -> None:
+    options = signature(serve_command).parameters
+    shared = [
+        (name, options[name].default, parameter.default)
+        for function in (gen.load, gen.Engine, gen.server.app)
+        for name, parameter in signature(function).parameters.items()
+        if name in options.keys() - {"model"}
+    ]
+    assert len(shared) > 15
+    assert not [one for one in shared if one[1] != one[2]]
