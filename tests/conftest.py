@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from gen.loop.batch import Batch
+from gen.models.transformers.probing import probe_model
 from gen.testing import virtual_gpus
+from tests.helpers.probes import remembered
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -100,6 +102,22 @@ def same_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """Calls without a seed draw the same texts in each run of a test, but different ones in each test and each call."""
     numbers = random.Random(request.node.nodeid)
     monkeypatch.setattr("gen.samplers.backends.random.secrets", SimpleNamespace(randbits=numbers.getrandbits))
+
+
+@pytest.fixture(autouse=True)
+def probes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A model that equals one that has passed the probe is not probed again, except in tests of the probe and of logs.
+
+    With `-m gpu` every model is probed, since the devices are what these tests are about.
+    """
+    file, real = request.path.name, request.config.option.markexpr == "gpu"
+    if real or file == "test_probing.py" or "caplog" in request.fixturenames:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patches = request.getfixturevalue("monkeypatch")
+        patch.setattr("gen.models.loading.probe_model", remembered(probe_model, patches))
+        yield
 
 
 @pytest.fixture(params=["virtual", pytest.param("real", marks=pytest.mark.gpu)])

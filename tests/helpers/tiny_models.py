@@ -1,18 +1,36 @@
 """Tiny language models with random weights, and their texts by the plain forward."""
 
+import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.helpers.architectures import HYBRIDS, ONE_LAYER, OTHERS, SHAPES, WITH_PARTS
 from tests.helpers.tokenizers import BOS
 
+_made: dict[Hashable, tuple[PreTrainedModel, Tensor]] = {}
+
 
 def tiny_model(shape: str = "one layer", *, vocab_size: int = 300, seed: int = 0, **changes: object) -> PreTrainedModel:
-    """A small model with random weights, large enough that its greedy texts vary; by default a Llama of one layer."""
+    """A small model with random weights, large enough that its greedy texts vary; by default a Llama of one layer.
+
+    Each is made once, with the state of torch's random numbers after it, and then copied.
+    """
+    settings = (shape, vocab_size, seed, repr(sorted(changes.items())))
+    key = *settings, torch.get_default_dtype(), str(torch.get_default_device())
+    if key not in _made:
+        _made[key] = _make(shape, vocab_size, seed, changes), torch.get_rng_state()
+    model, state = _made[key]
+    torch.manual_seed(seed)
+    torch.set_rng_state(state)
+    return copy.deepcopy(model)
+
+
+def _make(shape: str, vocab_size: int, seed: int, changes: dict[str, object]) -> PreTrainedModel:
     name, settings = (SHAPES | HYBRIDS | OTHERS | ONE_LAYER)[shape]
     config_name = f"{name}TextConfig" if name in WITH_PARTS else f"{name}Config"
     tokens = {"bos_token_id": BOS, "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}

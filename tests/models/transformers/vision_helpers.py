@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy
@@ -102,6 +103,11 @@ def _tokenizer(*specials: str) -> PreTrainedTokenizerFast:
 
 def tiny_vision_model(family: str, *, seed: int = 0) -> PreTrainedModel:
     """A small model with random weights whose texts depend on images: other pixels give other texts."""
+    return copy.deepcopy(_made(family, seed))
+
+
+@cache
+def _made(family: str, seed: int) -> PreTrainedModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # reduced configs warn about missing parts
         torch.manual_seed(seed)
