@@ -22,7 +22,10 @@ def call_site() -> CallSite | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not _internal(code.co_filename):
+        internal = _is_internal.get(code.co_filename)  # a function less: this runs for every new tensor
+        if internal is None:
+            internal = _internal(code.co_filename)
+        if not internal:
             return code, frame.f_lasti
         frame = frame.f_back
     return None

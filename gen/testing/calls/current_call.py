@@ -22,24 +22,29 @@ class Call(threading.local):
     """The thread's current call.
 
     Attributes:
-        home: the GPU that torch's own tensors belong to; CPU if they cannot be told apart; ENGINE for any GPU.
-        scalars: the 0-dim CPU tensors that the call was given.
+        given: the GPU that torch's own tensors belong to, CPU if they cannot be told apart, or ENGINE for any GPU; and
+            the 0-dim CPU tensors that the call was given.
     """
 
-    home: int = CPU
-    scalars: tuple[Tensor, ...] = ()
+    given: tuple[int, tuple[Tensor, ...]] = (CPU, ())
+
+    @property
+    def home(self) -> int:
+        """The first part of `given`."""
+        return self.given[0]
 
     def owns(self, tensor: Tensor, home: int) -> bool:
         """Whether torch made a tensor for itself in this call, beside arguments on GPU `home`."""
-        if self.home == ENGINE:
+        own, scalars = self.given
+        if own == ENGINE:
             return getattr(tensor, "_gpu", None) is None
-        if self.home == CPU or self.home != home or getattr(tensor, "_gpu", None) is not None:
+        if own == CPU or own != home or getattr(tensor, "_gpu", None) is not None:
             return False
-        return not any(tensor is scalar for scalar in self.scalars)
+        return not any(tensor is scalar for scalar in scalars)
 
 
 def read_call(func: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, tuple[Tensor, ...]]:
-    """`home` and `scalars` of a call from its arguments."""
+    """`Call.given` of a call, from its arguments."""
     if func in _GIVEN_BY_CPU:
         return CPU, ()
     home = CPU

@@ -25,12 +25,12 @@ def run_in_python(rule: OpRule, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """
     on_gpu = any(place_of(tensor) != CPU for _, _, tensor in rule.tensors(args, kwargs))
     kernel = _kernel(rule.func, "cuda" if on_gpu else "cpu")
-    outer = current_call.home, current_call.scalars
-    current_call.home, current_call.scalars = CPU, ()  # torch makes no tensor of its own in a user's kernel
+    outer = current_call.given
+    current_call.given = CPU, ()  # torch makes no tensor of its own in a user's kernel
     try:
         return kernel(*args, **kwargs)
     finally:
-        current_call.home, current_call.scalars = outer
+        current_call.given = outer
 
 
 def _kernel(func: OpOverload, device_type: str) -> Callable[..., Any]:

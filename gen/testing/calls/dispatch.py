@@ -29,6 +29,18 @@ Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
 BY_NAME: dict[str, Kernel] = {}  # replacements for some operators, see `operator_overrides`
 BY_KIND: dict[Kind, Kernel] = {}
 
+# Frequent functions that are one kernel, or only views, whatever numbers they get; and some that run no operator.
+_BOTH = ("add", "cos", "div", "eq", "ge", "gt", "le", "lt", "mean", "mul", "neg", "pow", "rsqrt", "sin", "sub", "sum")
+_PRODUCTS = {torch.nn.functional.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__}  # CUDA has none of integers
+_KERNELS = {getattr(owner, name) for owner in (torch, Tensor) for name in _BOTH} | _PRODUCTS
+_KERNELS |= {torch.cat, Tensor.__eq__, Tensor.add_, Tensor.clamp_, Tensor.gather, Tensor.mul_}
+_VIEWS = {getattr(Tensor, name) for name in ("expand", "float", "reshape", "squeeze", "transpose", "unsqueeze", "view")}
+_VIEWS |= {Tensor.__getitem__, Tensor.contiguous}  # or a copy, which counts as a view in the usual way too
+_AT_ONCE = _KERNELS | _VIEWS
+_QUESTIONS = {Tensor.data_ptr, Tensor.dim, Tensor.is_floating_point, Tensor.is_inference, Tensor.numel, Tensor.size}
+_QUESTIONS |= {Tensor.stride}
+_SETTINGS = {bool, int, float, str, type(None), type(Ellipsis), torch.dtype}
+
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor."""
@@ -38,8 +50,13 @@ def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor and needs nothing special."""
-    outer = current_call.home, current_call.scalars
-    home, scalars = current_call.home, current_call.scalars = read_call(func, args, kwargs)
+    if func in _QUESTIONS:  # they run no operator
+        with directly():
+            return func(*args, **kwargs)
+    if func in _AT_ONCE and (found := _run_at_once(func, args, kwargs)) is not NotImplemented:
+        return found
+    outer = current_call.given
+    home, scalars = current_call.given = read_call(func, args, kwargs)
     try:
         with directly():
             if torch.is_autocast_enabled("cuda"):
@@ -48,8 +65,50 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
             else:
                 out = func(*args, **kwargs)
     finally:
-        current_call.home, current_call.scalars = outer
+        current_call.given = outer
     return out if type(out) is VirtualTensor or home == CPU or scalars else adopt(out, home)
+
+
+def _run_at_once(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a function of `_KERNELS` or `_VIEWS`; NotImplemented if it must go operator by operator.
+
+    In inference mode, and with all tensors on one virtual GPU, nothing about such a call can be wrong: torch's way
+    through Python for its operator, and the rule of that operator, would take longer than all else.
+    """
+    if not torch.is_inference_mode_enabled() or races.state.on or torch._C._len_torch_dispatch_stack():
+        return NotImplemented
+    if (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.is_autocast_enabled("cuda")
+        or torch._C._is_tracing()
+    ):
+        return NotImplemented
+    home = CPU
+    pending: list[Any] = [*args, *kwargs.values()]
+    with directly(), on_the_cpu():
+        for value in pending:  # grows on the way
+            kind = type(value)
+            if kind is VirtualTensor:
+                if home == CPU:
+                    home = value._gpu
+                if value._gpu != home or value.layout is not torch.strided:
+                    return NotImplemented
+            elif kind is tuple or kind is list or kind is torch.Size:
+                pending += value
+            elif kind is slice:
+                pending += (value.start, value.stop, value.step)
+            elif kind not in _SETTINGS:
+                return NotImplemented
+        if func in _PRODUCTS and not args[0].is_floating_point():
+            return NotImplemented
+        if func is Tensor.__getitem__ and any(type(value) in (VirtualTensor, list, bool) for value in pending[1:]):
+            return NotImplemented
+        try:
+            made = func(*args, **kwargs)
+        except NotImplementedError:  # the CPU lacks it in this precision
+            return NotImplemented
+        issued[home] += func in _KERNELS
+        return mark(made, home)
 
 
 def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -73,13 +73,13 @@ def ctc_loss(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             named[name] = to(named[name], "cpu")
     if named.get("reduction", "mean") in ("mean", 1):
         report_sync("ctc_loss: copy of the target lengths to the device")
-    outer = current_call.home, current_call.scalars
-    current_call.home, current_call.scalars = ENGINE, ()
+    outer = current_call.given
+    current_call.given = ENGINE, ()
     try:
         with directly():
             return func(**named)
     finally:
-        current_call.home, current_call.scalars = outer
+        current_call.given = outer
 
 
 def pad_packed_sequence(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -72,13 +72,14 @@ def count(tensor: Tensor, gpu: int) -> None:
     storage = tensor.untyped_storage()
     if hasattr(storage, "_counted"):
         return
-    size = _round(storage.nbytes(), _BLOCK)
+    size = -(-storage.nbytes() // _BLOCK) * _BLOCK
     check(size, gpu)
     storage._counted = True  # type: ignore[attr-defined]
     usage = usages[gpu]
     usage.made += 1
     usage.allocated += size
-    usage.peak = max(usage.peak, usage.allocated)
+    if usage.allocated > usage.peak:
+        usage.peak = usage.allocated
     if usage.allocated > usage.reserved:
         usage.reserved = _round(usage.allocated, _SEGMENT)
         usage.peak_reserved = max(usage.peak_reserved, usage.reserved)

@@ -28,13 +28,13 @@ def run_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             else gradient
             for index, (output, gradient) in enumerate(zip(outputs, gradients, strict=True))
         )
-        outer = current_call.home, current_call.scalars
-        current_call.home, current_call.scalars = ENGINE, ()
+        outer = current_call.given
+        current_call.given = ENGINE, ()
         try:
             with torch._C._EnableTorchFunction():
                 found = original(outputs, given, *args, **kwargs)
         finally:
-            current_call.home, current_call.scalars = outer
+            current_call.given = outer
         inputs = args[2] if len(args) > 2 else kwargs.get("inputs", ())
         if not isinstance(found, tuple) or len(found) != len(inputs):
             return found

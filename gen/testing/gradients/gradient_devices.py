@@ -33,13 +33,13 @@ def placed(gradient: Any, place: int) -> Any:
 
 def _batch_placed(gradients: Tensor, place: int) -> Tensor:
     """Gradients of `is_grads_batched=True`, on a GPU. Their wrapper cannot be opened, but a product with 1 is there."""
-    outer = current_call.home, current_call.scalars
-    current_call.home, current_call.scalars = ENGINE, ()
+    outer = current_call.given
+    current_call.given = ENGINE, ()
     try:
         with directly():
             return gradients * on_gpu(torch.ones((), dtype=gradients.dtype), place)
     finally:
-        current_call.home, current_call.scalars = outer
+        current_call.given = outer
 
 
 def validated(gradient: Any, place: int, prefix: str) -> Any:

@@ -8,7 +8,7 @@ Source: CUDAGraph::capture_end of torch 2.11, which raises before it notifies th
 memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ from gen.testing.machine import machine
 from gen.testing.rules.op_rule import rule_of
 from gen.testing.streams.streams_and_events import StreamContext, VirtualStream, current_stream
 from gen.testing.syncs.reports import SyncReport, listening, not_reported, report_sync
-from gen.testing.tensors.plain_tensors import as_plain, plain
+from gen.testing.tensors.plain_tensors import directly, on_the_cpu, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu
 
 Handle = tuple[int, int]
@@ -111,7 +111,9 @@ class VirtualGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         with torch.inference_mode(self._inference), torch.no_grad():
             for function, args, kwargs, made in self._calls:
-                _write(made, function(*args, **kwargs))
+                found = function(*args, **kwargs)
+                if made:
+                    _write(made, found)
 
     def reset(self) -> None:
         """Drop what was captured."""
@@ -181,9 +183,15 @@ class _Functions(TorchFunctionMode):
         self._calls = calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if made is None or any(True for _ in _tensors(made)):  # calls that only ask for a shape are left out
-            self._calls.append((func, _memory(args), _memory(kwargs or {}), made))
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        tensors = [plain(tensor) for tensor in _tensors(made)]
+        if made is None or tensors:  # calls that only ask for a shape are left out
+            given = {_storage(tensor) for value in (args, kwargs) for tensor in _tensors(value)}
+            new = [None if _storage(tensor) in given else tensor for tensor in tensors]
+            self._calls.append(
+                (func, _memory(args), _memory(kwargs), new if any(one is not None for one in new) else [])
+            )
         return made
 
 
@@ -221,13 +229,16 @@ def _memory(value: Any) -> Any:
     return type(value)(map(_memory, value)) if type(value) in (list, tuple) else value
 
 
-def _write(made: object, again: object) -> None:
-    """Copy a call's new results into the tensors that it returned in the capture, unless the memory is the same."""
-    for old, new in zip(_tensors(made), _tensors(again), strict=True):
-        with as_plain():
-            old, new = plain(old), plain(new)
-            if old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+def _write(made: Sequence[Tensor | None], again: object) -> None:
+    """Copy a call's new results into the tensors that it returned in the capture; None are those that are not new."""
+    for old, new in zip(made, _tensors(again), strict=True):
+        if old is not None:
+            with directly(), on_the_cpu():
                 old.copy_(new)
+
+
+def _storage(tensor: Tensor) -> int:
+    return plain(tensor).untyped_storage().data_ptr()
 
 
 def _tensors(value: object) -> Iterator[Tensor]:
@@ -236,3 +247,5 @@ def _tensors(value: object) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors([*value.values()])

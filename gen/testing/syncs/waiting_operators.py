@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gen.testing.tensors.plain_tensors import directly
+
 Arguments = dict[str, Any]
 
 
@@ -103,7 +105,8 @@ def _in_sparse_part(arguments: Arguments) -> bool:
 
 def _both_compressed(arguments: Arguments) -> bool:
     """cuSPARSE tells the host how many numbers the sum, or product, of two compressed tensors has."""
-    layouts = [getattr(value, "layout", None) for value in arguments.values()]
+    with directly():
+        layouts = [value.layout for value in arguments.values() if isinstance(value, Tensor)]
     return sum(layout in (torch.sparse_csr, torch.sparse_csc) for layout in layouts) > 1
 
 

@@ -19,5 +19,5 @@ def as_plain() -> Iterator[None]:
 
 def plain(tensor: Tensor) -> Tensor:
     """A tensor as an ordinary CPU tensor of the same memory."""
-    with as_plain():
+    with directly(), on_the_cpu():
         return tensor.as_subclass(Tensor)
