@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gen.attention import steps, triton_steps
 from gen.attention.plan import Plan
-from tests.helpers.triton_interpreter import swap_once
+from tests.triton_interpreter import swap_once
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
 if DEVICE == "cpu":

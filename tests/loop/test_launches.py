@@ -23,7 +23,7 @@ from gen.stages.device_constraints import DeviceConstraints
 from gen.testing import virtual_gpus
 from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, tiny_model
-from tests.helpers.launches import launches
+from tests.launches import launches
 
 
 class Counter:

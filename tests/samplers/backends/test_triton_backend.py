@@ -21,11 +21,17 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 def run_cases(cases: Path, environment: dict[str, str]) -> None:
-    """Run in a process of its own, since triton decides at its import whether it interprets."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(cases)]
+    """Run in a process of its own, since triton decides at its import whether it interprets.
+
+    The cases need nothing of transformers, whose import would take longer than most of them.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--noconftest", str(cases)]
     # the interpreter computes with numpy, which warns of intended overflows
     done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning"], env={**os.environ, **environment}, capture_output=True, text=True
+        [*command, "-W", "ignore::RuntimeWarning"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gen.samplers.backends import torch_backend, triton_backend, triton_cuts, triton_kernels
 from gen.samplers.backends.random import row_keys
 from gen.samplers.parameters import Parameters
-from tests.helpers.launches import launches
-from tests.helpers.triton_interpreter import swap_once
+from tests.launches import launches
 from tests.samplers.float64_reference import Ranked, extreme_logits, hard_logits
+from tests.triton_interpreter import swap_once
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda:0"
 if DEVICE == "cpu":
