@@ -1,12 +1,15 @@
 """`benchmarks.peer_suites` reports how other projects' tests run on virtual GPUs."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import peer_outcomes, peer_suites
+from tests.helpers.forked import Forked
 
 TESTS = """
 import pytest, torch
@@ -20,6 +23,28 @@ def test_no_gpu():
 """
 
 
+@pytest.fixture
+def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes in which tests run are forks, which import nothing anew."""
+
+    def run(
+        command: list[str], *, cwd: Path, env: dict[str, str], **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        assert command[1:3] == ["-m", "pytest"]
+
+        def program() -> None:
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+            sys.exit(pytest.main(command[3:]))
+
+        return subprocess.CompletedProcess(command, *Forked(program).end())
+
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run)
+
+
+@pytest.mark.usefixtures("in_forks")
 def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,8 +164,8 @@ def test_options_share_one_probability_by_what_their_whole_texts_have() -> None:
 
 def test_a_model_that_is_exported_or_scripted_reads_token_by_token() -> None:
     contexts, several = new_pairs(3, 3)
-    by_program = gen.from_exported(exported("llama"), byte_tokenizer())
-    reference = new_model()
+    by_program = gen.from_exported(exported(), byte_tokenizer())
+    reference = new_model("one layer")
     for context, continuations in zip(contexts, several, strict=True):
         context = context[:20]
         found = gen.score(by_program, context, [[*one] for one in continuations])

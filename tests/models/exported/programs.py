@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.node import map_aggregate
+from transformers import PreTrainedModel
 
 from tests.helpers import tiny_model
 
@@ -70,7 +71,13 @@ def exported(shape: str = "one layer", *, rows: int | None = None, length: int |
     positions = torch.arange(length or 5).expand(rows or 2, -1)
     shapes = None if rows else dynamic(("input_ids", "attention_mask", "position_ids"))
     with torch.no_grad():
-        return torch.export.export(Logits(tiny_model(shape)), (*arguments, positions), dynamic_shapes=shapes)
+        return torch.export.export(Logits(one_layer(shape)), (*arguments, positions), dynamic_shapes=shapes)
+
+
+def one_layer(shape: str = "one layer") -> PreTrainedModel:
+    """A tiny transformers model of one layer, since an export takes as long as the model is deep."""
+    layers: dict[str, Any] = {"n_layer": 1} if shape == "gpt2" else {"num_hidden_layers": 1}
+    return tiny_model(shape, **layers)
 
 
 @cache

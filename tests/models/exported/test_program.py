@@ -25,6 +25,7 @@ from tests.models.exported.programs import (
     exported,
     ids,
     of_everything,
+    one_layer,
     program_of,
 )
 
@@ -42,7 +43,7 @@ def token_ids(model: Any, prompts: list[str] = PROMPTS, **options: Any) -> list[
 
 
 def transformers_model(shape: str = "one layer") -> TransformersModel:
-    return gen.from_transformers(tiny_model(shape), byte_tokenizer())
+    return gen.from_transformers(one_layer(shape), byte_tokenizer())
 
 
 def load(program: Any, **options: Any) -> Any:
@@ -125,7 +126,7 @@ def test_one_row_of_positions_is_for_all() -> None:
     class Positions(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = tiny_model("gpt2")
+            self.model = one_layer("gpt2")
 
         def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
             logits: Tensor = self.model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
