@@ -227,7 +227,7 @@ class Slots:
 
 def view_bucket(length: int) -> int:
     """How many columns a step looks at for a row of so many tokens: little more than needed, and in few shapes."""
-    step = 64 if length <= 256 else 128 if length <= 1024 else 512
+    step = 32 if length <= 256 else 128 if length <= 1024 else 512
     return -(-length // step) * step
 
 
