@@ -115,7 +115,7 @@ def test_models_that_read_prompts_as_a_whole_keep_nothing_and_give_the_same_text
         ({"prompt": ["a", "b"]}, "a prompt is a text"),
         ({"prompt": "a", "cache_salt": 1}, "cache_salt must be a text"),
         ({"prompt": "a", "chat": 1}, "chat"),
-        ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "no chat"),
+        ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "prompt 0 is none"),
         ({"prompt": [3] * 5000}, "leaves no room after it"),
         ({"prompt": []}, "a prompt is a text"),
     ],

@@ -18,6 +18,7 @@ from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
 from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.random_model import random_model
+from tests.helpers import needs_kernels_that_agree
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -90,6 +91,7 @@ def test_decode_answers_every_question_and_says_which_goals_are_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Few tokens, a tiny model instead of the real one, and threads instead of processes."""
+    needs_kernels_that_agree(gen.load("demo", device="cpu"))
     report = tmp_path / "report.json"
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))

@@ -1,7 +1,7 @@
 """Tiny models and tokenizers that the tests share: random weights, a token for each byte, scripted texts."""
 
 from tests.helpers.architectures import HYBRIDS, OTHERS, SHAPES
-from tests.helpers.machines import needs_kernels_that_agree
+from tests.helpers.machines import needs_float16_products_that_agree, needs_kernels_that_agree
 from tests.helpers.scripted_model import ScriptedModel, ScriptedRows
 from tests.helpers.tiny_encoders import WORDS, encoder_tokenizer, tiny_encoder
 from tests.helpers.tiny_models import plain_choices, plain_greedy, tiny_model
@@ -29,6 +29,7 @@ __all__ = [
     "byte_tokenizer",
     "bytes_to_characters",
     "encoder_tokenizer",
+    "needs_float16_products_that_agree",
     "needs_kernels_that_agree",
     "plain_choices",
     "plain_greedy",

@@ -127,5 +127,5 @@ def test_each_prompt_may_have_a_list_or_none() -> None:
     assert read_stops_of_each(["a", "b", "c"], 3) == [("a", "b", "c")] * 3
     with pytest.raises(ArgumentError, match="one list or None for each of 3 prompts, got 2"):
         read_stops_of_each([["a"], None], 3)
-    with pytest.raises(ArgumentError, match=r"'b' for prompt 1; write \['b'\] for it"):
+    with pytest.raises(ArgumentError, match=r"'b' for prompt 1; write \['b'\] there"):
         read_stops_of_each([["a"], "b"], 2)
