@@ -48,7 +48,7 @@ def zipf_logits(vocab: int = 301) -> Tensor:
 
 def counts(sampler: MultinomialSampler, logits: Tensor, seed: int, draws: int = 20_000) -> npt.NDArray[np.int64]:
     total = torch.zeros(len(logits), dtype=torch.int64)
-    rows = min(draws, 20_000, 10**7 // len(logits))
+    rows = min(draws, 2_500, 10**7 // len(logits))  # more would not fit into caches
     for keys in row_keys(torch.arange(rows) + seed * draws, draws // rows):
         token_ids, _, _ = sampler.step(logits.expand(rows, -1), torch.zeros(rows), keys)
         total += torch.bincount(token_ids.flatten(), minlength=len(logits))
