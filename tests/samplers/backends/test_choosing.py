@@ -2,7 +2,6 @@
 
 import math
 from itertools import combinations
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -40,20 +39,24 @@ VOCABULARIES = [1, 2, 31, 33, 300, 32_000, 151_936]
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-def check(backend: ModuleType, logits: Tensor, parameters: Parameters, expected: Reference) -> tuple[Tensor, Tensor]:
-    """Check that kept set, token and log-probability are the reference's."""
+def checked(logits: Tensor, parameters: Parameters, expected: Reference) -> list[tuple[Tensor, Tensor]]:
+    """What each backend draws; kept set, token and log-probability are the reference's."""
     rows = parameters.for_rows(logits)
     kept = torch_backend.keeps(logits, *rows)
     wrong = (kept != expected.kept) & ~expected.either
     assert not wrong.any(), f"rows {wrong.any(-1).nonzero().flatten().tolist()} of {parameters}"
-    token_ids, logprobs = backend.draw(logits, row_keys(torch.arange(len(logits)), 1)[0], *rows)
     dead = ~expected.kept.any(-1)
-    assert not token_ids[dead].any() and logprobs[dead].isneginf().all()
-    assert kept.gather(-1, token_ids)[~dead].all()
     sure = ~dead & ~expected.either.any(-1)
-    wanted = expected.probabilities.gather(-1, token_ids).squeeze(-1)[sure].log()
-    torch.testing.assert_close(logprobs[sure].double(), wanted, atol=3e-5, rtol=1e-5)
-    return token_ids, logprobs
+    keys = row_keys(torch.arange(len(logits)), 1)[0]
+    drawn = []
+    for backend in BACKENDS:
+        token_ids, logprobs = backend.draw(logits, keys, *rows)
+        assert not token_ids[dead].any() and logprobs[dead].isneginf().all()
+        assert kept.gather(-1, token_ids)[~dead].all()
+        wanted = expected.probabilities.gather(-1, token_ids).squeeze(-1)[sure].log()
+        torch.testing.assert_close(logprobs[sure].double(), wanted, atol=3e-5, rtol=1e-5)
+        drawn.append((token_ids, logprobs))
+    return drawn
 
 
 @pytest.mark.parametrize("vocab", VOCABULARIES)
@@ -66,8 +69,7 @@ def test_backends_equal_the_reference_and_each_other(vocab: int, dtype: torch.dt
     share = slice((TYPES.index(dtype) + 3) % every, None, every)
     for parameters in (COMBINATIONS + EDGES)[share]:
         expected = ranked.cut(**parameters)
-        results = [check(backend, logits, Parameters(**parameters), expected) for backend in BACKENDS]
-        (token_ids, logprobs), (others, other_logprobs) = results
+        (token_ids, logprobs), (others, other_logprobs) = checked(logits, Parameters(**parameters), expected)
         alike = ~expected.either.any(-1)
         assert torch.equal(token_ids[alike], others[alike]), parameters
         torch.testing.assert_close(logprobs[alike], other_logprobs[alike], atol=3e-5, rtol=1e-5)
@@ -90,7 +92,7 @@ def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
         if "temperature" in values:
             values["temperature"] = tensors["temperature"].float().double().tolist()
         expected = ranked.cut(**values)
-        results = [check(backend, logits, Parameters(**tensors), expected) for backend in BACKENDS]
+        results = checked(logits, Parameters(**tensors), expected)
         alike = ~expected.either.any(-1)
         assert torch.equal(results[0][0][alike], results[1][0][alike])
 
