@@ -20,6 +20,13 @@ def demo() -> Any:
     return gen.load("demo", device="cpu")
 
 
+@pytest.fixture(autouse=True)
+def alone(demo: Any) -> None:
+    """The engines of earlier tests' models end once these models are collected."""
+    demo.release()
+    assert all(map(ends, engine_threads()))
+
+
 def test_a_models_own_engine_ends_with_the_model() -> None:
     model = ScriptedModel("hello")
     stream = gen.astream(model, "x")
