@@ -25,13 +25,13 @@ _found: dict[Hashable, dict[str, Any]] = {}
 
 
 class Unknown(Exception):
-    """It cannot be told what the probe's outcome depends on."""
+    """The probe's outcome depends on something that has no key."""
 
 
 def remembered(
     probe: Callable[[TransformersModel], None], patches: pytest.MonkeyPatch
 ) -> Callable[[TransformersModel], None]:
-    """The probe, for models that equal none that has passed it; other ones get what it found then.
+    """The probe for a model that equals no earlier one; a model that does gets what the probe found then.
 
     Args:
         patches: of the test, which may change what computes.
@@ -59,10 +59,10 @@ def remembered(
 
 
 def _changes(patches: Any) -> Hashable:
-    """What a test has changed of that which computes.
+    """The numbers that a test has changed in modules that compute.
 
     Raises:
-        Unknown: it has changed more than numbers.
+        Unknown: it has changed something else there.
     """
     if patches._setitem:
         raise Unknown

@@ -4,7 +4,7 @@ A step's product has few rows, and takes as long as it takes to read its weights
 row it waits for memory; with more it first copies the weights into another layout. oneDNN reads them as they are. For
 one row, gen computes the row twice with rows and columns exchanged, for which MKL has a kernel without copies. Example:
 in the linear layers of SmolLM2-135M in float32, one row takes 46 ms with torch and 30 ms here, two rows 78 and 53 ms,
-eight rows 77 and 72 ms. That is on an AMD CPU. On an Intel CPU, four to fifteen rows gain: eight take 101 and 79 ms.
+eight rows 77 and 72 ms. That is on an AMD CPU. On an Intel CPU, four to fifteen rows gain: eight take 99 and 78 ms.
 
 Weights stay as they are, and only gen's own steps do this: a model's forward outside of them, in any thread, does not
 change. Which kernel runs depends on the machine, the model and the number of rows, never on a measurement: the same
