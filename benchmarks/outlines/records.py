@@ -1,12 +1,14 @@
 """Orders that are read from e-mails, one at a time, by gen and by Outlines 1.3 with transformers, both with defaults.
 
-    python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50 [--greedy]
+    python -m benchmarks.outlines.records --model models/SmolLM2-135M-Instruct --records 50
 
-Both get the same prompts through the model's chat template, the same type, compiled once before, and the same limit,
-since transformers' default of 20 tokens is too small for a record. If the checkpoint says nothing about sampling, as
-SmolLM2's does not, transformers takes the most likely token and `gen` draws; with --greedy both take the most likely
-one. Times are CPU seconds of the calling thread, on one thread, for whole calls: prompts count too. The two take turns,
-record after record. Each has its own order of fields and its own whitespace, so tokens are counted.
+Both load the model as they do if they are not told how, get the same prompts through its chat template, the same type,
+compiled once before, and the same limit, since transformers' default of 20 tokens is too small for a record. Of a
+float16 checkpoint, transformers computes in float16 on a CPU too, and `gen` in float32 with float16 weights; --dtype
+and --peer-dtype name another one. If the checkpoint says nothing about sampling, as SmolLM2's does not, transformers
+takes the most likely token and `gen` draws; with --greedy both take the most likely one. Draws have the record's number
+as their seed. Times are CPU seconds of the calling thread, on one thread, for whole calls: prompts count too. The two
+take turns, record after record. Each has its own order of fields and its own whitespace, so tokens are counted.
 """
 
 import argparse
@@ -62,15 +64,17 @@ def prompts(count: int) -> list[str]:
     return [f"Read the order as JSON with customer, city, item, colour, size and count.\n\n{one}" for one in letters]
 
 
-def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
+def measure(
+    folder: str, records: int, *, greedy: bool, dtype: str | None = None, peer_dtype: str | None = None
+) -> dict[str, Any]:
     """Seconds and tokens a record, of each program; `greedy`: gen takes the most likely token too."""
     from outlines import Generator, from_transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = gen.load(folder, device="cpu", dtype="float32")
+    model = gen.load(folder, device="cpu", dtype=dtype)
     kind = gen.compile(model, Order)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    peer = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    peer = AutoModelForCausalLM.from_pretrained(folder, **({"dtype": peer_dtype} if peer_dtype else {}))
     generator: Any = Generator(from_transformers(peer, tokenizer), Order)
     seconds: dict[str, list[float]] = {"gen": [], "Outlines": []}
     tokens, whole = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0)
@@ -78,7 +82,7 @@ def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
     sampler = gen.samplers.greedy() if greedy else None
     for number, prompt in enumerate(["Read: one red mug.", *prompts(records)]):  # the first one warms up
         begin = thread_time()
-        made = gen.generate(model, prompt, kind, chat=True, sampler=sampler, max_new_tokens=LIMIT, details=True)
+        made = _read(model, prompt, kind, sampler, seed=number)
         middle = thread_time()
         text = generator(prompt, max_new_tokens=LIMIT)
         end = thread_time()
@@ -106,6 +110,8 @@ def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
     ]
     return {
         "records": records,
+        "models": {"gen": repr(model), "Outlines": str(peer.dtype)},
+        "gen": "takes the most likely token" if greedy else "draws",
         "results": rows,
         "gen of Outlines": round(sum(seconds["gen"]) / sum(seconds["Outlines"]), 3),
         "the same tokens' worth": round(
@@ -114,6 +120,16 @@ def measure(folder: str, records: int, *, greedy: bool) -> dict[str, Any]:
         "equal values": same,
         "drafts read, right": [drafted, accepted],
     }
+
+
+def _read(model: Any, prompt: str, kind: Any, sampler: Any, *, seed: int) -> Any:
+    """What `gen` makes of an e-mail; the text that the limit has cut or shaped too, as Outlines gives it."""
+    try:
+        return gen.generate(
+            model, prompt, kind, chat=True, sampler=sampler, seed=seed, max_new_tokens=LIMIT, details=True
+        )
+    except gen.IncompleteError as error:
+        return error.completion
 
 
 def _record(text: str) -> Order | None:
@@ -129,10 +145,15 @@ def main() -> None:
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct")
     parser.add_argument("--records", type=int, default=50)
     parser.add_argument("--greedy", action="store_true", help="gen takes the most likely token too, instead of drawing")
+    parser.add_argument("--dtype", help="of gen's model; its own choice if not given")
+    parser.add_argument("--peer-dtype", help="of transformers' model; its own choice if not given")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    told = {"machine": machine(), **measure(given.model, given.records, greedy=given.greedy)}
+    told = {
+        "machine": machine(),
+        **measure(given.model, given.records, greedy=given.greedy, dtype=given.dtype, peer_dtype=given.peer_dtype),
+    }
     if given.json:
         write_json(given.json, told)
     print(json.dumps(told))

@@ -48,7 +48,8 @@ class PackedLinear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().float()
         with _engine():
             self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-        self._rest = half[:, packed:].float() if packed < self.in_features else None
+        # (inputs, outputs), as their product reads them
+        self._rest = half[:, packed:].t().float().contiguous() if packed < self.in_features else None
         self.train(linear.training)
 
     @property
@@ -62,7 +63,7 @@ class PackedLinear(nn.Module):
     def weight(self) -> Tensor:
         """(out_features, in_features), float32: a copy, made at each call."""
         weight: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return weight if self._rest is None else torch.cat((weight, self._rest), 1)
+        return weight if self._rest is None else torch.cat((weight, self._rest.t()), 1)
 
     @property
     def bias(self) -> Tensor | None:
@@ -75,7 +76,9 @@ class PackedLinear(nn.Module):
         product: Tensor = torch.ops.quantized.linear_dynamic_fp16(states[..., : self._packed_features], self._packed)
         if self._rest is None:
             return product
-        return product + nn.functional.linear(states[..., self._packed_features :], self._rest)
+        rest = states[..., self._packed_features :].reshape(-1, len(self._rest))
+        product.view(-1, self.out_features).addmm_(rest, self._rest)
+        return product
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination[f"{prefix}weight"] = self.weight.half()
