@@ -257,7 +257,7 @@ def test_a_row_that_moves_goes_on_where_it_was() -> None:
 def test_a_text_whose_masks_come_where_those_of_another_were_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arena, "_ROWS", 3)  # one row beside the permanent ones
+    monkeypatch.setattr(arena, "_MORE_ROWS", 3)  # one row beside the permanent ones
     stage = DeviceConstraints(1, CPU)
     for letter in "abc":
         admit(stage, 0, request_of(TokenAutomaton(regex_table(letter), WORDY), 9))

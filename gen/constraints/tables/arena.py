@@ -28,6 +28,7 @@ ALL, NOTHING = 0, 1
 """Rows that are always there: one allows all tokens, one allows none."""
 
 _RECORDS, _ROWS = 2**14, 2**7  # room at first: whole numbers in the table, and rows
+_MORE_ROWS = 2**9  # on a CPU, where rows come while texts are made: more room later would end all recordings of steps
 
 
 @dataclass
@@ -65,12 +66,13 @@ class Arena:
     def __init__(self, row_bytes: int, device: torch.device) -> None:
         self.device = device
         self.table = torch.zeros(_RECORDS, dtype=torch.int32, device=device)
-        self.rows = torch.zeros((_ROWS, row_bytes), dtype=torch.uint8, device=device)
+        count = _MORE_ROWS if device.type == "cpu" else _ROWS
+        self.rows = torch.zeros((count, row_bytes), dtype=torch.uint8, device=device)
         self.rows[ALL] = 255
         self.version = 0
         self._places: dict[TokenAutomaton, _Place] = {}
         self._seen: dict[int, int] = {}  # on a CPU, the first row of each record whose rows are known to be there
-        self._free = [*range(NOTHING + 1, _ROWS)]
+        self._free = [*range(NOTHING + 1, count)]
 
     def place(self, automaton: TokenAutomaton, held: Collection[TokenAutomaton | None]) -> int:
         """Where the record of an automaton's start is; the automaton is copied if it is not there yet.

@@ -95,10 +95,29 @@ def test_room_is_used_again_before_there_is_more_of_it() -> None:
     assert arena.memory() == arena.table.nbytes + arena.rows.nbytes
 
 
-def test_where_room_is_short_there_is_more_and_the_version_tells() -> None:
-    arena = Arena(ROW_BYTES, CPU)
+def test_where_room_is_short_there_is_more_and_the_version_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     automaton = TokenAutomaton(regex_table("([a-z]{0,9}[0-9]{1,7}){1,20}"), WORDY)
+    for room in (2**9, 8):
+        monkeypatch.setattr("gen.constraints.tables.arena._MORE_ROWS", room)
+        arena = Arena(ROW_BYTES, CPU)
+        arena.place(automaton, [automaton])
+        placed = arena.version
+        assert placed > 0  # its records need more room than there is at first
+        fill_all(arena, automaton, [automaton])
+        assert (arena.version > placed) == (len(arena.rows) > room) == (room == 8)
+        check(arena, automaton, range(1, automaton.states + 1, 50))
+
+
+def test_on_a_cpu_rows_that_come_later_have_room_from_the_start() -> None:
+    """Steps are recorded with the rows, and would be recorded anew after each larger tensor."""
+    sets = ["".join(letter for bit, letter in enumerate("abcdefgh") if number >> bit & 1) for number in range(1, 170)]
+    pairs = (a + b for a in "abcdefghijklm" for b in "abcdefghijklm")
+    automaton = TokenAutomaton(
+        regex_table("|".join(f"{pair}[{one}]" for pair, one in zip(pairs, sets, strict=True))), WORDY
+    )
+    arena = Arena(ROW_BYTES, CPU)
     arena.place(automaton, [automaton])
+    placed = arena.version
     fill_all(arena, automaton, [automaton])
-    assert arena.version > 0
-    check(arena, automaton, range(1, automaton.states + 1, 50))
+    assert len({arena.rows[row].numpy().tobytes() for row in range(len(arena.rows))}) > len(sets)
+    assert arena.version == placed
