@@ -23,7 +23,10 @@ logger = logging.getLogger("gen")
 
 WIDTHS = (1, 4, 8)
 _RATES = (0.0, 0.1, 0.5, 0.6, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # the part of drafts that are right at first, by kind
-_BETTER = 1.05  # a wide step must be so many times as fast as a plain one, because clocks are not exact
+_BETTER = (
+    1.05  # a wide step must be so many times as fast as a plain one, and a narrower one as a wider one: clocks are
+)
+# not exact, and the wider step shows more of how good the drafts are
 _COMMON = 0.7  # the part of a step's time that any number of rows takes: it is only saved if the last text ends sooner
 _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()
@@ -146,7 +149,7 @@ class Widths:
             return 1
         takes = self._costs.of(count, self._widths)
         ways = ways_through(texts[0].rates, takes) if len(texts) == 1 else self._each(texts, takes)
-        best = min(ways, key=ways.__getitem__)
+        best = max(width for width, took in ways.items() if took <= _BETTER * min(ways.values()))
         return best if ways[best] * _BETTER < ways[1] else 1
 
     def _each(self, texts: Sequence[Agreement], takes: Mapping[int, float]) -> dict[int, float]:

@@ -188,9 +188,13 @@ class TransformersModel:
             logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
         return logits
 
-    def step_products(self) -> AbstractContextManager[object]:
-        """A block for the forward of a step, not of a prompt: products of few rows, where they are faster."""
-        return Products() if self.has_products else nullcontext()
+    def step_products(self, *, wide: bool = False) -> AbstractContextManager[object]:
+        """A block for the forward of a step, not of a prompt: products of few rows, where they are faster.
+
+        Args:
+            wide: whether the step reads several tokens of a text.
+        """
+        return Products(wide=wide) if self.has_products else nullcontext()
 
     def turn(self) -> AbstractContextManager[None]:
         """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""

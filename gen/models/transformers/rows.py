@@ -173,7 +173,7 @@ class TransformersRows:
         positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
         self._place = place
         token_ids = token_ids.to(self._position.device, non_blocking=True)
-        with self._model.step_products():
+        with self._model.step_products(wide=True):
             return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
 
     def advance(self, counts: Tensor) -> None:

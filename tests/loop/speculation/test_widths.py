@@ -134,6 +134,46 @@ def test_a_cost_that_was_measured_long_ago_is_measured_anew() -> None:
     assert chosen[0] == 1 and chosen[-1] == 8
 
 
+def test_a_wide_step_is_compared_with_the_plain_steps_before_it() -> None:
+    costs = Costs()
+    for seconds in (1.0, 1.0, 1.0, 2.0, 2.0):  # something slows the machine now
+        costs.learn(Shape(1, 1, replayed=False), seconds)
+    costs.learn(Shape(1, 8, replayed=False), 3.0)
+    assert costs.of(1, (1, 8)) == {1: 1.0, 8: 1.5}
+    for width, seconds in ((1, 1.0), (1, 1.0), (8, 1.6), (1, 9.0), (8, 1.7)):  # a single slow step counts little
+        costs.learn(Shape(1, width, replayed=False), seconds)
+    assert costs.of(1, (1, 8)) == {1: 1.0, 8: 1.6}
+    for _ in range(5):
+        costs.learn(Shape(1, 1, replayed=False), 0.5)  # plain steps before were all slowed
+    assert costs.of(1, (1, 8)) == {1: 0.5, 8: 0.8}
+
+
+def test_a_wide_step_without_a_plain_one_before_it_counts_as_it_is() -> None:
+    costs = Costs()
+    for rows, seconds in ((2, 1.0), (2, 5.0), (2, 5.0), (2, 5.0)):
+        costs.learn(Shape(rows, 1, replayed=False), seconds)
+    costs.learn(Shape(1, 8, replayed=False), 3.0)
+    for _ in range(12):
+        costs.learn(Shape(2, 8, replayed=False), 4.0)
+    assert costs.of(1, (8,)) == {8: 3.0} and costs.of(2, (8,)) == {8: 4.0}
+
+
+def test_a_width_that_never_ran_is_tried_beside_a_wider_one_that_did() -> None:
+    costs = Costs()
+    for width, seconds in ((1, 1.0), (8, 2.4)):
+        costs.learn(Shape(1, width, replayed=False), seconds)
+    assert costs.of(1, (1, 4, 8))[4] == pytest.approx(1.0 + 1.4 * 3 / 7)
+    costs.learn(Shape(1, 4, replayed=False), 2.3)
+    assert costs.of(1, (1, 4, 8))[4] == 2.3
+
+
+def test_of_widths_as_good_as_each_other_the_wider_one_is_taken() -> None:
+    ways = ways_through(text(*[FORCED] * 7).rates, {1: 1.0, 4: 1.0, 8: 2.0})
+    assert ways[4] < ways[8] < 1.05 * ways[4]
+    assert widths(w1=1.0, w4=1.0, w8=2.0).choose(1, [text(*[FORCED] * 7)]) == 8
+    assert widths(w1=1.0, w4=1.0, w8=2.2).choose(1, [text(*[FORCED] * 7)]) == 4
+
+
 def test_what_is_not_recorded_yet_counts_as_half_recorded() -> None:
     costs = Costs()
     for width, replayed, seconds in ((1, False, 4.0), (8, False, 6.0), (1, True, 2.0)):

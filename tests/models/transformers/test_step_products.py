@@ -11,7 +11,7 @@ from torch.nn import functional
 import gen
 from benchmarks.same_bits import compare, compare_prompts
 from gen.models.transformers import step_products
-from gen.models.transformers.step_products import Products, product
+from gen.models.transformers.step_products import Products, exchanged, product
 from tests.helpers import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch has no oneDNN here")
@@ -22,7 +22,8 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make all linear layers count as large enough, on any CPU; the list has the number of rows of each product."""
     monkeypatch.setattr(step_products, "_LARGE", 1)
     monkeypatch.setattr(step_products, "_BEYOND_CACHES", 1)
-    monkeypatch.setattr(step_products, "_rows", lambda: range(1, 99))
+    monkeypatch.setattr(step_products, "_rows", lambda: range(1, 2**31))
+    monkeypatch.setattr(step_products, "_maker", lambda: "AuthenticAMD")
     rows: list[int] = []
 
     def counted(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -35,12 +36,13 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (3, 1), (8, 1), (3, 4)])
+@pytest.mark.parametrize("kernel", [product, exchanged])
 @torch.inference_mode()
-def test_products_are_those_of_float64(shape: tuple[int, int], bias: bool) -> None:
+def test_products_are_those_of_float64(kernel: Any, shape: tuple[int, int], bias: bool) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(300, 70, bias=bias)
     given = torch.randn(*shape, 300)
-    found = product(given, layer.weight, layer.bias)
+    found = kernel(given, layer.weight, layer.bias)
     expected = functional.linear(given.double(), layer.weight.double(), layer.bias.double() if bias else None)
     assert found.shape == (*shape, 70) and found.is_contiguous()
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
@@ -76,6 +78,54 @@ def test_only_large_plain_float32_parameters_on_a_cpu_are_multiplied_so(
         torch.set_float32_matmul_precision("highest")
     monkeypatch.setattr(step_products, "_LARGE", 25)
     assert calls(weight) == 0
+
+
+@torch.inference_mode()
+def test_few_short_rows_of_a_wide_step_are_exchanged_with_columns(
+    everywhere: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    for kernel in (product, exchanged):
+
+        def noted(*args: Any, kernel: Any = kernel, **kwargs: Any) -> torch.Tensor:
+            seen.append(kernel.__name__)
+            made: torch.Tensor = kernel(*args, **kwargs)
+            return made
+
+        monkeypatch.setattr(step_products, kernel.__name__, noted)
+
+    def kernel_of(rows: int, length: int, wide: bool = True) -> str:
+        seen.clear()
+        weight, given = nn.Parameter(torch.randn(5, length)), torch.randn(1, rows, length)
+        with Products(wide=wide):
+            found = functional.linear(given, weight=weight)
+        torch.testing.assert_close(found, given @ weight.mT, rtol=1e-4, atol=1e-4)
+        return "".join(seen)
+
+    assert [kernel_of(rows, 896) for rows in (1, 2, 4, 5)] == ["product", "exchanged", "exchanged", "product"]
+    assert kernel_of(4, 897) == kernel_of(4, 896, wide=False) == "product"
+    monkeypatch.setattr(step_products, "_maker", lambda: "GenuineIntel")
+    assert kernel_of(4, 896) == "product"
+
+
+def test_wide_steps_of_a_text_have_them_recorded_or_not(
+    everywhere: list[int], monkeypatch: pytest.MonkeyPatch, soon_worth_it: None
+) -> None:
+    rows: list[int] = []
+
+    def counted(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        rows.append(input.numel() // input.shape[-1])
+        return exchanged(input, weight, bias)
+
+    monkeypatch.setattr(step_products, "exchanged", counted)
+    model: Any = gen.load("demo", device="cpu", dtype="float32")
+    arguments: Any = {"sampler": gen.samplers.greedy(), "max_new_tokens": 40, "details": True, "seed": 1}
+    arguments |= {"eos_token_id": [], "speculate": gen.Speculation(most=3)}
+    rows.clear()
+    recorded = gen.generate(model, "ha ha ha ha ha ha", **arguments)
+    assert recorded.accepted and {*rows} == {4}
+    assert recorded == gen.generate(model, "ha ha ha ha ha ha", **arguments, replay=False)
+    assert recorded.token_ids == gen.generate(model, "ha ha ha ha ha ha", **{**arguments, "speculate": False}).token_ids
 
 
 def test_what_is_small_or_on_another_cpu_or_wrapped_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
