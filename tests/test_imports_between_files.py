@@ -15,7 +15,7 @@ FILES = {
 }
 
 LEVELS = (  # in the order of the data: what is read, the model, the logits, the loop, the calls
-    {"arguments", "completions", "devices", "errors", "forking", "isolation", "lent_streams"},
+    {"arguments", "completions", "cpu_memory", "devices", "errors", "forking", "isolation", "lent_streams"},
     {"thoughts", "token_spelling", "tokenizers"},
     {"attention", "samplers", "testing"},
     {"models"},

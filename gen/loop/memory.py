@@ -5,10 +5,10 @@ Example: 8 GB are free and a token takes 0.1 MB in the cache. So all rows togeth
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import torch
 
+from gen import cpu_memory
 from gen.devices import Placement
 from gen.errors import ArgumentError, ModelError
 from gen.models.base import Model, NoRoom, Rows
@@ -22,12 +22,6 @@ _KEPT = 0.1  # the part of a device's memory that each model may keep for later 
 _USUAL = 8 * 2**30  # bytes that a device is taken to have if nothing says how much it has
 _LOGIT = 8  # bytes that a step takes for each logit of a row, for any dtype: itself, and as float32
 _CANDIDATE = 40  # and for each continuation of a beam that may be among the best: its token, weight, parent and place
-_INFO = Path("/proc/meminfo")
-_CONTAINERS = (  # limit, use and kinds of the container's memory, as cgroups of version 2 and 1 report them
-    tuple(Path("/sys/fs/cgroup", f"memory.{name}") for name in ("max", "current", "stat")),
-    tuple(Path("/sys/fs/cgroup/memory", f"memory.{name}") for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
-)
-_CACHED = ("inactive_file", "active_file")  # files that were read: in use, but given up when memory is needed
 _OUT_OF_MEMORY = (  # as the CPU, CUDA, cuBLAS and cuDNN say it
     "can't allocate memory",
     "not enough memory",
@@ -117,9 +111,7 @@ def kept_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
     elif device.type == "cpu":
-        limits = [int(limit) for limit in (_read(path).strip() for path, *_ in _CONTAINERS) if limit.isdigit()]
-        system = _of_system("MemTotal")
-        total = min(limits if system is None else [system, *limits], default=None)
+        total = cpu_memory.total_bytes()
     return int(_KEPT * (_USUAL if total is None else total))
 
 
@@ -161,33 +153,8 @@ def check_room(needs: Iterable[tuple[int, int, int]], most: int | None) -> None:
 
 
 def _share_of_cpu(share: float) -> int | None:
-    available = [bytes_ for bytes_ in (_of_system("MemAvailable"), *_left_in_containers()) if bytes_ is not None]
-    return int(share * min(available)) if available else None
-
-
-def _of_system(what: str) -> int | None:
-    """How much memory the system has, or has left for new work without swapping, in bytes."""
-    for line in _read(_INFO).splitlines():
-        name, _, value = line.partition(":")
-        if name == what:
-            return 1024 * int(value.split()[0])
-    return None
-
-
-def _left_in_containers() -> Iterable[int]:
-    for limit, used, kinds in _CONTAINERS:
-        most, now = _read(limit).strip(), _read(used).strip()
-        if most.isdigit() and now.isdigit():  # "max" is no limit
-            lines = (line.partition(" ") for line in _read(kinds).splitlines())
-            cached = sum(int(value) for name, _, value in lines if name in _CACHED)
-            yield max(0, int(most) - max(0, int(now) - cached))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:  # no Linux, or another version
-        return ""
+    available = cpu_memory.available_bytes()
+    return None if available is None else int(share * available)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gen
+from gen import cpu_memory
 from gen.loop import memory
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
@@ -180,8 +181,8 @@ def left_on_the_cpu(monkeypatch: pytest.MonkeyPatch, tokens: float) -> list[tupl
         make(rows, model, count, length)
 
     monkeypatch.setattr(TransformersRows, "__init__", writing_down)
-    monkeypatch.setattr(memory, "_of_system", lambda what: int(tokens * COLUMN))
-    monkeypatch.setattr(memory, "_CONTAINERS", ())
+    monkeypatch.setattr(cpu_memory, "_of_system", lambda what: int(tokens * COLUMN))
+    monkeypatch.setattr(cpu_memory, "_CONTAINERS", ())
     return made
 
 
@@ -316,8 +317,8 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info, limit, used, kinds = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
-    monkeypatch.setattr(memory, "_INFO", info)
-    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, used, kinds)])
+    monkeypatch.setattr(cpu_memory, "_INFO", info)
+    monkeypatch.setattr(cpu_memory, "_CONTAINERS", [(limit, used, kinds)])
     cpu = torch.device("cpu")
     assert memory.free_bytes(cpu) is None
     info.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
@@ -337,8 +338,8 @@ def test_the_cpus_memory_is_what_the_system_has_left_or_its_container(
 
 def test_a_model_keeps_a_tenth_of_a_device_for_calls_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, limit = tmp_path / "meminfo", tmp_path / "max"
-    monkeypatch.setattr(memory, "_INFO", info)
-    monkeypatch.setattr(memory, "_CONTAINERS", [(limit, limit, limit)])
+    monkeypatch.setattr(cpu_memory, "_INFO", info)
+    monkeypatch.setattr(cpu_memory, "_CONTAINERS", [(limit, limit, limit)])
     cpu = torch.device("cpu")
     assert memory.kept_bytes(cpu) == 2**33 // 10  # the memory's size is unknown
     info.write_text("MemTotal:  9000 kB\nMemAvailable:    4000 kB\n")

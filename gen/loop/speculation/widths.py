@@ -23,10 +23,9 @@ logger = logging.getLogger("gen")
 
 WIDTHS = (1, 4, 8)
 _RATES = (0.0, 0.1, 0.5, 0.6, 0.75, 0.85, 0.98, 0.6, 0.65, 0.7)  # the part of drafts that are right at first, by kind
-_BETTER = (
-    1.05  # a wide step must be so many times as fast as a plain one, and a narrower one as a wider one: clocks are
-)
-# not exact, and the wider step shows more of how good the drafts are
+# a wide step must be so many times as fast as a plain one, and a narrower one as a wider one: clocks are not exact, and
+# the wider step shows more of how good the drafts are
+_BETTER = 1.05
 _COMMON = 0.7  # the part of a step's time that any number of rows takes: it is only saved if the last text ends sooner
 _NEW = 0.2  # how much the newest draft counts beside all earlier ones
 _told = WeakKeyDictionary[Model, set[str]]()

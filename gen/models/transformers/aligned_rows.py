@@ -53,8 +53,7 @@ class AlignedRows:
         """See `gen.models.base.Rows.step`; it takes all rows."""
         self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=True)
         self._position.add_(1).clamp_(max=self._model.context_length - 1)
-        with self._model.step_products():
-            return self._forward(token_ids.to(self._mask.device, non_blocking=True), self._position)
+        return self._forward(token_ids.to(self._mask.device, non_blocking=True), self._position)
 
     def reorder(self, ancestors: Tensor, view: int) -> None:
         """See `gen.models.base.Rows.reorder`; there may be more rows than before."""

@@ -83,10 +83,8 @@ def _try(model: "TransformersModel") -> tuple[int, str]:
     """How many rows a step needs, and why no number is enough; the reason is "" if one is."""
     least = 1
     for layer in _kinds_of_layers(model):
-        found = _least(layer)
-        if found is not None and model.has_products:  # only steps have them, prompts do not
-            with model.step_products():
-                found = _least(layer)
+        with model.products():
+            found = _least(layer)
         if found is None:
             assert isinstance(layer.weight, Tensor)
             counts = ", ".join(map(str, _COUNTS))

@@ -6,7 +6,6 @@ a model's embedding is also its head, the head is packed, and the embedding stay
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from gen.cpu_memory import available_bytes
 from gen.models.transformers.mapped_weights import left_in_file
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def suit_cpu_(model: "PreTrainedModel") -> bool:
         logger.info("%s computes in float32, with its float16 weights packed; dtype='float32' unpacks them", name)
         return True
     size = sum(parameter.nbytes for parameter in model.parameters())
-    if 2 * size <= os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+    available = available_bytes()
+    if available is None or 2 * size <= available:
         model.float()
         logger.info("%s is turned into float32: this CPU computes slowly in float16; dtype='float16' keeps it", name)
     else:

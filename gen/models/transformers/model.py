@@ -19,8 +19,8 @@ from gen.models.exllama import turns
 from gen.models.generation_config import recommended_sampler
 from gen.models.idle_rows import Idle
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on
+from gen.models.transformers.products import Products, copies_of, weights_for
 from gen.models.transformers.snapshot import Snapshot
-from gen.models.transformers.step_products import Products, is_worth_it
 from gen.models.transformers.wrappers import innermost
 from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
@@ -45,7 +45,7 @@ class TransformersModel:
         hf_model: the transformers model itself, in its wrapper if it has one (torch.compile, PEFT).
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
         attention: how gen's own attention was used; None if the model lets no other function in.
-        has_products: whether steps compute linear layers by `gen.models.transformers.step_products`.
+        has_products: whether `gen.models.transformers.products` computes linear layers.
     """
 
     def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
@@ -65,7 +65,9 @@ class TransformersModel:
         # with ALiBi, the model needs a mask of (rows, columns), and takes no other shape
         self.takes_flat_masks = bool(getattr(config, "alibi", not self.takes("position_ids")))
         self.attention = self._own_attention()
-        self.has_products = model is self.hf_model and is_worth_it(model)
+        weights = weights_for(model) if model is self.hf_model else []
+        self.has_products = bool(weights)
+        self._weight_copies = copies_of(weights)
         self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
         self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
         self._step_rows: dict[tuple[int, str], int] = {}
@@ -124,12 +126,14 @@ class TransformersModel:
     def release(self) -> None:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()
+        self._weight_copies.release()
 
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""
         found = Snapshot(self.hf_model)
         self._refuse_training(found.modules)
         self._refuse_moved()
+        self._weight_copies.drop_changed()
         # a recorded step would run no hooks, take no turn, and miss weights that come and go
         return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
 
@@ -174,7 +178,7 @@ class TransformersModel:
     ) -> Tensor:
         """The logits (rows, places, vocab_size) after the last places of token_ids (rows, n), or after those given."""
         optional = {"position_ids": positions, "logits_to_keep": logits_to_keep, **inputs}
-        with self.turn():
+        with self.turn(), self.products():
             output = self.hf_model(
                 input_ids=token_ids,
                 attention_mask=mask,
@@ -188,13 +192,9 @@ class TransformersModel:
             logits.record_stream(torch.cuda.current_stream(logits.device))  # it was made on another stream
         return logits
 
-    def step_products(self, *, wide: bool = False) -> AbstractContextManager[object]:
-        """A block for the forward of a step, not of a prompt: products of few rows, where they are faster.
-
-        Args:
-            wide: whether the step reads several tokens of a text.
-        """
-        return Products(wide=wide) if self.has_products else nullcontext()
+    def products(self) -> AbstractContextManager[object]:
+        """A block for the forwards of prompts and steps, with faster linear layers where there are some."""
+        return Products() if self.has_products else nullcontext()
 
     def turn(self) -> AbstractContextManager[None]:
         """A block for the forward; one thread at a time if the model has exllamav3's layers, which share buffers."""

@@ -151,8 +151,7 @@ class TransformersRows:
         if self._rooms:
             for on, own in self._column.items():
                 self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
-        with self._model.step_products():
-            logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
+        logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
         self._counts[:, :count].add_(1).clamp_(max=self._most[:, :count])
         for own, last in self._columns_elsewhere():
             own[:count].add_(1).clamp_(max=last[:count])
@@ -173,8 +172,7 @@ class TransformersRows:
         positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
         self._place = place
         token_ids = token_ids.to(self._position.device, non_blocking=True)
-        with self._model.step_products(wide=True):
-            return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
+        return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
 
     def advance(self, counts: Tensor) -> None:
         """See `gen.models.base.WideRows.advance`."""

@@ -107,12 +107,14 @@ def test_what_does_not_run_packed_runs_in_float32(saved: Path, monkeypatch: pyte
     assert str(gen.load(saved, device="cpu").placement) == "cpu (float32)"
 
 
-@pytest.mark.parametrize(("pages", "placement"), [(10**9, "cpu (float32)"), (1, "cpu (float16)")])
+@pytest.mark.parametrize(
+    ("size", "placement"), [(None, "cpu (float32)"), (10**12, "cpu (float32)"), (1, "cpu (float16)")]
+)
 def test_without_the_engine_it_is_float32_where_memory_allows(
-    pages: int, placement: str, saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    size: int | None, placement: str, saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(half_weights, "_ENGINE", "none")
-    monkeypatch.setattr("os.sysconf", lambda name: pages)
+    monkeypatch.setattr(half_weights, "available_bytes", lambda: size)
     with caplog.at_level(logging.INFO, "gen"):
         assert str(gen.load(saved, device="cpu").placement) == placement
     assert "in float16" in caplog.text

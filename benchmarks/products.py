@@ -1,6 +1,6 @@
-"""How long a step's linear layers take in torch, and with `gen.models.transformers.step_products`.
+"""How long a step's linear layers take in torch, and with `gen.models.transformers.products`.
 
-    python -m benchmarks.step_products
+    python -m benchmarks.products
 
 The weights are random and of SmolLM2-135M's shapes, float32, 540 MB, so that they are read from memory. The two take
 turns in rounds; times are CPU time of one thread, or wall time with more. Run it to see what your CPU would gain.
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from benchmarks.measuring import clock_for, interleave, machine, markdown_table, ratio, spread, write_json
-from gen.models.transformers.step_products import product
+from gen.models.transformers.products import product
 
 LAYER = [(576, 576)] * 2 + [(192, 576)] * 2 + [(1536, 576)] * 2 + [(576, 1536)]  # outputs, inputs
 LAYERS, VOCABULARY, HIDDEN = 30, 49152, 576

@@ -1,0 +1,114 @@
+"""Linear layers on a CPU: the same products by kernels that read large weights faster than MKL's do.
+
+A step's product has few rows, and takes as long as it takes to read its weights. MKL is torch's usual choice. With one
+row it waits for memory; with more it first copies the weights into another layout, at each step. oneDNN does so once:
+gen keeps copies in its layout (see `gen.models.transformers.weight_copies`). Example: in the linear layers of
+SmolLM2-135M in float32, one row takes 45 ms with torch and 31 ms here, four rows 63 and 31 ms, eight rows 73 and 41 ms,
+a prompt of 64 tokens 225 and 167 ms. That is on an AMD CPU. On an Intel CPU, four to fifteen rows gain.
+
+Of fewer than four rows, those that lack are zeros: so rows are summed in one order, however many they are. If the
+machine's memory has no room for copies, oneDNN reads the weights as they are. Then it has two orders, one for a single
+row, which gen instead computes twice with rows and columns exchanged, for which MKL has a kernel without copies.
+
+The model's weights stay as they are, and only gen's own forwards do this: a model's forward outside of them, in any
+thread, does not change. Which kernel runs depends on the machine, the model and the number of rows, never on a
+measurement: the same call gives the same bits in every process.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
+
+from gen.cpu_memory import total_bytes
+from gen.models.transformers.weight_copies import WeightCopies, copy_of, fits
+
+_LARGE = 2**16  # numbers of a layer; with fewer, the call costs more than it gains
+_BEYOND_CACHES = 2**25  # numbers of all of them
+_FASTER = {"AuthenticAMD": range(1, 2**31), "GenuineIntel": range(4, 16)}  # rows of a product, with AVX-512
+_LEAST = 4  # rows that oneDNN sums in the order of many, from a copy
+
+
+def weights_for(model: nn.Module) -> list[Tensor]:
+    """The weights of a model with which `Products` is faster; none if they all fit into caches, or on unknown CPUs."""
+    large: list[Tensor] = [weight for weight in model.parameters() if _serves(weight)]  # each once
+    return large if sum(weight.numel() for weight in large) >= _BEYOND_CACHES and _rows() else []
+
+
+def copies_of(weights: list[Tensor]) -> WeightCopies:
+    """Let these weights be copied at their first product, if the machine's memory has room for that."""
+    return WeightCopies(weights if fits(weights, total_bytes()) else [])
+
+
+class Products(TorchFunctionMode):
+    """In the block, this thread's linear layers of large float32 parameters on a CPU are computed by `product`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is linear and _replaces(*args, **kwargs):
+            return product(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Like `torch.nn.functional.linear`, with the same names of arguments; two rows and more are summed in one order,
+    and with a copy of the weight a single row too.
+
+    Args:
+        input: (..., inputs), float32, on the CPU; at least one row.
+        weight: (outputs, inputs), contiguous.
+        bias: (outputs,).
+    Returns:
+        (..., outputs), contiguous. Host sync: none.
+    """
+    if has_torch_function((input,)):
+        made: Tensor = handle_torch_function(product, (input,), input, weight, bias)  # a recording keeps this call
+        return made
+    count = input.numel() // input.shape[-1]
+    copy = copy_of(weight)
+    if copy is None and count == 1:
+        twice = torch.mm(weight, input.reshape(1, -1).repeat(2, 1).t())
+        row = twice[:, 0].contiguous() if bias is None else twice[:, 0] + bias
+        return row.view(*input.shape[:-1], -1)
+    if copy is None or count >= _LEAST:
+        made = torch.ops.mkldnn._linear_pointwise(input, weight if copy is None else copy, bias, "none", [], "")
+        return made
+    rows = pad(input.reshape(count, -1), (0, 0, 0, _LEAST - count))
+    made = torch.ops.mkldnn._linear_pointwise(rows, copy, bias, "none", [], "")
+    return made[:count].view(*input.shape[:-1], -1)
+
+
+def _rows() -> range:
+    """How many rows `product` may have here."""
+    return _FASTER.get(_maker(), range(0))
+
+
+@cache
+def _maker() -> str:
+    """Who made this CPU; "" where the kernels were not compared, or without oneDNN."""
+    try:
+        about = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch._C._has_mkldnn:
+        return ""
+    return next((maker for maker in _FASTER if maker in about), "")
+
+
+def _replaces(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or not torch._C._get_mkldnn_enabled():
+        return False
+    plain = type(input) is Tensor and input.dtype == torch.float32 and input.is_cpu
+    served = plain and input.numel() // input.shape[-1] in _rows() and _serves(weight)
+    return served and torch.get_float32_matmul_precision() == "highest"
+
+
+def _serves(weight: Any) -> bool:
+    """Whether a weight is a large, contiguous float32 matrix in the CPU's memory, and not of a subclass."""
+    if type(weight) is not nn.Parameter or weight.dtype != torch.float32 or not weight.is_cpu:
+        return False
+    return weight.dim() == 2 and weight.numel() >= _LARGE and weight.is_contiguous()
