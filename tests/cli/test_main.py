@@ -62,7 +62,7 @@ def test_ctrl_c_while_a_command_runs(moment: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gen, moment, lambda *arguments, **settings: (pieces if moment == "stream" else pause)())
     program = command([moment, "x"], monkeypatch)
-    assert program.stdout.readline() == b"waiting\n"
+    assert program.line() == b"waiting\n"
     os.kill(program.pid, signal.SIGINT)
     assert program.end() == (130, "", "")
 
@@ -94,7 +94,7 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "argv", ["gen", *arguments])
     with (tmp_path / "prompts").open() as prompts:
         program = Forked(cli.main, stdin=prompts.fileno())
-    assert json.loads(program.stdout.readline())["prompt"] == "One"
+    assert json.loads(program.line())["prompt"] == "One"
     program.stdout.close()
     code, _, stderr = program.end()
     assert code == 0

@@ -55,6 +55,14 @@ class Forked:
                 os._exit(code)
         os.close(write)
 
+    def line(self) -> bytes:
+        """The next line that it writes to stdout; fails with its exit code and stderr if it ends before that."""
+        line = self.stdout.readline()
+        if not line:
+            code, _, stderr = self.end()
+            raise AssertionError(f"it ended with {code} and wrote no line; its stderr: {stderr}")
+        return line
+
     def end(self) -> tuple[int, str, str]:
         """Wait for its end: the exit code, and what it has yet written to stdout and stderr."""
         with self._stderr, nullcontext() if self.stdout.closed else self.stdout:
