@@ -1,4 +1,4 @@
-"""Copies of float32 weights in oneDNN's own layout, in which a CPU reads them fastest.
+"""Copies of weights in oneDNN's own layout, in which a CPU reads them fastest.
 
 A copy is made when the weight is first used, and never used when the weight has other numbers by then. Changes that
 torch counts are seen at once, as those of an optimiser. It does not count those made through `weight.data`. So before
@@ -14,6 +14,7 @@ from torch import Tensor
 
 _SHARE = 0.1  # the part of the machine's memory that copies may take
 _COMPARED = 64  # numbers of a weight
+_BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}  # so that NaN equals itself
 _ROWS = 4  # that oneDNN is told of; it chooses a layout that suits more rows, too
 
 _NONE = torch.empty(0, device="cpu")
@@ -48,18 +49,19 @@ class WeightCopies:
     """The copies of some weights, which may be another object's, too; they go with the last of these objects.
 
     Args:
-        weights: (outputs, inputs), float32, contiguous, on the CPU.
+        weights: (outputs, inputs), float32 or bfloat16, contiguous, on the CPU.
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
         self._copies: list[_Copy] = []
-        self._samples = [torch.empty(0, device="cpu", dtype=torch.int32)]  # views of the weights
+        self._samples = [torch.empty(0, device="cpu", dtype=torch.int16)]  # views of the weights
         for weight in weights:
             found = _copies.get(id(weight))
             if found is None or not found.is_of(weight):
                 found = _copies[id(weight)] = _Copy(weight)
             self._copies.append(found)
-            self._samples.append(weight.detach().view(torch.int32).view(-1)[:: max(1, weight.numel() // _COMPARED)])
+            numbers = weight.detach().view(_BITS[weight.dtype]).view(-1)
+            self._samples.append(numbers[:: max(1, len(numbers) // _COMPARED)])
         self._seen = self._look()
 
     def drop_changed(self) -> None:

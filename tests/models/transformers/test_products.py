@@ -25,7 +25,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make all linear layers count as large enough, on any CPU; the list has the number of rows of each product."""
     monkeypatch.setattr(products, "_LARGE", 1)
     monkeypatch.setattr(products, "_BEYOND_CACHES", 1)
-    monkeypatch.setattr(products, "_rows", lambda: range(1, 2**31))
+    monkeypatch.setattr(products, "_rows", lambda dtype: range(1, 2**31))
     rows: list[int] = []
 
     def counted(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -54,8 +54,37 @@ def test_products_are_those_of_float64(shape: tuple[int, int], bias: bool, copie
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+needs_bfloat16 = pytest.mark.skipif(
+    not products._multiplies_bfloat16(), reason="this CPU has no instructions for bfloat16"
+)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("rows", [1, 3, 4, 40])
 @torch.inference_mode()
-def test_only_large_plain_float32_parameters_on_a_cpu_are_multiplied_so(
+def test_in_bfloat16_they_are_as_exact_as_torchs(rows: int) -> None:
+    layer, given = nn.Linear(300, 70).bfloat16(), torch.randn(rows, 300).bfloat16()
+    copies = WeightCopies([layer.weight])
+    expected = functional.linear(given.double(), layer.weight.double(), layer.bias.double())
+    found, torchs = product(given, layer.weight, layer.bias), layer(given)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).square().mean() <= 1.05 * (torchs - expected).square().mean()
+    del copies
+    assert torch.equal(product(given, layer.weight, layer.bias), torchs)
+
+
+@needs_bfloat16
+def test_models_in_bfloat16_have_them_recorded_or_not(everywhere: list[int]) -> None:
+    model: Any = gen.load("demo", device="cpu", dtype="bfloat16")
+    arguments: Any = {"seed": 1, "max_new_tokens": 24, "details": True}
+    everywhere.clear()
+    recorded = gen.generate(model, ["abc", "d"], **arguments)
+    assert everywhere
+    assert recorded == gen.generate(model, ["abc", "d"], **arguments, replay=False)
+
+
+@torch.inference_mode()
+def test_only_large_plain_parameters_on_a_cpu_are_multiplied_so(
     everywhere: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, given = nn.Parameter(torch.randn(6, 4)), torch.randn(3, 4)
@@ -67,14 +96,17 @@ def test_only_large_plain_float32_parameters_on_a_cpu_are_multiplied_so(
         assert torch.allclose(found, given @ weight.mT)
         return len(everywhere)
 
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda: False)
+    assert calls(nn.Parameter(torch.randn(6, 4).bfloat16()), given.bfloat16()) == 0
+
     assert calls(weight) == 1
     assert calls(weight.detach()) == 0  # made by another kind of layer
     assert calls(nn.Parameter(torch.randn(4, 6)).t()) == 0
-    assert calls(nn.Parameter(torch.randn(6, 4).bfloat16()), given.bfloat16()) == 0
+    assert calls(nn.Parameter(torch.randn(6, 4).half()), given.half()) == 0
     assert calls(weight, given[:0]) == 0
-    monkeypatch.setattr(products, "_rows", lambda: range(2, 3))
+    monkeypatch.setattr(products, "_rows", lambda dtype: range(2, 3))
     assert calls(weight) == 0 and calls(weight, given[:2]) == 1
-    monkeypatch.setattr(products, "_rows", lambda: range(1, 99))
+    monkeypatch.setattr(products, "_rows", lambda dtype: range(1, 99))
     with torch.inference_mode(False), torch.enable_grad():
         assert calls(nn.Parameter(torch.randn(6, 4)), torch.randn(3, 4)) == 0
     torch.set_float32_matmul_precision("high")
@@ -91,11 +123,12 @@ def test_what_is_small_or_on_another_cpu_or_wrapped_stays_as_it_is(monkeypatch: 
     assert not gen.from_transformers(model, byte_tokenizer()).has_products
     monkeypatch.setattr(products, "_LARGE", 1)
     monkeypatch.setattr(products, "_BEYOND_CACHES", 1)
-    monkeypatch.setattr(products, "_rows", lambda: range(0))
+    monkeypatch.setattr(products, "_rows", lambda dtype: range(0))
     assert not gen.from_transformers(model, byte_tokenizer()).has_products
-    monkeypatch.setattr(products, "_rows", lambda: range(1, 99))
+    monkeypatch.setattr(products, "_rows", lambda dtype: range(1, 99))
     assert gen.from_transformers(model, byte_tokenizer()).has_products
     assert not gen.from_transformers(torch.compile(model, backend="eager"), byte_tokenizer(), probe=False).has_products
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda: False)
     assert not gen.from_transformers(model.bfloat16(), byte_tokenizer()).has_products
 
 
