@@ -242,17 +242,21 @@ def test_copies_take_a_tenth_of_the_memory_at_most() -> None:
 
 
 def test_without_room_for_copies_the_weights_are_read_as_they_are(
-    everywhere: list[int], monkeypatch: pytest.MonkeyPatch
+    everywhere: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = tiny_model()
     arguments: Any = {"sampler": gen.samplers.greedy(), "max_new_tokens": 30, "eos_token_id": []}
-    copied = gen.from_transformers(theirs, byte_tokenizer())
+    with caplog.at_level("INFO", "gen"):
+        copied = gen.from_transformers(theirs, byte_tokenizer())
+    assert "weights are copied" in caplog.text
     assert copy_of(theirs.lm_head.weight) is not None
     text = gen.generate(copied, ["abc", "d"], **arguments)
     del copied
     gc.collect()
     monkeypatch.setattr(products, "total_bytes", lambda: 100)
+    caplog.clear()
     model = gen.from_transformers(theirs, byte_tokenizer())
+    assert "weights are copied" not in caplog.text
     everywhere.clear()
     assert gen.generate(model, ["abc", "d"], **arguments) == text
     assert everywhere and copy_of(theirs.lm_head.weight) is None
