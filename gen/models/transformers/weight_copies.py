@@ -17,7 +17,6 @@ _COMPARED = 64  # numbers of a weight
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16}  # so that NaN equals itself
 _ROWS = 4  # that oneDNN is told of; it chooses a layout that suits more rows, too
 
-_NONE = torch.empty(0, device="cpu")
 _copies: "WeakValueDictionary[int, _Copy]" = WeakValueDictionary()  # by the id of their weight
 
 
@@ -26,8 +25,9 @@ class _Copy:
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = ref(weight)
-        self._state: tuple[int, int] | None = None
-        self._copy = _NONE
+        self._kept: tuple[tuple[int, int], Tensor] | None = (
+            None  # where and how new the weight was; one for all threads
+        )
 
     def is_of(self, weight: Tensor) -> bool:
         """Whether it is of this very weight, not of one that had its id before."""
@@ -36,13 +36,14 @@ class _Copy:
     def get(self, weight: Tensor) -> Tensor:
         """The copy, with the numbers that the weight has now."""
         state = weight.data_ptr(), 0 if weight.is_inference() else weight._version
-        if state != self._state:
-            self._copy, self._state = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS), state
-        return self._copy
+        kept = self._kept
+        if kept is None or kept[0] != state:
+            kept = self._kept = state, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS)
+        return kept[1]
 
     def drop(self) -> None:
         """Free its memory."""
-        self._state, self._copy = None, _NONE
+        self._kept = None
 
 
 class WeightCopies:
