@@ -1,9 +1,10 @@
-"""What it costs and gains to pack a float16 checkpoint on a CPU, compared with the same checkpoint in float32.
+"""What it costs and gains to pack a float16 checkpoint on a CPU, compared with the same checkpoint in float32: as gen
+runs it, and with linear layers as torch computes them, without copies of weights.
 
     make real
     python -m benchmarks.half_weights --model models/SmolLM2-135M-Instruct
 
-Times are CPU time of one thread, greedy; medians of rounds in which the two take turns, and ratios medians of each
+Times are CPU time of one thread, greedy; medians of rounds in which the three take turns, and ratios medians of each
 round's ratio. A step's time is the difference in time of two calls, divided by the difference in tokens. The memory of
 the weights is counted after the rounds, whose prompt has 512 tokens from all over the vocabulary: first the process's
 own memory, then with the mapped parts of an embedding that stays in its file. A fresh process says how much its
@@ -44,7 +45,9 @@ def main() -> None:
         print(json.dumps(_grow(arguments.model, arguments.grow)))
         return
     models = {"packed": gen.load(arguments.model, device="cpu")}
-    models["float32"] = gen.load(arguments.model, device="cpu", dtype="float32")
+    models |= {name: gen.load(arguments.model, device="cpu", dtype="float32") for name in ("float32", "torch")}
+    models["torch"].has_products = False
+    models["torch"].release()
     report: dict[str, Any] = {"machine": machine(), "rows": []}
     measures: dict[str, Callable[[TransformersModel], float]] = {
         "a step, batch 1": lambda model: _step(model, 1),
@@ -55,10 +58,12 @@ def main() -> None:
         for model in models.values():
             measure(model)
         rounds = [{name: measure(model) for name, model in models.items()} for _ in range(arguments.rounds)]
-        packed, plain = ([one[name] for one in rounds] for name in models)
-        report["rows"].append(_row(what, 1e3 * spread(packed).median, 1e3 * spread(plain).median, ratio(packed, plain)))
+        packed, plain, torchs = ([one[name] for one in rounds] for name in models)
+        row = _row(what, 1e3 * spread(packed).median, 1e3 * spread(plain).median, ratio(packed, plain))
+        row |= {"torch's layers": f"{1e3 * spread(torchs).median:.1f}", "ratio to them": f"{ratio(packed, torchs):.2f}"}
+        report["rows"].append(row)
     folder = str(Path(arguments.model).resolve())
-    own, read = zip(*(_weights(model, folder) for model in models.values()), strict=True)
+    own, read = zip(*(_weights(models[name], folder) for name in ("packed", "float32")), strict=True)
     report["rows"].append(_megabytes("weights in memory of its own, MB", *own))
     report["rows"].append(_megabytes("with what was read of the file, MB", *map(sum, zip(own, read, strict=True))))
     grown = [_growth(arguments.model, dtype) for dtype in ("packed", "float32")]
@@ -71,7 +76,8 @@ def main() -> None:
 
 
 def _row(what: str, packed: float, plain: float, share: float) -> dict[str, object]:
-    return {"what": what, "packed": f"{packed:.1f}", "float32": f"{plain:.1f}", "ratio": f"{share:.2f}"}
+    row: dict[str, object] = {"what": what, "packed": f"{packed:.1f}", "float32": f"{plain:.1f}"}
+    return row | {"ratio": f"{share:.2f}", "torch's layers": "", "ratio to them": ""}
 
 
 def _megabytes(what: str, packed: int, plain: int) -> dict[str, object]:
