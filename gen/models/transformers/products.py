@@ -6,9 +6,11 @@ gen keeps copies in its layout (see `gen.models.transformers.weight_copies`). Ex
 SmolLM2-135M in float32, one row takes 45 ms with torch and 31 ms here, four rows 63 and 31 ms, eight rows 73 and 41 ms,
 a prompt of 64 tokens 225 and 167 ms. That is on an AMD CPU. On an Intel CPU, four to fifteen rows gain.
 
-Of fewer than four rows, those that lack are zeros: so rows are summed in one order, however many they are. If the
-machine's memory has no room for copies, oneDNN reads the weights as they are. Then it has two orders, one for a single
-row, which gen instead computes twice with rows and columns exchanged, for which MKL has a kernel without copies.
+Of fewer than four rows, those that lack are zeros: so rows are summed in one order, however many they are. Without
+AVX-512 oneDNN is slower; there a single row is computed twice with rows and columns exchanged, for which MKL has a
+kernel that reads the weights as they are: one row takes 47 ms with torch and 31 ms so, eight rows 73 and 57 ms.
+
+If memory has no room for copies, oneDNN reads the weights as they are, and single rows are computed twice.
 
 In bfloat16 torch uses oneDNN, and brings the weights into its layout at each step. With copies the same numbers come
 from the same kernels: one row takes 36 ms with torch and 22 ms here, eight rows 45 and 26 ms. Without room for copies
@@ -36,10 +38,11 @@ logger = logging.getLogger("gen")
 
 _LARGE = 2**16  # numbers of a layer; with fewer, the call costs more than it gains
 _BEYOND_CACHES = 2**25  # numbers of all of them
-_FASTER = {  # rows of a product, with AVX-512
-    ("AuthenticAMD", torch.float32): range(1, 2**31),
-    ("AuthenticAMD", torch.bfloat16): range(1, 2**31),
-    ("GenuineIntel", torch.float32): range(4, 16),
+_FASTER = {  # rows of a product, by the maker of the CPU, its instructions and the dtype
+    ("AuthenticAMD", "AVX2", torch.float32): range(1, 2**31),
+    ("AuthenticAMD", "AVX512", torch.float32): range(1, 2**31),
+    ("AuthenticAMD", "AVX512", torch.bfloat16): range(1, 2**31),
+    ("GenuineIntel", "AVX512", torch.float32): range(4, 16),
 }
 _LEAST = 4  # rows that oneDNN sums in the order of many, from a copy
 
@@ -87,7 +90,7 @@ def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     copy = copy_of(weight)
     if copy is None and weight.dtype == torch.bfloat16:
         return linear(input, weight, bias)
-    if copy is None and count == 1:
+    if count == 1 and (copy is None or torch.backends.cpu.get_cpu_capability() != "AVX512"):
         twice = torch.mm(weight, input.reshape(1, -1).repeat(2, 1).t())
         row = twice[:, 0].contiguous() if bias is None else twice[:, 0] + bias
         return row.view(*input.shape[:-1], -1)
@@ -101,19 +104,17 @@ def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def _rows(dtype: torch.dtype) -> range:
     """How many rows `product` may have here."""
-    return _FASTER.get((_maker(), dtype), range(0))
+    return _FASTER.get((_maker(), torch.backends.cpu.get_cpu_capability(), dtype), range(0))
 
 
 @cache
 def _maker() -> str:
-    """Who made this CPU; "" where the kernels were not compared, or without oneDNN."""
+    """Who made this CPU; "" if that is unknown, or without oneDNN."""
     try:
         about = Path("/proc/cpuinfo").read_text()
     except OSError:
         return ""
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch._C._has_mkldnn:
-        return ""
-    return next((maker for maker, _ in _FASTER if maker in about), "")
+    return next((maker for maker, *_ in _FASTER if maker in about), "") if torch._C._has_mkldnn else ""
 
 
 def _replaces(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
