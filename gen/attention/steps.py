@@ -16,6 +16,7 @@ Apart = tuple[tuple[int, Tensor, Tensor], ...]
 """Rows whose columns have memory of their own: which row, its keys and its values, (1, key_heads, room, width)."""
 
 _TRITONS = {torch.float32, torch.float16, torch.bfloat16}
+_CACHED = 2**17  # numbers of a row's keys in a layer that stay in a CPU's cache, so that they are read again quickly
 _MOST_QUERIES, _MOST_WIDTH = 128, 256  # that Triton's kernels take: queries a key head, numbers a query
 
 
@@ -65,6 +66,12 @@ def attend_rows(
             for rows, read, told, view in parts
         ]
         return answers[0] if len(answers) == 1 else torch.cat(answers)
+    if tokens > 1 and query.is_cpu and all(view * key_heads * width <= _CACHED for *_, view in parts):
+        answers = [
+            _each_token(query[rows], read[:, :, :view], told[:, :, :view], mask[rows, ..., :view], scale)
+            for rows, read, told, view in parts
+        ]
+        return answers[0] if len(answers) == 1 else torch.cat(answers)
     packed = query.reshape(count, key_heads, -1, width)
     if tokens > 1 and heads > key_heads:
         mask = mask.repeat(1, 1, heads // key_heads, 1)
@@ -76,6 +83,21 @@ def attend_rows(
     ]
     found = answers[0] if len(answers) == 1 else torch.cat(answers)
     return found.reshape(count, heads, tokens, -1).transpose(1, 2).contiguous()
+
+
+def _each_token(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+    """The attention of several tokens, each summed as in a step of its own; it reads keys and values for each again.
+
+    The tokens are laid side by side as heads that share a key head, and the query heads as queries of these heads.
+    """
+    (count, heads, tokens, width), key_heads = query.shape, keys.shape[1]
+    asked = (
+        query.view(count, key_heads, -1, tokens, width).transpose(2, 3).reshape(count, key_heads * tokens, -1, width)
+    )
+    mask = mask.expand(-1, key_heads, -1, -1).reshape(count, key_heads * tokens, 1, -1)
+    found = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scale, enable_gqa=True)
+    by_token = found.view(count, key_heads, tokens, heads // key_heads, -1).transpose(1, 2)
+    return by_token.reshape(count, tokens, heads, -1)
 
 
 def _all_runs(count: int, view: int, longest: int, apart: Apart) -> tuple[Run, ...]:

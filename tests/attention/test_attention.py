@@ -66,12 +66,29 @@ def found(given: Case, call: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("tokens", [1, 2, 5])
-def test_a_step_finds_what_softmax_finds(seed: int, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "cached"), [(1, 0), (2, 2**30), (5, 2**30), (5, 0)])
+def test_a_step_finds_what_softmax_finds(seed: int, tokens: int, cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gen.attention.steps._CACHED", cached)
     given = case(seed, tokens)
     torch.testing.assert_close(found(given).double(), expected(given), atol=2e-6, rtol=2e-5)
     whole_view = attend_rows(given.query, given.keys, given.values, given.mask, Plan(), None)
     torch.testing.assert_close(whole_view.double(), expected(given), atol=2e-6, rtol=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_of_several_tokens_gets_the_bits_of_a_step_of_one(
+    seed: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gen.attention.steps._CACHED", 2**30)
+    given = case(seed, 5, dtype)
+    _, heads, _, width = given.query.shape
+    needs_kernels_that_agree(heads, given.keys.shape[1], width, dtype)
+    together = attend_rows(given.query, given.keys, given.values, given.mask, Plan(), None)
+    for token in range(5):
+        query, mask = given.query[:, :, token : token + 1], given.mask[:, :, token : token + 1]
+        alone = attend_rows(query, given.keys, given.values, mask, Plan(), None)
+        assert torch.equal(together[:, token], alone[:, 0])
 
 
 def test_a_row_does_not_read_columns_beyond_its_own_pieces() -> None:

@@ -264,6 +264,23 @@ def test_without_room_for_copies_the_weights_are_read_as_they_are(
     assert everywhere and copy_of(theirs.lm_head.weight) is None
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_wide_steps_give_the_bits_of_plain_steps(dtype: str, everywhere: list[int], soon_worth_it: None) -> None:
+    model: Any = gen.load("demo", device="cpu", dtype=dtype)
+    try:
+        rows = model.find_step_rows()
+    except gen.ModelError as reason:
+        pytest.skip(f"this machine promises no equal bits: {reason}")
+    if rows > 1 or not model.has_products:
+        pytest.skip("on this machine a single row is summed in another order than several")
+    arguments: Any = {"max_new_tokens": 40, "details": True, "seed": [1, 2, 3], "top_logprobs": 3}
+    prompts = ["ha ha ha ha ha ha", "Once upon a time", "Describe Ada as JSON.\n"]
+    plain = gen.generate(model, prompts, **arguments, speculate=False)
+    wide = gen.generate(model, prompts, **arguments, speculate=gen.Speculation(most=7))
+    assert sum(one.accepted for one in wide) > 5
+    assert wide == plain
+
+
 def test_with_them_texts_are_exact_and_prompts_have_the_same_bits(everywhere: list[int]) -> None:
     model, plain = (cast(Any, gen.load("demo", device="cpu", dtype="float32")) for _ in range(2))
     assert model.has_products
