@@ -265,7 +265,10 @@ def test_without_room_for_copies_the_weights_are_read_as_they_are(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_wide_steps_give_the_bits_of_plain_steps(dtype: str, everywhere: list[int], soon_worth_it: None) -> None:
+def test_wide_steps_give_the_bits_of_plain_steps(
+    dtype: str, everywhere: list[int], soon_worth_it: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gen.loop.speculation.widths.Widths.choose", lambda widths, count, texts: widths.widest)
     model: Any = gen.load("demo", device="cpu", dtype=dtype)
     try:
         rows = model.find_step_rows()
