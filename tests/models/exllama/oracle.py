@@ -53,6 +53,6 @@ def tokens_of(made: Any) -> Any:
     return [tokens_of(one) for one in made] if isinstance(made, list) else made.token_ids
 
 
-def generated(model: Any, prompts: Any, sampler: Any, new_tokens: int = 8, **options: Any) -> Any:
+def generated(model: Any, prompts: Any, sampler: Any, new_tokens: int = 5, **options: Any) -> Any:
     given = dict[str, Any](seed=3, eos_token_id=[], details=True) | options
     return gen.generate(model, prompts, sampler=sampler, max_new_tokens=new_tokens, **given)
