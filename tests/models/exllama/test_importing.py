@@ -1,8 +1,8 @@
 """The import of exllamav2 and exllamav3: what it must not change, and the error if it fails."""
 
 import os
-import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,22 +12,25 @@ import torch
 import gen
 from gen.models.exllama.importing import import_exllama
 from gen.testing import virtual_gpus
+from tests.helpers.forked import Forked
+from tests.models.exllama import packages
 
-PROGRAM = """
-import os, sys
-import torch
-import tests.models.exllama.packages as packages
-torch.set_num_threads(2)
-set_by_import = []
-torch._C._accelerator_setAllocatorSettings = set_by_import.append
-packages.exllamav2(), packages.exllamav3()
-print(torch.get_num_threads(), set_by_import, "EXL3_EXPANDABLE_SEGMENTS" in os.environ)
-"""
+
+def imports() -> None:
+    """Import both packages and tell what that has changed, in a process of its own."""
+    warnings.simplefilter("error")
+    for name in list(sys.modules):  # another test may have imported them
+        if name.startswith("exllamav"):
+            del sys.modules[name]
+    torch.set_num_threads(2)
+    set_by_import: list[str] = []
+    torch._C._accelerator_setAllocatorSettings = set_by_import.append
+    packages.exllamav2(), packages.exllamav3()
+    print(torch.get_num_threads(), set_by_import, "EXL3_EXPANDABLE_SEGMENTS" in os.environ)
 
 
 def test_the_real_packages_change_no_threads_no_allocator_and_print_nothing_to_stdout() -> None:
-    run = subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert run.stdout == "2 [] False\n"
+    assert Forked(imports).end()[:2] == (0, "2 [] False\n")
 
 
 def test_a_package_that_is_not_there_is_an_error_with_the_command(
