@@ -22,7 +22,7 @@ from tests.models.exported.programs import (
     devices_of_tensors,
     exported,
     ids,
-    program_of,
+    of_everything,
     written_on,
 )
 
@@ -33,7 +33,7 @@ TARGET = "cuda:1"
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program with a parameter, a buffer, a constant, a literal, an arange, and a "cuda" that was baked in."""
     path = tmp_path_factory.mktemp("chai") / "model.pt2"
-    torch.export.save(written_on(program_of(Everything()), "cuda"), path)
+    torch.export.save(written_on(of_everything(), "cuda"), path)
     return path
 
 

@@ -1,6 +1,7 @@
 """Exported programs that the tests share: tiny language models, and one with a device baked in at every place."""
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -53,6 +54,48 @@ class Everything(nn.Module):
         hidden = hidden + nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, attn_mask=seen)
         logits: Tensor = self.head(hidden)
         return logits
+
+
+class Bigrams(nn.Module):
+    """The smallest language model, since an export takes as long as there are operations: a token decides the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.following = nn.Embedding(300, 300)
+        self.following.weight = nn.Parameter(torch.randn(300, 300, generator=generator))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        logits: Tensor = self.following(input_ids)
+        return logits
+
+
+class Positioned(nn.Module):
+    """Attention of one head between tokens and their positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.embedding, self.places = nn.Embedding(300, 16), nn.Embedding(LONGEST, 16)
+        for part in (self.embedding, self.places):
+            part.weight = nn.Parameter(torch.randn(part.weight.shape, generator=generator))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor) -> Tensor:
+        length = input_ids.shape[1]
+        hidden = self.embedding(input_ids) + self.places(position_ids)
+        seen = torch.ones(length, length, dtype=torch.bool).tril() & attention_mask.bool()[:, None]
+        hidden = hidden + nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, attn_mask=seen)
+        return hidden @ self.embedding.weight.T
+
+    @torch.inference_mode()
+    def likeliest(self, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
+        """The likeliest tokens below `known` after a prompt alone, with a forward of the whole text for every token."""
+        token_ids = list(prompt_ids)
+        for _ in range(new_tokens):
+            given = torch.tensor([token_ids])
+            logits = self(given, torch.ones_like(given), torch.arange(len(token_ids))[None])
+            token_ids.append(int(logits[0, -1, :known].argmax()))
+        return token_ids[len(prompt_ids) :]
 
 
 def dynamic(names: tuple[str, ...] = ("input_ids",)) -> dict[str, Any]:

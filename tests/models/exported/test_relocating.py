@@ -13,7 +13,16 @@ from torch.export import ExportedProgram
 import gen
 from gen.models.exported.relocating import relocate, run_on
 from gen.testing import virtual_gpus
-from tests.models.exported.programs import Everything, devices_in_code, devices_of_tensors, ids, program_of, written_on
+from tests.models.exported.programs import (
+    Bigrams,
+    Everything,
+    devices_in_code,
+    devices_of_tensors,
+    ids,
+    of_everything,
+    program_of,
+    written_on,
+)
 
 cpu = torch.device("cpu")
 PROMPT = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
@@ -21,7 +30,7 @@ PROMPT = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
 @pytest.fixture(scope="module")
 def program() -> ExportedProgram:
-    return program_of(Everything())
+    return of_everything()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", "cuda:7"])
@@ -54,7 +63,7 @@ def test_what_is_on_the_device_already_is_shared_with_the_program(program: Expor
 
 
 def test_the_device_of_an_autocast_and_of_its_body_are_moved_and_the_program_keeps_its_own() -> None:
-    class Cast(Everything):
+    class Cast(Bigrams):
         def forward(self, input_ids: Tensor) -> Tensor:
             logits = super().forward(input_ids)
             with torch.autocast("cpu", enabled=False):
@@ -93,7 +102,7 @@ def _ramp(x: Tensor, device: torch.device) -> Tensor:
     return x + torch.arange(x.shape[-1], device=device)
 
 
-class _Calling(Everything):
+class _Calling(Bigrams):
     def __init__(self, call: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.call = call
@@ -112,7 +121,7 @@ def test_a_device_that_an_operator_takes_by_position_is_moved(operators: Any) ->
 
 def test_what_cannot_be_moved_is_refused_with_the_names_of_all_nodes(operators: Any) -> None:
     program = program_of(_Calling(lambda x: operators.on_cpus(operators.named(x, "cpu"))))
-    assert torch.equal(relocate(program, cpu)(PROMPT), Everything()(PROMPT) + 1 + 1)
+    assert torch.equal(relocate(program, cpu)(PROMPT), Bigrams()(PROMPT) + 1 + 1)
     with virtual_gpus(2), pytest.raises(gen.ModelError) as refusal:
         relocate(program, torch.device("cuda:1"))
     assert "named: gen_tests.named.default takes the text 'cpu'" in str(refusal.value)
@@ -120,7 +129,7 @@ def test_what_cannot_be_moved_is_refused_with_the_names_of_all_nodes(operators: 
 
 
 def test_kernels_that_are_made_for_the_cpu_alone_are_refused() -> None:
-    class Attending(Everything):
+    class Attending(Bigrams):
         def forward(self, input_ids: Tensor) -> Tensor:
             logits = super().forward(input_ids)[:, None]
             attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # decompositions may choose it
@@ -149,7 +158,7 @@ class _Stubborn(nn.Module):
 
 @pytest.mark.parametrize("without", ["meta", "fake"])
 def test_weights_without_values_are_refused(without: str) -> None:
-    program = program_of(Everything())
+    program = of_everything()
     empty = copy.copy(program)
     mode = FakeTensorMode()
     empty._state_dict = {
