@@ -54,7 +54,7 @@ def test_image_embeddings_scattered_into_those_of_another_gpu_fail(two_gpus: Non
 def test_gens_tokens_are_those_of_the_whole_model(two_gpus: None, family: str) -> None:
     expected = [transformers_tokens(family, *one, 5) for one in zip(prompts(family), PICTURES, strict=True)]
     whole, processor = tiny_vision_model(family), tiny_processor(family)
-    model = gen.from_transformers(split_vision_model(whole, family, vision=1), processor)
+    model = gen.from_transformers(split_vision_model(whole, family, vision=1), processor, probe=False)
     assert (model.placement.input_device, model.placement.vision_device) == (GPU0, GPU1)
     assert model.placement.layer_devices == (GPU0, GPU1)
     together = gen.generate(model, prompts(family), images=PICTURES, sampler=GREEDY, max_new_tokens=5, details=True)
@@ -68,7 +68,7 @@ def test_gens_tokens_are_those_of_the_whole_model(two_gpus: None, family: str) -
 def test_sampling_runs_where_the_logits_are_and_never_waits(two_gpus: None, family: str) -> None:
     spread = split_vision_model(tiny_vision_model(family), family)
     spread._hf_hook.io_same_device = False  # as gen.load sets it: the logits stay where the head is
-    model = gen.from_transformers(spread, tiny_processor(family))
+    model = gen.from_transformers(spread, tiny_processor(family), probe=False)
     assert model.placement.logits_device == GPU1
     whole = gen.from_transformers(tiny_vision_model(family), tiny_processor(family))
     counts = []
@@ -87,7 +87,7 @@ def test_a_text_model_over_two_gpus_says_what_transformers_says_of_the_whole(two
     whole = tiny_model("llama", vocab_size=len(tokenizer))
     device_map = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.layers.0": 0}
     device_map |= {"model.layers.1": 1, "model.norm": 1, "lm_head": 1}
-    model = gen.from_transformers(dispatch_model(copy.deepcopy(whole), device_map=device_map), tokenizer)
+    model = gen.from_transformers(dispatch_model(copy.deepcopy(whole), device_map=device_map), tokenizer, probe=False)
     assert set(model.placement.devices) == {GPU0, GPU1}
     texts = ["Ada", "hello there", "x = [1, 2, 3]"]
     sampler = GREEDY if num_beams == 1 else gen.samplers.beam_search(num_beams)

@@ -85,7 +85,7 @@ class Positioned(nn.Module):
         hidden = self.embedding(input_ids) + self.places(position_ids)
         seen = torch.ones(length, length, dtype=torch.bool).tril() & attention_mask.bool()[:, None]
         hidden = hidden + nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, attn_mask=seen)
-        return hidden @ self.embedding.weight.T
+        return nn.functional.linear(hidden, self.embedding.weight)
 
     @torch.inference_mode()
     def likeliest(self, prompt_ids: Sequence[int], new_tokens: int, known: int = 259) -> list[int]:
