@@ -4,7 +4,9 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -27,31 +29,51 @@ def build(
     path: Path,
     *after: Any,
     pooling: str | Sequence[str] = "mean",
-    encoder: PreTrainedModel | None = None,
+    encoder: PreTrainedModel | str = "Bert",
     tokenizer: Any = None,
     **settings: Any,
 ) -> Path:
     """A folder as sentence-transformers writes it, with random weights."""
-    plain = path / "encoder"
-    (encoder or tiny_encoder()).save_pretrained(plain)
-    (tokenizer or encoder_tokenizer()).save_pretrained(plain)
+    first = usual(encoder) if isinstance(encoder, str) and tokenizer is None else transformer(path, encoder, tokenizer)
     torch.manual_seed(0)
-    steps = [modules.Transformer(str(plain)), modules.Pooling(32, pooling_mode=pooling), *after]
+    steps = [first, modules.Pooling(32, pooling_mode=pooling), *after]
     st.SentenceTransformer(modules=steps, device="cpu", **settings).save(str(path / "model"), create_model_card=False)
     return path / "model"
+
+
+@cache
+def usual(shape: str) -> Any:
+    """The first step with the usual tokenizer, which folders share."""
+    with TemporaryDirectory() as path:
+        return transformer(Path(path), shape, None)
+
+
+def transformer(path: Path, encoder: PreTrainedModel | str, tokenizer: Any) -> Any:
+    plain = path / "encoder"
+    (tiny_encoder(encoder) if isinstance(encoder, str) else encoder).save_pretrained(plain)
+    (tokenizer or encoder_tokenizer()).save_pretrained(plain)
+    return modules.Transformer(str(plain))
 
 
 def change(file: Path, **settings: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
-def same(path: Path, texts: Sequence[str] = TEXTS, prompt_name: str | None = None, **options: Any) -> torch.Tensor:
+def same(path: Path, texts: Sequence[str] = TEXTS) -> torch.Tensor:
     """gen's vectors, after a comparison with the reference."""
-    reference = st.SentenceTransformer(str(path), device="cpu")
-    expected = reference.encode(list(texts), convert_to_tensor=True, prompt_name=prompt_name)
-    model = gen.load_encoder(path, device="cpu")
+    return compare(*load(path), texts)
+
+
+def load(path: Path) -> tuple[Any, Any]:
+    """The reference, and gen's encoder."""
+    reference, model = st.SentenceTransformer(str(path), device="cpu"), gen.load_encoder(path, device="cpu")
     assert model.context_length == min(reference.max_seq_length, sys.maxsize)
-    vectors = gen.embed(model, texts, truncate=True, batch_size=4, prompt_name=prompt_name, **options)
+    return reference, model
+
+
+def compare(reference: Any, model: Any, texts: Sequence[str] = TEXTS, prompt_name: str | None = None) -> torch.Tensor:
+    expected = reference.encode(list(texts), convert_to_tensor=True, prompt_name=prompt_name)
+    vectors: torch.Tensor = gen.embed(model, texts, truncate=True, batch_size=4, prompt_name=prompt_name)
     torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
     return vectors
 
@@ -59,7 +81,7 @@ def same(path: Path, texts: Sequence[str] = TEXTS, prompt_name: str | None = Non
 @pytest.mark.parametrize("pooling", [*POOLINGS, ("cls", "max", "mean")])
 @pytest.mark.parametrize("shape", ["Bert", "Roberta"])
 def test_every_pooling(tmp_path: Path, pooling: Any, shape: str) -> None:
-    path = build(tmp_path, pooling=pooling, encoder=tiny_encoder(shape))
+    path = build(tmp_path, pooling=pooling, encoder=shape)
     change(path / "tokenizer_config.json", model_max_length=20)
     vectors = same(path)
     assert vectors.norm(dim=-1).max() > 1.1  # no Normalize, so vectors keep their lengths
@@ -137,9 +159,10 @@ def test_prompts(tmp_path: Path, include: bool, pooling: str) -> None:
     prompts = {"query": "the moon sat on ", "document": "a "}
     path = build(tmp_path, pooling=pooling, prompts=prompts, default_prompt_name="query")
     change(path / "1_Pooling/config.json", include_prompt=include)
-    assert not torch.equal(same(path), same(path, prompt_name="document"))
+    reference, model = load(path)
+    assert not torch.equal(compare(reference, model), compare(reference, model, prompt_name="document"))
     with pytest.raises(gen.ArgumentError, match="which are 'document', 'query'; got 'passage'"):
-        gen.embed(gen.load_encoder(path, device="cpu"), TEXTS, prompt_name="passage")
+        gen.embed(model, TEXTS, prompt_name="passage")
 
 
 def test_a_text_model_that_pools_its_last_token(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ TOKEN_IDS = torch.arange(2 * 40).view(2, 40)
 
 
 def logits_of(path: Path) -> torch.Tensor:
-    logits: torch.Tensor = gen.load(path, device="cpu").hf_model(TOKEN_IDS).logits
+    logits: torch.Tensor = gen.load(path, device="cpu", probe=False).hf_model(TOKEN_IDS).logits
     return logits.detach()
 
 
