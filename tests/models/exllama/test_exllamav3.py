@@ -65,7 +65,7 @@ def split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Exllamav3Model:
     real = Model.load
     monkeypatch.setattr(torch.cuda, "memory_allocated", used)
     # each layer reads a chunk, to show how much memory that takes, which nobody asks here
-    monkeypatch.setattr(Model, "load", lambda *own, **options: real(*own, **options | {"max_chunk_size": 32}))
+    monkeypatch.setattr(Model, "load", lambda *own, **options: real(*own, **options | {"max_chunk_size": 256}))
     model = load(folder, use_per_device=[2, 20])
     assert model.placement.layer_devices == (GPU0, GPU1)
     return model
