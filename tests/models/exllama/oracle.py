@@ -1,6 +1,7 @@
 """Transformers' logits for a checkpoint in float16: each text alone, by one plain forward, without gen."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class Plain:
         logits = self.logits(byte_tokenizer()(prompt)["input_ids"], token_ids[:-1])[:, :known]
         chosen = logits.gather(1, torch.tensor([token_ids]).T).squeeze(1)
         assert (logits.amax(1) - chosen <= 2 * NEAR).all()
+
+
+@cache
+def plain_of(folder: Path) -> Plain:
+    """The same for tests that share a folder, and change neither it nor the model."""
+    return Plain(folder)
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ from gen.doctor import examine
 from gen.testing import no_host_sync
 from tests.models.exllama.checkpoints import save
 from tests.models.exllama.exl2 import BITS, random_exl2, save_exl2
-from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, tokens_of
+from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import exllamav2, two_gpus_of_exllamav2
 
 PROMPTS = ["Ada", "hello there, world", "x"]
@@ -51,7 +51,7 @@ def test_weights_of_all_sizes_are_what_they_were_made_from(bits: tuple[int, ...]
 
 def test_logits_are_those_of_the_same_values_in_float16(exl2: Path) -> None:
     prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
-    found, plain = logits_of(gen.from_exllamav2(exl2 / "exl2", device=1), prompts, new), Plain(exl2 / "plain")
+    found, plain = logits_of(gen.from_exllamav2(exl2 / "exl2", device=1), prompts, new), plain_of(exl2 / "plain")
     for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
         expected = plain.logits(prompt, tokens)
         assert (found[row] - expected).abs().max() < 2 * NEAR
@@ -100,11 +100,11 @@ def test_a_lora_goes_where_the_weights_are(part: str, exl2: Path, tmp_path: Path
     expected = merged.logits(prompts[0], new[0])
     model = gen.from_exllamav2(exl2 / "exl2", device=1, lora=tmp_path / "lora")
     assert (logits_of(model, prompts, new)[0] - expected).abs().max() < 2 * NEAR
-    assert (Plain(exl2 / "plain").logits(prompts[0], new[0]) - expected).abs().max() > 5 * NEAR
+    plain = plain_of(exl2 / "plain").logits(prompts[0], new[0])
+    assert (plain - expected).abs().max() > 5 * NEAR
     model.load_lora(tmp_path / "lora")  # again: columns are not reordered twice, and the LoRA does not count twice
     assert (logits_of(model, prompts, new)[0] - expected).abs().max() < 2 * NEAR
     model.load_lora(None)
-    plain = Plain(exl2 / "plain").logits(prompts[0], new[0])
     assert (logits_of(model, prompts, new)[0] - plain).abs().max() < 2 * NEAR
     assert not any(
         part.lora_a_tensors

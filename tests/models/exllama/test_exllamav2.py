@@ -17,7 +17,7 @@ from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
 from gen.testing import no_host_sync
 from tests.helpers import needs_float16_products_that_agree
 from tests.models.exllama.checkpoints import change, save
-from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, tokens_of
+from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import two_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
@@ -55,7 +55,7 @@ def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPT
 def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], Path]) -> None:
     prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
     found = logits_of(load(folders(shape)), prompts, new)
-    plain = Plain(folders(shape))
+    plain = plain_of(folders(shape))
     for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
         expected = plain.logits(prompt, tokens)
         assert (found[row] - expected).abs().max() < NEAR
@@ -64,7 +64,7 @@ def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], P
 
 @pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cpu_embedding": True}, {"max_batch_size": 4}])
 def test_texts_are_those_of_transformers(options: dict[str, Any], llama: Path) -> None:
-    model, plain = load(llama, **options), Plain(llama)
+    model, plain = load(llama, **options), plain_of(llama)
     for prompt, made in zip(PROMPTS, generated(model, PROMPTS, SAMPLERS["greedy"], 12), strict=True):
         plain.check_greedy(prompt, made.token_ids)
 
@@ -114,10 +114,13 @@ def test_a_padded_row_is_close_to_the_row_alone_where_blocks_have_several_tokens
         assert (alone - together[row]).square().mean().sqrt() <= (without - together).square().mean().sqrt()
 
 
-@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(
-    ("options", "ancestors"),
-    [*(({}, ancestors) for ancestors in ([2, 2, 0], [1, 0], [2, 0, 1, 1, 2])), ({"gpu_split": SPLIT}, [2, 0, 1, 1, 2])],
+    ("options", "ancestors", "cache"),
+    [
+        *(({}, [2, 0, 1, 1, 2], cache) for cache in CACHES),
+        *(({}, ancestors, cache) for ancestors in ([2, 2, 0], [1, 0]) for cache in ("fp16", "q4")),
+        *(({"gpu_split": SPLIT}, [2, 0, 1, 1, 2], cache) for cache in ("fp16", "q6")),
+    ],
 )
 def test_reordered_rows_go_on_as_rows_that_read_the_reordered_prompts(
     options: dict[str, Any], ancestors: list[int], cache: str, llama: Path
@@ -163,7 +166,7 @@ def test_texts_over_a_quantised_cache_come_close(cache: str, llama: Path) -> Non
 
 
 def test_long_prompts_are_read_in_pieces(llama: Path) -> None:
-    model, plain = load(llama), Plain(llama)
+    model, plain = load(llama), plain_of(llama)
     model.exl2_model.config.max_input_len = 30  # of a row; 15 of each of two
     prompts, new = ids("The quick brown fox jumps over the lazy dog", "and then it went"), ids("ab", "cd")
     found = logits_of(model, prompts, new)
@@ -172,7 +175,7 @@ def test_long_prompts_are_read_in_pieces(llama: Path) -> None:
 
 
 def test_rows_go_on_when_others_are_past_the_end_of_the_context(llama: Path) -> None:
-    model, plain = load(llama, max_seq_len=64), Plain(llama)
+    model, plain = load(llama, max_seq_len=64), plain_of(llama)
     assert model.context_length == 64
     made = generated(model, ["a" * 50, "b"], SAMPLERS["greedy"], 60)
     assert [len(one.token_ids) for one in made] == [14, 60]
@@ -286,7 +289,7 @@ def test_an_engine_takes_requests_as_they_come(llama: Path) -> None:
 
 
 def test_a_prompt_beyond_a_window_is_refused_and_the_others_go_on(folders: Callable[[str], Path]) -> None:
-    model, plain = load(folders("gemma2")), Plain(folders("gemma2"))
+    model, plain = load(folders("gemma2")), plain_of(folders("gemma2"))
     assert model.window == 40
     with pytest.raises(gen.BatchError, match="longer than this model's window of 40 tokens, got 42") as caught:
         generated(model, ["x" * 42, "The quick brown fox jumps over"], SAMPLERS["greedy"], 24)
@@ -354,7 +357,7 @@ def test_a_lora_goes_where_the_weights_are(llama: Path, tmp_path: Path) -> None:
     prompts, new = ids("The quick brown fox"), ids("jump")
     found = logits_of(load(llama, lora=tmp_path / "lora"), prompts, new)[0]
     assert (found - Plain(merged).logits(prompts[0], new[0])).abs().max() < NEAR
-    assert (found - Plain(llama).logits(prompts[0], new[0])).abs().max() > 5 * NEAR
+    assert (found - plain_of(llama).logits(prompts[0], new[0])).abs().max() > 5 * NEAR
 
 
 @pytest.mark.parametrize("pattern", [{"rank_pattern": {"q_proj": 8}}, {"alpha_pattern": {"q_proj": 1}}])

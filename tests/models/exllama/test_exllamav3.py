@@ -18,7 +18,7 @@ from gen.models.exllama.exllamav3_model import Exllamav3Model
 from gen.testing import no_host_sync
 from tests.models.exllama import exllamav3_ext
 from tests.models.exllama.checkpoints import change, save, save_exl3
-from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, tokens_of
+from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import two_gpus
 
 GPU0, GPU1 = torch.device("cuda:0"), torch.device("cuda:1")
@@ -92,7 +92,7 @@ def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPT
 def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
     prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
     found = logits_of(load(folders(shape)), prompts, new)
-    plain = Plain(folders(shape))
+    plain = plain_of(folders(shape))
     for row, (prompt, tokens) in enumerate(zip(prompts, new, strict=True)):
         expected = plain.logits(prompt, tokens)
         assert (found[row] - expected).abs().max() < NEAR
@@ -105,7 +105,7 @@ def test_logits_of_exl3_weights_are_those_of_the_same_weights_in_float16(kind: s
     prompts, new = ids("The quick brown fox jumps over the lazy dog. " * 4, "one"), ids("abcd", "efgh")
     found = logits_of(kinds(exl3)[kind](), prompts, new)
     assert ("exl3_gemm" in exllamav3_ext.CALLS) == ("reconstruct" in exllamav3_ext.CALLS) == (kind != "float16")
-    plain = Plain(exl3 / "plain")
+    plain = plain_of(exl3 / "plain")
     for row in range(2):
         assert (found[row] - plain.logits(prompts[row], new[row])).abs().max() < NEAR
 
@@ -121,7 +121,7 @@ def test_texts_are_those_of_transformers_and_the_same_alone_and_streamed(kind: s
     model = kinds(exl3)[kind]()
     made = generated(model, PROMPTS, SAMPLERS[sampler])
     if sampler == "greedy":
-        plain = Plain(exl3 / "plain")
+        plain = plain_of(exl3 / "plain")
         for prompt, one in zip(PROMPTS, made, strict=True):
             plain.check_greedy(prompt, one.token_ids)
     if kind != "through transformers":  # there batches are padded, in float16 too
