@@ -19,12 +19,12 @@ Loras = Mapping[int, Tensor]
 
 @dataclass
 class _Matrix:
-    weight: Tensor
+    weight: Tensor  # float16 values in float64, since torch's product of float16 takes far longer
     bias: Tensor | None
     packed: Tensor  # the matrix is on its device
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = torch.matmul(x, self.weight)
+        y = torch.matmul(x.double(), self.weight).to(x.dtype)
         return y if self.bias is None else y + self.bias
 
 
@@ -110,7 +110,7 @@ def make_q_matrix(
     order = _given(perm)
     weight = rows if order is None else torch.empty_like(rows).index_copy_(0, order.long() & 0xFFFF, rows)
     handle = next(_handles)
-    _matrices[handle] = _Matrix(weight, _given(bias), packed)
+    _matrices[handle] = _Matrix(weight.double(), _given(bias), packed)
     return handle
 
 

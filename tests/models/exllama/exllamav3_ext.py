@@ -154,7 +154,7 @@ class BC_LinearEXL3:
         count("exl3_gemm")
         check_devices(x, self.trellis, self.suh, self.svh, self.shared)
         if self._weight is None:
-            self._weight = _dequantised(self.trellis, self.suh, self.svh)
+            self._weight = _dequantised(self.trellis, self.suh, self.svh).double()
         return _product(x, self._weight, self.bias, in_float32)
 
 
@@ -202,7 +202,7 @@ def _dequantised(trellis: Tensor, suh: Tensor, svh: Tensor) -> Tensor:
 
 @kernel
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, in_float32: bool) -> Tensor:
-    y = torch.matmul(x, weight)
+    y = torch.matmul(x.double(), weight).to(x.dtype)
     y = y if bias is None else y + bias
     return y.float() if in_float32 else y
 
