@@ -56,11 +56,13 @@ def test_tokens_are_drawn_from_what_the_config_makes_of_the_logits(settings: Any
     model = adapter(**settings)
     for seed in range(4):
         completion = gen.generate(model, PROMPT, seed=seed, max_new_tokens=16, details=True)
+        whole = torch.tensor([PROMPT + completion.token_ids])
+        with torch.no_grad():
+            logits = model.hf_model(whole).logits[:, len(PROMPT) - 1 : -1]
+        assert len(completion.logprobs) == logits.shape[1] == 16
         for position, logprob in enumerate(completion.logprobs):
-            token_ids = torch.tensor([PROMPT + completion.token_ids[:position]])
-            with torch.no_grad():
-                logits = model.hf_model(token_ids).logits[:, -1]
-            scores = LogitsProcessorList(processors)(token_ids, logits)
+            token_ids = whole[:, : len(PROMPT) + position]
+            scores = LogitsProcessorList(processors)(token_ids, logits[:, position].clone())
             expected = scores.double().log_softmax(-1)[0, completion.token_ids[position]]
             assert logprob == pytest.approx(float(expected), abs=1e-4)
 
