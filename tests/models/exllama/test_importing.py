@@ -24,7 +24,7 @@ def imports() -> None:
             del sys.modules[name]
     torch.set_num_threads(2)
     set_by_import: list[str] = []
-    torch._C._accelerator_setAllocatorSettings = set_by_import.append
+    vars(torch._C)["_accelerator_setAllocatorSettings"] = set_by_import.append
     packages.exllamav2(), packages.exllamav3()
     print(torch.get_num_threads(), set_by_import, "EXL3_EXPANDABLE_SEGMENTS" in os.environ)
 
