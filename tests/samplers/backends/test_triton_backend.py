@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.forked import Forked
+
 CASES = Path(__file__).with_name("triton_cases.py")
 FOR_FLOATS, FOR_INTEGERS = (
     ["temperatures", "maxima", "masses", "floors", "thresholds", "logprobs"],
@@ -23,17 +25,31 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 def run_cases(cases: Path, environment: dict[str, str]) -> None:
     """Run in a process of its own, since triton decides at its import whether it interprets.
 
-    The cases need nothing of transformers, whose import would take longer than most of them.
+    For the interpreter that is a fork, in which triton is imported anew; CUDA needs a new process. The cases need
+    nothing of transformers, whose import would take longer than most of them.
     """
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--noconftest", str(cases)]
     # the interpreter computes with numpy, which warns of intended overflows
-    done = subprocess.run(
-        [*command, "-W", "ignore::RuntimeWarning"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", "--noconftest", str(cases), "-W", "ignore::RuntimeWarning"]
+    if environment == {"TRITON_INTERPRET": "1"}:
+        code, stdout, stderr = Forked(lambda: _interpreted(arguments)).end()
+    else:
+        command = [sys.executable, "-m", "pytest", *arguments]
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True)
+        code, stdout, stderr = done.returncode, done.stdout, done.stderr
+    assert code == 0, stdout[-4000:] + stderr[-1000:]
+
+
+def _interpreted(arguments: list[str]) -> None:
+    """Forget triton, and the modules that have kernels, and run pytest; its library can be loaded only once."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in [*sys.modules]:
+        package, _, last = name.rpartition(".")
+        if (name.partition(".")[0] == "triton" and "._C" not in name) or last.startswith("triton_"):
+            del sys.modules[name]
+            if hasattr(sys.modules.get(package), last):
+                delattr(sys.modules[package], last)
+    sys.exit(pytest.main(arguments))
 
 
 @needs_triton
