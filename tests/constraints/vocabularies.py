@@ -1,7 +1,10 @@
 """Vocabularies for tests of constraints, and walks through them that are too simple to be wrong."""
 
 from collections.abc import Sequence
+from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
@@ -46,8 +49,23 @@ def walk(table: Table, state: int, data: bytes) -> int:
 
 
 def walk_all(table: Table, state: int, tokens: Sequence[bytes]) -> list[int]:
-    """The state after each token; 0 after one that spells nothing."""
-    return [walk(table, state, token) if token else 0 for token in tokens]
+    """The state after each token, byte by byte through all tokens at once; 0 after one that spells nothing."""
+    states = np.array([state if token else 0 for token in tokens])
+    for numbers, those in _bytes_by_place(tuple(tokens)):
+        states[numbers] = table.next[states[numbers], table.classes[those]]
+    after: list[int] = states.tolist()
+    return after
+
+
+@cache
+def _bytes_by_place(tokens: tuple[bytes, ...]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """For each place in a token: which tokens have a byte there, and these bytes."""
+    places = range(max(map(len, tokens), default=0))
+    having = [[number for number, token in enumerate(tokens) if len(token) > place] for place in places]
+    return [
+        (np.array(numbers), np.array([tokens[number][place] for number in numbers]))
+        for place, numbers in zip(places, having, strict=True)
+    ]
 
 
 def fewest_tokens(table: Table, tokens: Sequence[bytes]) -> list[int]:

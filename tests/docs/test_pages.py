@@ -42,7 +42,7 @@ PAGES = [page for page in pages.NAMES if pages.shown(page) and page not in NEEDS
 
 
 def text_model(folder: Path) -> dict[str, object]:
-    tiny_model(max_position_embeddings=160).save_pretrained(folder)
+    tiny_model(max_position_embeddings=64).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return {"checkpoint": folder, "folder": folder, "tokenizer": byte_tokenizer()}
 

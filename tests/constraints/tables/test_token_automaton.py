@@ -55,6 +55,12 @@ def test_the_rows_of_a_state_are_what_a_walk_of_every_token_says(number: int, of
             assert automaton.rows(int(automaton.group_of[state]))[1] == raised
 
 
+def test_a_walk_along_all_tokens_at_once_is_that_along_each() -> None:
+    for table in tables()[::9]:
+        each = [walk(table, 1, token) if token else 0 for token in WORDY.tokens]
+        assert walk_all(table, 1, WORDY.tokens) == each
+
+
 @pytest.mark.parametrize("few", [0, 2, 10**9])  # all nodes are few; some; none
 def test_however_many_nodes_are_looked_at_rows_are_the_same(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(host_rows, "_FEW", few)
