@@ -80,14 +80,18 @@ class Oracle:
 class TextComparison:
     """A decoder's texts: greedy, sampled and searched for; alone and in batches.
 
+    Args:
+        new_tokens: how long the texts are; those of beams are half as long.
+
     Attributes:
         error: the largest difference of a log-probability so far, as a share of the logits' spread.
         tokens: the tokens of the greedy texts.
         close_calls: how many tokens were not compared, because rounding decides which one the oracle chooses.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, new_tokens: int = NEW_TOKENS) -> None:
         self._oracle = Oracle(model)
+        self._new_tokens = new_tokens
         self._model = gen.from_transformers(model, _Processor() if reads_images(model) else tokenizer())
         generator = torch.Generator().manual_seed(1)
         self._prompts = [torch.randint(VOCABULARY, (n,), generator=generator).tolist() for n in LENGTHS]
@@ -108,14 +112,14 @@ class TextComparison:
         prompts: Sequence[list[int]],
         sampler: Any,
         *,
-        max_new_tokens: int = NEW_TOKENS,
+        max_new_tokens: int | None = None,
         seed: int | Sequence[int] = 0,
     ) -> list[Any]:
         completions: list[Any] = gen.generate(
             self._model,
             list(prompts),
             sampler=sampler,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=max_new_tokens or self._new_tokens,
             seed=seed,
             eos_token_id=[],
             details=True,
@@ -138,7 +142,7 @@ class TextComparison:
                 raise DifferenceError(f"the prompt of {len(prompt)} has another text alone than in the batch")
 
     def _beams(self) -> None:
-        prompts, length = self._prompts[:3], NEW_TOKENS // 2
+        prompts, length = self._prompts[:3], self._new_tokens // 2
         sampler = gen.samplers.beam_search(BEAMS)
         for prompt, completion in zip(prompts, self._generate(prompts, sampler, max_new_tokens=length), strict=True):
             self._check(prompt, completion, greedy=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gen
-from benchmarks import decode, engine_requests, real, samplers, throughput
+from benchmarks import context, decode, engine_requests, real, samplers, throughput
 from benchmarks.architectures import sweep
 from benchmarks.architectures.comparisons import DifferenceError, Oracle, TextComparison
 from benchmarks.architectures.tiny_models import Group, model_types, tiny_model
@@ -19,6 +19,7 @@ from benchmarks.constraints import coverage, generation, suite
 from benchmarks.constraints.schema_order import SchemaOrder
 from benchmarks.random_model import random_model
 from tests.helpers import needs_kernels_that_agree
+from tests.helpers.demo import short_demo
 
 
 def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exist(
@@ -90,22 +91,25 @@ def test_a_report_of_decode_keeps_answers_to_other_questions(tmp_path: Path) -> 
 def test_decode_answers_every_question_and_says_which_goals_are_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Few tokens, a tiny model instead of the real one, and threads instead of processes."""
+    """Few tokens, a tiny model instead of the real one, a demo model of one layer, and threads instead of processes."""
     needs_kernels_that_agree(gen.load("demo", device="cpu"))
     report = tmp_path / "report.json"
     monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(decode, "random_model", lambda vocab_size, *shape, **where: random_model(1001, **where))
+    monkeypatch.setattr(decode, "_demo", lambda setup: short_demo(1, setup.device))
     for name, tokens in {
-        "LONG": 12,
-        "SHORT": 4,
-        "LIMIT": 24,
-        "COLUMNS": 140,
-        "MORE": 170,
-        "FEW": 20,
+        "LONG": 4,
+        "SHORT": 2,
+        "LIMIT": 12,
+        "COLUMNS": 110,
+        "MORE": 120,
+        "FEW": 10,
         "STEPS": 2,
+        "WARM": 3,
     }.items():
         monkeypatch.setattr(decode, name, tokens)
-    sizes = ["--batch", "2", "--new-tokens", "3", "--rounds", "1", "--real", str(tmp_path)]
+    monkeypatch.setattr(context, "WARM", 3)  # as in decode
+    sizes = ["--batch", "2", "--new-tokens", "2", "--rounds", "1", "--real", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["decode", "--device", "cpu", *sizes, "--json", str(report)])
     decode.main()
     answers = json.loads(report.read_text())["answers"]
@@ -257,7 +261,9 @@ def test_constrained_generation_reports_every_vocabulary_and_engine(
     assert [row["vocabulary"] for row in rows] == [300]
     assert all(row["step with / without"] > 0 for row in rows)
     monkeypatch.setattr(generation, "find_spec", lambda name: None)  # Outlines is slow, and warns
-    sizes = ["--vocab", "--model", "demo", "--batch", "2", "--new-tokens", "128"]
+    model = short_demo(1)
+    monkeypatch.setattr(gen, "load", lambda name, **settings: model)
+    sizes = ["--vocab", "--model", "demo", "--batch", "2", "--new-tokens", "64"]
     monkeypatch.setattr(sys, "argv", ["generation", *sizes, "--json", str(report)])
     generation.main()
     rows = json.loads(report.read_text())["end to end"]
@@ -298,8 +304,9 @@ OWN_WAYS = [  # each has something of its own; older versions of transformers la
 
 
 @pytest.mark.parametrize("architecture", [name for name in OWN_WAYS if name in model_types("decoders")])
+@pytest.mark.usefixtures("soon_worth_it")
 def test_architectures_with_ways_of_their_own_have_right_texts(architecture: str) -> None:
-    cases = dict(TextComparison(tiny_model(architecture)).cases())
+    cases = dict(TextComparison(tiny_model(architecture), new_tokens=9).cases())
     cases["a batch of unequal lengths"]()
 
 

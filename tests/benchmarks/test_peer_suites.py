@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,31 +24,26 @@ def test_no_gpu():
 """
 
 
-@pytest.fixture
-def in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes in which tests run are forks, which import nothing anew."""
+def forked(
+    command: list[str], *, cwd: Path, env: dict[str, str], **options: object
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest as `subprocess.run` would do it, but in a fork, which imports nothing anew."""
+    assert command[1:3] == ["-m", "pytest"]
 
-    def run(
-        command: list[str], *, cwd: Path, env: dict[str, str], **options: object
-    ) -> subprocess.CompletedProcess[str]:
-        assert command[1:3] == ["-m", "pytest"]
+    def program() -> None:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
+        sys.exit(pytest.main(command[3:]))
 
-        def program() -> None:
-            os.chdir(cwd)
-            os.environ.clear()
-            os.environ.update(env)
-            sys.path[:0] = env["PYTHONPATH"].split(os.pathsep)
-            sys.exit(pytest.main(command[3:]))
-
-        return subprocess.CompletedProcess(command, *Forked(program).end())
-
-    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run)
+    return subprocess.CompletedProcess(command, *Forked(program).end())
 
 
-@pytest.mark.usefixtures("in_forks")
 def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", forked)
     folder, keep = tmp_path / "tests", tmp_path / "kept"
     (folder / "more").mkdir(parents=True)
     keep.mkdir()
@@ -66,6 +62,14 @@ def test_kept_outcomes_are_gone_on_with_and_only_what_failed_is_run_without(
 def test_outcomes_with_and_without_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The tests with virtual GPUs run in a new process, as always; those without in a fork."""
+    new = subprocess.run
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        without = "pytest" in command and "gen.testing.plugin" not in command
+        return forked(command, **options) if without else new(command, **options)
+
+    monkeypatch.setattr("benchmarks.peer_suites.subprocess.run", run)
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "test_theirs.py").write_text(TESTS)
