@@ -206,7 +206,7 @@ def test_rows_come_and_go_each_with_its_own_constraint(device: str) -> None:
         stage = DeviceConstraints(4, torch.device(device))
         texts: list[Text | None] = [None] * 4
         automaton = [TokenAutomaton(table, WORDY) for table in chance.sample(tables(), 20)]
-        for step in range(80):
+        for step in range(45):
             for row, text in enumerate(texts):
                 if (text is None or text.ended) and chance.random() < 0.5:
                     eos = chance.choice([(), (EOS,), (EOS, PAD, 5)])

@@ -1,6 +1,7 @@
 """Penalties and bans: logits and texts equal those of transformers' processors, each row or prompt alone."""
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -70,6 +71,9 @@ def transformers_text(model: Any, prompt: str, eos: list[int], **settings: Any) 
     return new[: next((i for i, token in enumerate(new) if token in eos), len(new))]
 
 
+plain_text = cache(lambda model, prompt, end: transformers_text(model, prompt, [end]))
+
+
 def text_ids(model: Any, sampler: Any, eos: list[int]) -> list[list[int]]:
     completions = gen.generate(model, PROMPTS, sampler=sampler, max_new_tokens=24, eos_token_id=eos, details=True)
     return [completion.token_ids for completion in completions]
@@ -78,14 +82,14 @@ def text_ids(model: Any, sampler: Any, eos: list[int]) -> list[list[int]]:
 @pytest.mark.parametrize(("ours", "theirs"), SETTINGS, ids=lambda value: "+".join(value))
 def test_greedy_texts_equal_transformers(model: Any, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     # an id of the plain texts ends them early, unless a processor prevents it; n-grams need longer ones to repeat
-    eos = [258] if "no_repeat_ngram_size" in ours else [transformers_text(model, PROMPTS[0], [258])[3]]
+    eos = [258] if "no_repeat_ngram_size" in ours else [plain_text(model, PROMPTS[0], 258)[3]]
     expected = [transformers_text(model, prompt, eos, **theirs) for prompt in PROMPTS]
-    assert expected != [transformers_text(model, prompt, eos) for prompt in PROMPTS], "the setting changes nothing"
+    assert expected != [plain_text(model, prompt, *eos) for prompt in PROMPTS], "the setting changes nothing"
     assert text_ids(model, greedy(**ours), eos) == expected
 
 
 def test_bad_words_equal_transformers(model: Any) -> None:
-    plain = [transformers_text(model, prompt, [258]) for prompt in PROMPTS]
+    plain = [plain_text(model, prompt, 258) for prompt in PROMPTS]
     bad = [plain[0][2:4], plain[1][5:6], plain[2][1:4], [1, 2, 3, 4, 5, 6] * 5]
     expected = [transformers_text(model, prompt, [258], bad_words_ids=bad) for prompt in PROMPTS]
     assert expected != plain
@@ -164,7 +168,7 @@ def penalized_alone(request: Request, token_ids: list[int], logits: Tensor) -> T
 def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and_when_they_came() -> None:
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
     changed = 0
-    for _ in range(25):
+    for _ in range(14):
         count, columns = rng.randint(1, 6), 24
         stage = PenaltyStage(count, torch.device("cpu"))
         requests: dict[int, Request] = {}
@@ -193,7 +197,7 @@ def test_each_rows_logits_equal_transformers_whatever_its_neighbours_ask_for_and
                     expected = penalized_alone(requests[row], texts[row], logits[place])
                 changed += not torch.equal(expected, logits[place])
                 torch.testing.assert_close(made[place], expected)
-    assert changed > 180
+    assert changed > 100
 
 
 def test_samples_of_a_prompt_have_its_penalties_each() -> None:
@@ -221,7 +225,7 @@ def test_the_smallest_and_largest_penalties_leave_logits_numbers() -> None:
 
 def test_texts_equal_transformers_in_rows_that_are_filled_anew(model: Any) -> None:
     """Every prompt has settings of its own, and a row had prompts with other settings before."""
-    prompts = [text[:end] for text in PROMPTS for end in (1, 5, 9, 14, 26)]
+    prompts = [text[:end] for text in PROMPTS for end in (1, 9, 26)]
     pairs = [SETTINGS[number % len(SETTINGS)] for number in range(len(prompts))]
     expected = [
         transformers_text(model, prompt, [258], **theirs) for prompt, (_, theirs) in zip(prompts, pairs, strict=True)

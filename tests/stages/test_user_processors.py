@@ -71,15 +71,15 @@ def test_texts_equal_transformers_processor_in_any_number_of_rows(model: Any) ->
     for prompt in PROMPTS:
         token_ids = torch.tensor([[*prompt.encode()]])
         output = model.hf_model.generate(
-            token_ids, do_sample=False, max_new_tokens=40, eos_token_id=[258], pad_token_id=0, repetition_penalty=1.7
+            token_ids, do_sample=False, max_new_tokens=24, eos_token_id=[258], pad_token_id=0, repetition_penalty=1.7
         )
         wanted.append(output[0, token_ids.shape[1] :].tolist())
-    for rows in (1, 2, 3, 8):
+    for rows in (1, 3, 8):
         own = Strict()
-        groups = run_in_rows(model, PROMPTS, rows, logits_processors=[own], eos_token_id=[258], max_new_tokens=40)
+        groups = run_in_rows(model, PROMPTS, rows, logits_processors=[own], eos_token_id=[258], max_new_tokens=24)
         assert [completion.token_ids for [completion] in groups] == wanted
         for prompt, text in zip(PROMPTS, wanted, strict=True):  # each text was shown as it grew
-            assert all([*prompt.encode(), *text[:end]] in own.seen for end in range(40))
+            assert all([*prompt.encode(), *text[:end]] in own.seen for end in range(24))
 
 
 class OfAnyCount(LogitsProcessor):  # type: ignore[misc]
