@@ -71,6 +71,7 @@ def test_all_names_that_the_readme_shows_are_there() -> None:
     assert missing == []
 
 
+@pytest.mark.usefixtures("short_examinations")
 @pytest.mark.parametrize("command", commands("gen"))
 def test_commands_succeed(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """They run in this process: `tests/cli/test_main.py` shows that a separate process runs the same program."""

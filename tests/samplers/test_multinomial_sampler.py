@@ -126,9 +126,10 @@ def test_draws_follow_the_float64_reference_from_large_vocabularies(
     vocab: int, dtype: torch.dtype, parameters: dict[str, float]
 ) -> None:
     logits = hard_logits(vocab, dtype)[1]
-    observed = counts(MultinomialSampler(**parameters), logits, seed=5, draws=6000)  # type: ignore[arg-type]
+    draws = 6000 if vocab == 32_000 else 2500
+    observed = counts(MultinomialSampler(**parameters), logits, seed=5, draws=draws)  # type: ignore[arg-type]
     probabilities = Ranked(logits.unsqueeze(0)).cut(**parameters).probabilities[0].numpy()
-    assert (probabilities * 6000 > 10).sum() > 10, "too few cells to tell a wrong distribution from the right one"
+    assert (probabilities * draws > 10).sum() > 10, "too few cells to tell a wrong distribution from the right one"
     assert chi_square_p(observed, probabilities) > 1e-4
 
 
@@ -227,12 +228,13 @@ def test_a_draw_depends_neither_on_masked_tokens_at_the_end_nor_on_the_number_of
 def test_noise_of_a_thousandth_changes_few_draws(vocab: int, parameters: dict[str, float]) -> None:
     generator = torch.Generator().manual_seed(0)
     sampler, changed = MultinomialSampler(**parameters), 0  # type: ignore[arg-type]
-    for keys in row_keys(torch.arange(500), 4):
+    times = 4 if vocab == 640 else 2
+    for keys in row_keys(torch.arange(500), times):
         logits = 2 * torch.randn(500, vocab, generator=generator)
         noisy = logits + 1e-3 * torch.randn(logits.shape, generator=generator)
         drawn, again = (sampler.step(values, torch.zeros(500), keys)[0] for values in (logits, noisy))
         changed += int((drawn != again).sum())
-    assert changed <= 0.005 * 2000
+    assert changed <= 0.005 * 500 * times
 
 
 def test_a_generator_advances_and_repeats() -> None:

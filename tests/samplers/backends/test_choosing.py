@@ -62,8 +62,12 @@ def checked(logits: Tensor, parameters: Parameters, expected: Reference) -> list
 @pytest.mark.parametrize("vocab", VOCABULARIES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_backends_equal_the_reference_and_each_other(vocab: int, dtype: torch.dtype) -> None:
-    """With all parameters; large vocabularies take long, so there each dtype has a fifth or a twelfth of them."""
+    """With all parameters; large vocabularies take long, so there each dtype has a fifth or a twelfth of them, and the
+    largest has every second kind of row.
+    """
     logits = hard_logits(vocab, dtype)
+    if vocab == VOCABULARIES[-1]:
+        logits = logits[TYPES.index(dtype) % 2 :: 2]
     ranked = Ranked(logits)
     every = {32_000: 5, 151_936: 12}.get(vocab, 1)
     share = slice((TYPES.index(dtype) + 3) % every, None, every)
@@ -83,7 +87,7 @@ def test_each_row_may_have_parameters_of_its_own(vocab: int) -> None:
     top_k, top_p = (1 + 7 * (rows % 5) + vocab * (rows % 2)).tolist(), (1 - 0.1 * (rows % 7)).double().tolist()
     ranked = Ranked(logits)
     every: dict[str, list[Any]] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    for names in [names for n in (1, 2, 4) for names in combinations(every, n)]:
+    for names in [names for n in ((1, 4) if vocab == 32_000 else (1, 2, 4)) for names in combinations(every, n)]:
         values = {name: every[name] for name in names}
         tensors: dict[str, Any] = {
             name: torch.tensor(value, dtype=torch.int64 if name == "top_k" else torch.float64)

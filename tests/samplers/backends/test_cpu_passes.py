@@ -29,7 +29,7 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @each_type
-@pytest.mark.parametrize("vocab", [LONG, LONG + 77])
+@pytest.mark.parametrize(("threads", "vocab"), [(1, LONG), (1, LONG + 77), (2, LONG + 77)], indirect=["threads"])
 def test_long_rows_are_as_in_float64(vocab: int, dtype: torch.dtype, threads: int) -> None:
     logits = torch.cat((hard_logits(vocab, dtype), extreme_logits(vocab, dtype)))
     before = logits.clone()
