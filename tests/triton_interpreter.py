@@ -24,6 +24,8 @@ def swap_once() -> None:
     core = interpreter.tl.core
     core.block_type.with_element_ty = _kept(core.block_type.with_element_ty, lambda type, of: (type.shape, of.name))
     core.tensor.__init__ = _with_kept_shapes(core)
+    semantic = interpreter.TritonSemantic
+    semantic.broadcast_impl_value = _unless_alike(semantic.broadcast_impl_value)
 
 
 def _kept(function: Callable[..., Any], key: Callable[..., object]) -> Callable[..., Any]:
@@ -37,6 +39,15 @@ def _kept(function: Callable[..., Any], key: Callable[..., object]) -> Callable[
         return results[found]
 
     return kept
+
+
+def _unless_alike(broadcast: Callable[..., Any]) -> Callable[..., Any]:
+    """A broadcast that leaves tensors of one shape as they are, without looking at their shapes number by number."""
+
+    def broadcast_impl_value(semantic: Any, one: Any, other: Any) -> Any:
+        return (one, other) if one.shape is other.shape else broadcast(semantic, one, other)
+
+    return broadcast_impl_value
 
 
 def _with_kept_shapes(core: Any) -> Callable[..., None]:
