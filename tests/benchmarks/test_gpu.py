@@ -1,6 +1,9 @@
 """`make gpu`: what it says without a GPU, that its steps run on virtual ones, and that its report has all results."""
 
 import json
+import os
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +20,27 @@ from benchmarks.gpu.tests import gpu_tests
 from gen.testing import virtual_gpus
 from gen.testing.commands import with_virtual_gpus
 from tests.conftest import LEFT_OUT
+from tests.helpers.forked import Forked
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = Path(command.__file__).parent
 
 
 def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
-    command = ["make", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "finds no CUDA device here: nothing to do." in done.stdout
+    """The program that `make gpu` would start runs in a fork."""
+    command = ["make", "-n", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
+    line = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    path, python, option, module, *arguments = shlex.split(line)
+    assert (path, python, option, ROOT / module.replace(".", "/")) == ("PYTHONPATH=.", sys.executable, "-m", PROGRAM)
+
+    def program() -> None:
+        os.chdir(ROOT)
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+    code, stdout, stderr = Forked(program).end()
+    assert code == 0, stderr
+    assert "finds no CUDA device here: nothing to do." in stdout
     assert not (tmp_path / "out").exists()
 
 
