@@ -26,9 +26,9 @@ def test_throughput_reports_every_program_and_leaves_out_devices_that_do_not_exi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, plot = tmp_path / "report.json", tmp_path / "plot.png"
-    sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1", "--prompts", "3"]
+    sizes = ["--batch", "1", "2", "--new-tokens", "2", "--rounds", "1", "--prompts", "3"]
     outputs = ["--json", str(report), "--plot", str(plot)]
-    monkeypatch.setattr(throughput, "LONGEST", 16)
+    monkeypatch.setattr(throughput, "LONGEST", 10)
     monkeypatch.setattr(sys, "argv", ["throughput", "--devices", "cuda:63", "cpu", *sizes, *outputs])
     throughput.main()
     captured = capsys.readouterr()
@@ -138,7 +138,7 @@ def test_real_reports_every_program_in_every_type_and_leaves_out_what_is_missing
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, missing = tmp_path / "report.json", tmp_path / "missing.gguf"
-    sizes = ["--batch", "1", "2", "--new-tokens", "4", "--rounds", "1", "--device", "cpu"]
+    sizes = ["--batch", "1", "2", "--new-tokens", "2", "--rounds", "1", "--device", "cpu"]
     outputs = ["--gguf", str(missing), "--json", str(report)]
     monkeypatch.setattr(sys, "argv", ["real", "--model", "demo", "--dtype", "float32", "bfloat16", *sizes, *outputs])
     real.main()
