@@ -33,8 +33,13 @@ BY_KIND: dict[Kind, Kernel] = {}
 _BOTH = ("add", "cos", "div", "eq", "ge", "gt", "le", "lt", "mean", "mul", "neg", "pow", "rsqrt", "sin", "sub", "sum")
 _PRODUCTS = {torch.nn.functional.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__}  # CUDA has none of integers
 _KERNELS = {getattr(owner, name) for owner in (torch, Tensor) for name in _BOTH} | _PRODUCTS
-_KERNELS |= {torch.cat, Tensor.__eq__, Tensor.add_, Tensor.clamp_, Tensor.gather, Tensor.mul_}
+_KERNELS |= {torch.cat, torch.log, torch.nn.functional.silu, torch.where, Tensor.__eq__, Tensor.__rshift__}
+_KERNELS |= {Tensor.__setitem__, Tensor.add_}
+_KERNELS |= {Tensor.amax, Tensor.argmax, Tensor.bitwise_and_, Tensor.bitwise_xor_, Tensor.clamp, Tensor.clamp_}
+_KERNELS |= {Tensor.clone, Tensor.exp2_, Tensor.gather, Tensor.index_select, Tensor.log_, Tensor.mul_}
+_KERNELS |= {Tensor.nan_to_num, Tensor.nan_to_num_}
 _VIEWS = {getattr(Tensor, name) for name in ("expand", "float", "reshape", "squeeze", "transpose", "unsqueeze", "view")}
+_VIEWS |= {Tensor.detach, Tensor.narrow, Tensor.unbind, Tensor.unflatten}
 _VIEWS |= {Tensor.__getitem__, Tensor.contiguous}  # or a copy, which counts as a view in the usual way too
 _AT_ONCE = _KERNELS | _VIEWS
 _QUESTIONS = {Tensor.data_ptr, Tensor.dim, Tensor.is_floating_point, Tensor.is_inference, Tensor.numel, Tensor.size}
@@ -99,16 +104,45 @@ def _run_at_once(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
                 pending += (value.start, value.stop, value.step)
             elif kind not in _SETTINGS:
                 return NotImplemented
-        if func in _PRODUCTS and not args[0].is_floating_point():
-            return NotImplemented
-        if func is Tensor.__getitem__ and any(type(value) in (VirtualTensor, list, bool) for value in pending[1:]):
+        if func in _SOME and not _SOME[func](args, pending):
             return NotImplemented
         try:
             made = func(*args, **kwargs)
         except NotImplementedError:  # the CPU lacks it in this precision
             return NotImplemented
-        issued[home] += func in _KERNELS
+        issued[home] += 2 if func is Tensor.__setitem__ else func in _KERNELS  # a copy counts at both of its ends
         return mark(made, home)
+
+
+def _floating(args: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether a product is one of floating numbers."""
+    return bool(args[0].is_floating_point())
+
+
+def _by_place(args: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether an index is made of numbers and slices alone."""
+    return not any(type(value) in (VirtualTensor, list, bool) for value in values[1:])
+
+
+def _copying(args: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether rows or columns of a tensor are set, at such an index, to those of another one."""
+    value = args[2]
+    return (
+        type(value) is VirtualTensor
+        and value.dim() > 0  # else it is a fill
+        and value.numel() > 0
+        and _by_place((), (*values[:2], *values[3:]))
+    )
+
+
+def _of_tensors(args: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether `where` chooses between two tensors."""
+    return len(values) == 3 and all(type(value) is VirtualTensor for value in values)
+
+
+# the functions that run at once for some arguments only, which come alone and with what lists among them hold
+_SOME: dict[Any, Callable[[Sequence[Any], Sequence[Any]], bool]] = dict.fromkeys(_PRODUCTS, _floating)
+_SOME |= {Tensor.__getitem__: _by_place, Tensor.__setitem__: _copying, torch.where: _of_tensors}
 
 
 def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -22,6 +22,8 @@ from gen.testing.tensors.virtual_tensor import PinnedTensor, VirtualTensor, on_g
 
 _to: Callable[..., Tensor] = Tensor.to
 _data = Tensor.data
+_FLAGS = {"non_blocking"}  # makes no difference to a tensor that stays
+_Device = torch.device  # which may have a substitute in a block
 _grad: Any = torch._C.TensorBase.grad
 
 
@@ -65,6 +67,8 @@ def read_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer:
 
 def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Tensor.to`, also to and from virtual GPUs."""
+    if type(tensor) is VirtualTensor and len(args) == 1 and kwargs.keys() <= _FLAGS and _stays(tensor, args[0]):
+        return tensor
     wanted = read_to(args, kwargs)
     if isinstance(tensor, UninitializedTensorMixin) and wanted.device is not None:
         lazy: Tensor = later(tensor, wanted.device)
@@ -86,6 +90,15 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         moved: Tensor = _Move.apply(tensor, target, wanted)  # type: ignore[no-untyped-call]
         return moved
     return _move(tensor, target, wanted)
+
+
+def _stays(tensor: VirtualTensor, wanted: Any) -> bool:
+    """Whether a tensor has the device, or the dtype, that it is asked to have, so that `to` gives it back as it is."""
+    if torch._C._is_torch_function_mode_enabled():  # it is told of all calls
+        return False
+    if type(wanted) is torch.dtype:
+        return tensor.dtype is wanted
+    return isinstance(wanted, str | _Device) and machine_index(wanted) == tensor._gpu
 
 
 def machine_index(device: Any) -> int | None:
