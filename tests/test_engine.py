@@ -574,7 +574,7 @@ def test_an_engine_that_nobody_has_any_more_ends_its_thread() -> None:
 
 def test_a_program_may_end_while_an_engine_works() -> None:
     program = (
-        "import gen; model = gen.load('demo', device='cpu'); engine = gen.Engine(model);"
+        "import gen; model = gen.load('demo', device='cpu', probe=False); engine = gen.Engine(model);"
         "stream = engine.submit('Once', max_new_tokens=400, eos_token_id=[]); print(bool(next(stream)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

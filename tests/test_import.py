@@ -1,7 +1,6 @@
 """What `import gen` imports, and what it does not touch."""
 
 import ast
-import json
 import subprocess
 import sys
 from importlib import import_module
@@ -10,26 +9,11 @@ from pathlib import Path
 import pytest
 
 import gen
-
-PROGRAM = """
-import json, sys
-import torch
-before = set(sys.modules)
-state = lambda: [
-    torch.get_default_dtype().__str__(), str(torch.get_default_device()), torch.get_num_threads(),
-    torch.is_grad_enabled(), torch.get_rng_state().tolist(), torch.are_deterministic_algorithms_enabled(),
-    torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.cuda.is_initialized(),
-    torch.Tensor.to.__qualname__, torch.Tensor.item.__qualname__,
-]
-was = state()
-import gen
-print(json.dumps({"same": was == state(), "modules": sorted({m.split(".")[0] for m in set(sys.modules) - before})}))
-"""
+from tests.helpers.imports import imports
 
 
 def test_importing_gen_loads_no_model_library_and_changes_no_state_of_torch() -> None:
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    report = json.loads(run.stdout)
+    report = imports()["gen"]
     assert report["same"]
     assert "gen" in report["modules"]
     heavy = {"transformers", "accelerate", "triton", "exllamav2", "exllamav3", "tokenizers", "typer", "huggingface_hub"}
@@ -37,9 +21,7 @@ def test_importing_gen_loads_no_model_library_and_changes_no_state_of_torch() ->
 
 
 def test_who_asks_for_no_output_type_waits_for_neither_pydantic_nor_llguidance() -> None:
-    program = "import sys, gen; gen.generate, gen.regex; print({'pydantic', 'llguidance'} & set(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout == "set()\n"
+    assert not {"pydantic", "llguidance"} & set(imports()["generate"]["modules"])
 
 
 def test_importing_gen_does_not_wait_for_torch() -> None:

@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from gen.errors import ArgumentError, DeviceError, GenError
 from gen.testing import DeviceMismatchError, no_host_sync, virtual_gpus
+from tests.helpers.imports import imports
 
 
 def _snapshot() -> dict[tuple[str, str], int]:
@@ -52,17 +53,9 @@ def test_torch_is_as_before_after_an_exception() -> None:
 
 
 def test_importing_the_package_changes_nothing_in_torch() -> None:
-    script = (
-        "import torch, transformers\n"
-        "owners = [torch, torch.Tensor, torch.cuda, torch.nn.functional]\n"
-        "before = [dict(vars(owner)) for owner in owners]\n"
-        "import gen.testing\n"
-        "for old, owner in zip(before, owners):\n"
-        "    changed = [name for name in old if vars(owner).get(name) is not old[name]]\n"
-        "    assert not changed, changed\n"
-        "assert 'gen.testing' in __import__('sys').modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    report = imports()["testing"]
+    assert report["new"]
+    assert report["changed"] == []
 
 
 def test_importing_gen_does_not_import_this_package() -> None:
