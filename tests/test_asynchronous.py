@@ -12,12 +12,13 @@ import gen
 from gen.loop.feed import Feed
 from gen.samplers import beam_search, greedy, multinomial
 from tests.helpers import ScriptedModel
+from tests.helpers.demo import short_demo
 from tests.helpers.engines import FailingModel, GatedModel, ends, engine_threads, text_of
 
 
 @pytest.fixture(scope="module")
 def demo() -> Any:
-    return gen.load("demo", device="cpu")
+    return short_demo()
 
 
 @pytest.fixture(autouse=True)

@@ -56,14 +56,16 @@ class Made:
         self.encoder: Any = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
         self.program = exported()
         self.exported: Any = gen.from_exported(self.program, byte_tokenizer(), device="cpu")
-        self.folder = folder
-        tiny_encoder().save_pretrained(folder)
-        encoder_tokenizer().save_pretrained(folder)
+        self.saved_text, self.saved_encoder = folder / "text", folder / "encoder"
+        tiny_model().bfloat16().save_pretrained(self.saved_text)
+        byte_tokenizer().save_pretrained(self.saved_text)
+        tiny_encoder().save_pretrained(self.saved_encoder)
+        encoder_tokenizer().save_pretrained(self.saved_encoder)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("encoder"))
+    return Made(tmp_path_factory.mktemp("models"))
 
 
 def texts(model: Any, sampler: Any = None, count: int = 10, *, replay: bool = True) -> Any:
@@ -83,8 +85,8 @@ CALLS: dict[str, Callable[[Made], Any]] = {
     "from_transformers_encoder": lambda made: gen.embed(
         gen.from_transformers_encoder(made.encoder.hf_model, encoder_tokenizer()), ["a cat"]
     ).tolist(),
-    "load": lambda made: texts(gen.load("demo", device="cpu"), count=4),
-    "load_encoder": lambda made: gen.embed(gen.load_encoder(made.folder, device="cpu"), ["a cat"]).tolist(),
+    "load": lambda made: texts(gen.load(made.saved_text, device="cpu"), count=4),
+    "load_encoder": lambda made: gen.embed(gen.load_encoder(made.saved_encoder, device="cpu"), ["a cat"]).tolist(),
 }
 
 

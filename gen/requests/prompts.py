@@ -160,12 +160,12 @@ def read_one_prompt(
         local_files: whether images in its messages may be paths and file: URLs.
     """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
-    readable = isinstance(model, ImageReader)
-    prompt, images = _place_images(number, prompt, images, readable=readable, local_files=local_files)
+    reader = model if isinstance(model, ImageReader) else None
+    prompt, images = _place_images(number, prompt, images, readable=reader is not None, local_files=local_files)
     _check_texts(prompt)
     inputs: Inputs = {}
-    if isinstance(model, ImageReader):
-        token_ids, inputs = read_illustrated(model, prompt, images, chat=chat, template_kwargs=template_kwargs)
+    if reader is not None:
+        token_ids, inputs = read_illustrated(reader, prompt, images, chat=chat, template_kwargs=template_kwargs)
     elif images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
     else:

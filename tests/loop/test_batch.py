@@ -421,7 +421,7 @@ def llama() -> Any:
 
 
 PROMPTS = ["once upon", "a", "the cat sat on the mat", "xy", "to be or not to be", "12", "ab", "cd"]
-LIMITS = [9, 36, 4, 17, 12, 1, 25, 6]
+LIMITS = [8, 17, 12, 14, 10, 1, 15, 5]
 SEARCHES = [
     multinomial(temperature=0.9),
     multinomial(3, repetition_penalty=1.2, min_new_tokens=4),

@@ -122,10 +122,12 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.samplers.sample_seed, {"seed": 1, "sample": 1}),
     ]
     settings = [*signature(Penalties).parameters]
+    taking = [function for function, _ in calls if "settings" in signature(function).parameters]
     for function, others in calls:
         for parameter in signature(function).parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
-                names = settings if parameter.name == "settings" else []
+                # each with one of the samplers: all pass them on to Penalties, which are there with every one
+                names = settings[taking.index(function) :: len(taking)] if parameter.name == "settings" else []
             else:
                 names = [parameter.name]
             for name in names:

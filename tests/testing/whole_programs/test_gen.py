@@ -130,10 +130,16 @@ def test_the_host_never_waits_for_a_token_and_at_most_twice_a_call(shape: str, s
 
 @pytest.mark.usefixtures("soon_worth_it")
 @pytest.mark.parametrize(
-    ("limits", "sampler"),
-    [*(("unequal", name) for name in IN_THE_LOOP if name != "multinomial"), ("equal", "greedy"), ("equal", "beams")],
+    ("limits", "sampler", "spread"),
+    [
+        *(("unequal", name, name in ("several", "beams")) for name in IN_THE_LOOP if name != "multinomial"),
+        ("equal", "greedy", False),
+        ("equal", "beams", True),
+    ],
 )
-def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: str, sampler: str) -> None:
+def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(
+    limits: str, sampler: str, spread: bool
+) -> None:
     """Two texts or searches have rows at a time; with equal limits both end at once, and no other row goes on."""
 
     def ran(model: TransformersModel, new_tokens: int) -> list[list[int]]:
@@ -152,11 +158,11 @@ def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: 
         run_all(model, jobs, Options(rows=2 * IN_THE_LOOP[sampler].samples, admit_tokens=5))
         return [completion.token_ids for job in jobs for completion in job.completions()]
 
-    expected = ran(whole(), 8)
+    expected = ran(whole() if spread else adapter(), 6)
     with virtual_gpus(2):
-        model = halves(tiny_model("llama"), "llama")
+        model = halves(tiny_model("llama"), "llama") if spread else adapter(device="cuda:1")
         counts = []
-        for new_tokens in (4, 8):
+        for new_tokens in (3, 6):
             with no_host_sync(count=True) as report:
                 found = ran(model, new_tokens)
             counts.append(report.count)
@@ -168,7 +174,7 @@ def test_a_batch_that_is_filled_again_and_again_never_waits_for_a_token(limits: 
 def test_stop_strings_and_eos_never_wait_for_a_token(sampler: str) -> None:
     """Texts end where only the host sees it; beams also end where only the device sees it."""
     on_the_cpu = whole()
-    greedy: Any = gen.generate(on_the_cpu, PROMPTS, sampler=SAMPLERS["greedy"], max_new_tokens=20, details=True)
+    greedy: Any = gen.generate(on_the_cpu, PROMPTS, sampler=SAMPLERS["greedy"], max_new_tokens=12, details=True)
     first, second, _ = greedy
     stop = next(sign for sign in first.text[3:] if sign.isascii() and sign not in first.text[:3])
     seen = {*first.token_ids, *second.token_ids[:3]}
@@ -182,14 +188,14 @@ def test_stop_strings_and_eos_never_wait_for_a_token(sampler: str) -> None:
             model, PROMPTS, sampler=IN_THE_LOOP[sampler], seed=5, max_new_tokens=new_tokens, details=True, **options
         )
 
-    expected = ran(on_the_cpu, 20)
+    expected = ran(on_the_cpu, 12)
     if sampler == "greedy":
         assert [completion.finish_reason for completion in expected[:2]] == ["stop", "eos"]
     with virtual_gpus(2):
         spread = halves(tiny_model("llama"), "llama")
         for model in (gen.from_transformers(tiny_model("llama").to("cuda:1"), byte_tokenizer(), probe=False), spread):
             with no_host_sync(count=True) as report:
-                found = ran(model, 20)
+                found = ran(model, 12)
             assert token_ids(found) == token_ids(expected)
             assert report.count <= 2, report
 
