@@ -54,7 +54,7 @@ def constrained(where: str) -> Callable[[Any], list[gen.Completion]]:
         made: list[gen.Completion] = []
         for sampler in (multinomial(), beam_search(2)):
             groups: Any = gen.generate(
-                model, PROMPTS, CONSTRAINTS[where], sampler=sampler, seed=5, max_new_tokens=24, details=True
+                model, PROMPTS, CONSTRAINTS[where], sampler=sampler, seed=5, max_new_tokens=20, details=True
             )
             made += [completion for group in groups for completion in (group if isinstance(group, list) else [group])]
         assert {completion.engine for completion in made} == {where.split()[-1]}

@@ -43,7 +43,7 @@ _VIEWS |= {Tensor.detach, Tensor.narrow, Tensor.unbind, Tensor.unflatten}
 _VIEWS |= {Tensor.__getitem__, Tensor.contiguous}  # or a copy, which counts as a view in the usual way too
 _AT_ONCE = _KERNELS | _VIEWS
 _QUESTIONS = {Tensor.data_ptr, Tensor.dim, Tensor.is_floating_point, Tensor.is_inference, Tensor.numel, Tensor.size}
-_QUESTIONS |= {Tensor.stride}
+_QUESTIONS |= {Tensor.__len__, Tensor.stride}
 _SETTINGS = {bool, int, float, str, type(None), type(Ellipsis), torch.dtype}
 
 

@@ -31,9 +31,9 @@ pytestmark = pytest.mark.usefixtures("soon_worth_it")
 
 PROMPTS = [
     "Ada",
-    "hello there, how are you?",
+    "hello there, how are you??",
     "x = ",
-]  # after 13 tokens, captures of 32 and of 64 columns are worth it
+]  # after 11 tokens, captures of 32 and of 64 columns are worth it
 PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "bad_words": ["a"], "no_repeat_ngram_size": 2}
 SAMPLERS: dict[str, Sampler | list[Sampler]] = {
     "greedy": gen.samplers.greedy(),
@@ -55,7 +55,7 @@ def adapter(device: torch.device | str, shape: str = "llama") -> TransformersMod
     return gen.from_transformers(tiny_model(shape, **layers).to(device), byte_tokenizer(), probe=False)
 
 
-def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 13, **options: Any) -> Any:
+def tokens(model: TransformersModel, sampler: Any = None, new_tokens: int | list[int] = 11, **options: Any) -> Any:
     """The tokens of each text, sample or beam, made by plain steps, since these tests count the steps' shapes."""
     made: Any = gen.generate(
         model,
