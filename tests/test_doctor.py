@@ -42,9 +42,10 @@ def run(*arguments: str) -> int:
     return int(exit_.value.code or 0)
 
 
+@pytest.mark.usefixtures("soon_worth_it")
 @pytest.mark.parametrize("shape", ["llama", "gemma3"])
 def test_a_sound_model_has_no_problems(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LONG", 12)  # so that steps are captured, as for users
+    monkeypatch.setattr(doctor, "LONG", 8)  # so that steps are captured, as for users
     with virtual_gpus(2):
         diagnosis = examine(on_gpu_1(shape))
     assert diagnosis.problems == []

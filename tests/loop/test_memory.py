@@ -18,7 +18,7 @@ from gen.loop.replay import steps
 from gen.loop.row_set import RowSet
 from gen.loop.run_all import run_all
 from gen.models.transformers.rows import TransformersRows
-from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial
+from gen.samplers import MultinomialSampler, Sampler, beam_search, greedy, multinomial, sample_seed
 from gen.testing import virtual_gpus
 from tests.helpers import ScriptedModel, ScriptedRows, byte_tokenizer, tiny_model
 
@@ -137,7 +137,7 @@ def test_by_default_rows_have_room_for_what_fits_into_free_memory(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-    arguments: Any = {"sampler": sampler, "seed": range(24), "max_new_tokens": 24}
+    arguments: Any = {"sampler": sampler, "seed": range(24), "max_new_tokens": 16}
     expected = gen.generate(model, PROMPTS, **arguments)
     model.release()
     tokens = 500
@@ -219,9 +219,21 @@ def test_an_engine_of_more_rows_than_memory_holds_has_fewer(monkeypatch: pytest.
     assert 4000 < max(count * length for count, length in made) <= 5000
 
 
+@pytest.fixture(scope="module")
+def drawn_alone() -> dict[str, list[tuple[int, str]]]:
+    """150 texts of each of two prompts, drawn as prompts of their own: the seed and the text of each."""
+    model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
+    found: dict[str, list[tuple[int, str]]] = {}
+    for prompt, seed in (("once upon", 3), ("a", 4)):
+        seeds = [sample_seed(seed, sample) for sample in range(150)]
+        texts: Any = gen.generate(model, [prompt] * 150, seed=seeds, max_new_tokens=6, sampler=multinomial())
+        found[prompt] = [*zip(seeds, texts, strict=True)]
+    return found
+
+
 @pytest.mark.parametrize("tokens", [1e9, 3000, 400])
 def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
-    tokens: float, monkeypatch: pytest.MonkeyPatch
+    tokens: float, drawn_alone: dict[str, list[tuple[int, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
     made = left_on_the_cpu(monkeypatch, tokens)
@@ -233,10 +245,7 @@ def test_samples_of_a_prompt_are_drawn_in_parts_where_all_do_not_fit(
     for prompt, completions in zip(["once upon", "a"], found, strict=True):
         assert isinstance(completions, list)
         assert len({one.seed for one in completions}) == 150
-        seeds = [one.seed for one in completions]
-        assert gen.generate(model, [prompt] * 150, seed=seeds, max_new_tokens=6, sampler=multinomial()) == [
-            one.text for one in completions
-        ]
+        assert [(one.seed, one.text) for one in completions] == drawn_alone[prompt]
     jobs = [new_job(model, job_of(model, multinomial(150))) for _ in range(2)]
     run_all(model, jobs, Options(), ended.append)
     assert ended == jobs  # each ends once
@@ -252,7 +261,7 @@ def job_of(model: Any, sampler: Sampler) -> Any:
 
 def test_a_sample_that_fails_in_a_later_part_bears_its_own_number() -> None:
     model: Any = gen.from_transformers(tiny_model(vocab_size=259), byte_tokenizer())
-    completions = gen.generate(model, "ab", sampler=multinomial(100), seed=1, details=True)
+    completions = gen.generate(model, "ab", sampler=multinomial(100), seed=1, max_new_tokens=1, details=True)
     assert isinstance(completions, list)
 
     request = job_of(model, multinomial(100))
@@ -279,20 +288,20 @@ def test_a_text_that_outgrows_memory_fails_alone(known: bool, monkeypatch: pytes
     llama = tiny_model(vocab_size=259, max_position_embeddings=512)
     model: Any = gen.from_transformers(llama, byte_tokenizer())
     arguments: Any = {"sampler": greedy(), "eos_token_id": []}
-    expected = gen.generate(model, ["ab", "cd"], max_new_tokens=100, **arguments)
+    expected = gen.generate(model, ["ab", "cd"], max_new_tokens=60, **arguments)
     if not known:
         model = gen.from_transformers(llama, byte_tokenizer())
     model.release()
     left_on_the_cpu(monkeypatch, 230)
     with pytest.raises(gen.BatchError) as caught:
-        gen.generate(model, ["ab", "xyz", "cd"], max_new_tokens=[100, 500, 100], **arguments)
+        gen.generate(model, ["ab", "xyz", "cd"], max_new_tokens=[60, 400, 60], **arguments)
     assert [caught.value.results[place] for place in (0, 2)] == expected
     assert isinstance(caught.value.results[1], gen.ModelError)
     with gen.Engine(model, rows=2) as engine:
-        long = engine.submit("xyz", max_new_tokens=500, **arguments)
+        long = engine.submit("xyz", max_new_tokens=400, **arguments)
         with pytest.raises(gen.ModelError, match=r"tokens are too many\. Give shorter prompts, or a smaller"):
             long.completion()
-        assert engine.submit("ab", max_new_tokens=100, **arguments).completion().text == expected[0]
+        assert engine.submit("ab", max_new_tokens=60, **arguments).completion().text == expected[0]
 
 
 def test_steps_are_not_recorded_where_memory_does_not_hold_what_they_make(monkeypatch: pytest.MonkeyPatch) -> None:

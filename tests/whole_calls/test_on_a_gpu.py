@@ -36,7 +36,7 @@ CONSTRAINTS = {
 
 def generated(model: Any, **arguments: Any) -> list[gen.Completion]:
     """All completions of the prompts."""
-    defaults: dict[str, Any] = {"sampler": greedy(), "seed": 5, "max_new_tokens": 8}
+    defaults: dict[str, Any] = {"sampler": greedy(), "seed": 5, "max_new_tokens": 10}
     groups: Any = gen.generate(model, PROMPTS, details=True, **(defaults | arguments))
     return [one for group in groups for one in (group if isinstance(group, list) else [group])]
 
@@ -73,7 +73,7 @@ def processed(model: Any) -> list[gen.Completion]:
 def streamed(model: Any) -> list[gen.Completion]:
     made = []
     for prompt in PROMPTS:
-        stream = gen.stream(model, prompt, seed=5, max_new_tokens=8)
+        stream = gen.stream(model, prompt, seed=5, max_new_tokens=10)
         text = "".join(stream)
         made.append(stream.completion())
         assert text == made[-1].text
@@ -82,7 +82,7 @@ def streamed(model: Any) -> list[gen.Completion]:
 
 def served(model: Any) -> list[gen.Completion]:
     with gen.Engine(model, rows=2) as engine:
-        streams = [engine.submit(prompt, seed=5, max_new_tokens=8) for prompt in PROMPTS]
+        streams = [engine.submit(prompt, seed=5, max_new_tokens=10) for prompt in PROMPTS]
         return [stream.completion() for stream in streams]
 
 
@@ -101,7 +101,6 @@ def adapter(device: torch.device | str) -> Any:
     return gen.from_transformers(hf_model, byte_tokenizer(), probe=False)
 
 
-@pytest.mark.usefixtures("soon_worth_it")
 @pytest.mark.parametrize("way", WAYS)
 def test_texts_are_the_cpus(way: str, gpu: torch.device) -> None:
     wanted = WAYS[way](adapter("cpu"))

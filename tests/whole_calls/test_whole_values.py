@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -68,21 +69,30 @@ def valid(kind: Any, text: str) -> bool:
     """Whether Python's re, or jsonschema, accepts a text."""
     if isinstance(kind, str):
         return re.fullmatch(kind, text) is not None
-    jsonschema.validate(json.loads(text), kind, format_checker=jsonschema.FormatChecker())
+    validator(json.dumps(kind)).validate(json.loads(text))
     return True
+
+
+@cache
+def validator(schema: str) -> Any:
+    """jsonschema's own judge of a schema."""
+    kind = json.loads(schema)
+    judge: Any = jsonschema.validators.validator_for(kind)
+    judge.check_schema(kind)
+    return judge(kind, format_checker=jsonschema.FormatChecker())
 
 
 @pytest.mark.parametrize("eos", [EOS, None])
 def test_with_random_weights_every_text_is_valid_from_the_least_limit_upwards(eos: int | None) -> None:
     own = new_model(eos=eos)
-    kinds = [*PATTERNS, *SCHEMAS]
+    kinds = [*PATTERNS, *SCHEMAS][:: 1 if eos else 2]
     types = [gen.regex(kind) if isinstance(kind, str) else gen.json_schema(kind) for kind in kinds]
     least = [gen.compile(own, one).least_tokens or 0 for one in types]
     for more in (0, 4):
         limits = [one + more for one in least]
         made: Any = gen.generate(
             own,
-            ["Ada"] * 100,
+            ["Ada"] * len(kinds),
             types,
             sampler=multinomial(),
             seed=more,
@@ -102,18 +112,18 @@ def test_so_it_is_at_any_temperature_with_tight_limits(model: Any, temperature: 
     kind = SCHEMAS[25]
     constraint = gen.compile(model, gen.json_schema(kind))
     assert constraint.least_tokens
-    limits = [constraint.least_tokens + number % 12 for number in range(48)]
+    limits = [constraint.least_tokens + number % 12 for number in range(24)]
     made = gen.generate(
         model,
-        ["x"] * 48,
+        ["x"] * 24,
         constraint,
         sampler=multinomial(temperature=temperature),
-        seed=[*range(48)],
+        seed=[*range(24)],
         max_new_tokens=limits,
         shorten=True,
     )
     for value in made:
-        jsonschema.validate(value, kind)
+        assert valid(kind, json.dumps(value))
 
 
 def test_a_limit_below_the_least_is_refused_before_any_work() -> None:
@@ -418,7 +428,7 @@ def test_exported_programs_hold_texts_as_other_models_do(rows: int | None) -> No
 def test_a_model_on_two_gpus_holds_texts_as_on_one() -> None:
     whole = tiny_model("llama")
     kind = gen.json_schema(SCHEMAS[25])
-    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 4, "max_new_tokens": 60, "shorten": True}
+    arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 4, "max_new_tokens": 40, "shorten": True}
     expected = gen.generate(gen.from_transformers(whole, byte_tokenizer()), PROMPTS, kind, **arguments)
     with virtual_gpus(2):
         spread = gen.from_transformers(split(whole, "llama"), byte_tokenizer())
