@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("models"))
 
 
-def texts(model: Any, sampler: Any = None, count: int = 10, *, replay: bool = True) -> Any:
+def texts(model: Any, sampler: Any = None, count: int = 6, *, replay: bool = True) -> Any:
     return gen.generate(model, PROMPTS, sampler=sampler, seed=1, max_new_tokens=count, details=True, replay=replay)
 
 

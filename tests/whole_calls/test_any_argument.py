@@ -122,12 +122,14 @@ def places() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], str]]:
         (gen.samplers.sample_seed, {"seed": 1, "sample": 1}),
     ]
     settings = [*signature(Penalties).parameters]
-    taking = [function for function, _ in calls if "settings" in signature(function).parameters]
+    samplers = [greedy, multinomial, beam_search]
     for function, others in calls:
         for parameter in signature(function).parameters.values():
             if parameter.kind is Parameter.VAR_KEYWORD:
-                # each with one of the samplers: all pass them on to Penalties, which are there with every one
-                names = settings[taking.index(function) :: len(taking)] if parameter.name == "settings" else []
+                names = settings if parameter.name == "settings" else []
+            elif function in samplers and parameter.name in settings:
+                # each with one sampler: all hand them to Penalties, to which each is given below
+                names = [parameter.name] if samplers[settings.index(parameter.name) % 3] is function else []
             else:
                 names = [parameter.name]
             for name in names:
