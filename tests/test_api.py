@@ -334,9 +334,19 @@ def alone(model: Any, samplers: Sequence[gen.samplers.Sampler] = EACH, **argumen
     ]
 
 
-def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any) -> None:
+@pytest.fixture(scope="module")
+def each_alone(llama: Any) -> list[Any]:
+    """The completions of each of `MIXED` by itself."""
+    return alone(llama, details=True)
+
+
+def as_texts(completions: list[Any]) -> list[Any]:
+    return [as_texts(one) if isinstance(one, list) else one.text for one in completions]
+
+
+def test_each_prompt_may_have_its_own_sampler_and_limit(llama: Any, each_alone: list[Any]) -> None:
     texts = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7))
-    assert texts == alone(llama)
+    assert texts == as_texts(each_alone)
     assert_type(texts, list[str | list[str]])
     made = gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True)
     assert made[0].token_ids == plain_greedy(llama.hf_model, [*b"a"], 5)  # type: ignore[union-attr]
@@ -363,27 +373,37 @@ def test_a_list_of_samplers_may_mix_draws_beams_samples_and_the_users_own(llama:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [Options(rows=2), Options(rows=2, replay=False), Options(rows=3, admit_tokens=4), Options(max_batch_tokens=100)],
+    "way",
+    [
+        "in a batch",
+        "streamed",
+        Options(rows=2),
+        Options(rows=2, replay=False),
+        Options(rows=3, admit_tokens=4),
+        Options(max_batch_tokens=100),
+    ],
     ids=str,
 )
 def test_texts_are_the_same_alone_in_a_batch_streamed_and_in_rows_that_are_filled_anew(
-    llama: Any, options: Options
+    llama: Any, each_alone: list[Any], way: str | Options
 ) -> None:
-    expected = alone(llama, details=True)
-    assert gen.generate(llama, MIXED, sampler=EACH, max_new_tokens=LIMITS, seed=range(7), details=True) == near(
-        expected
-    )
+    arguments: Any = {"max_new_tokens": LIMITS, "seed": range(7)}
+    if way == "in a batch":
+        assert gen.generate(llama, MIXED, sampler=EACH, details=True, **arguments) == near(each_alone)
+        return
+    if way == "streamed":
+        for seed, (prompt, sampler, limit) in enumerate(zip(MIXED, EACH, LIMITS, strict=True)):
+            stream = gen.stream(llama, prompt, sampler=sampler, max_new_tokens=limit, seed=seed)
+            assert "".join(stream) == each_alone[seed].text
+            assert [stream.completion()] == near([each_alone[seed]])
+        return
     requests = read_requests(llama, MIXED, Settings(max_new_tokens=LIMITS, seed=range(7)), EACH, [()] * len(MIXED))
     jobs = [new_job(llama, request) for request in requests]
     ended: list[Job] = []
-    run_all(llama, jobs, options, ended.append)
-    assert [one for job in jobs for one in job.completions()] == near(expected)
+    assert isinstance(way, Options)
+    run_all(llama, jobs, way, ended.append)
+    assert [one for job in jobs for one in job.completions()] == near(each_alone)
     assert len(ended) == len({id(job) for job in ended}) == len(jobs)
-    for seed, (prompt, sampler, limit) in enumerate(zip(MIXED, EACH, LIMITS, strict=True)):
-        stream = gen.stream(llama, prompt, sampler=sampler, max_new_tokens=limit, seed=seed)
-        assert "".join(stream) == expected[seed].text
-        assert [stream.completion()] == near([expected[seed]])
 
 
 class near:
@@ -404,9 +424,9 @@ class near:
 
 
 @pytest.mark.parametrize("most", [78, 100, 200, 10_000])
-def test_max_batch_tokens_changes_no_text(llama: Any, most: int) -> None:
+def test_max_batch_tokens_changes_no_text(llama: Any, each_alone: list[Any], most: int) -> None:
     arguments: Any = {"sampler": EACH, "max_new_tokens": LIMITS, "seed": range(7)}
-    assert gen.generate(llama, MIXED, max_batch_tokens=most, **arguments) == alone(llama)
+    assert gen.generate(llama, MIXED, max_batch_tokens=most, **arguments) == as_texts(each_alone)
 
 
 def test_a_progress_bar_counts_prompts_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

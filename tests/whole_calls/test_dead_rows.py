@@ -171,7 +171,7 @@ def test_a_step_of_dead_beams_gives_token_zero_and_no_weight(beams: int, value: 
 def test_few_live_tokens_search_as_transformers_does(model: Any, beams: int, early_stopping: Any) -> None:
     eos = 99
     sampler = beam_search(beams, early_stopping=early_stopping, logit_bias=ONLY)
-    for prompt in ("x", "abc", "to be"):
+    for prompt in ("x", "to be"):
         token_ids = torch.tensor([[*prompt.encode()]])
         expected = model.hf_model.generate(
             token_ids,

@@ -89,9 +89,17 @@ SAMPLERS: list[Sampler] = [
 ]
 
 
-@pytest.mark.parametrize("options", [Options(), Options(rows=3, admit_tokens=5), Options(replay=False)], ids=str)
-@pytest.mark.parametrize("processors", [[], [spoils]])
-@pytest.mark.parametrize("most", [0, 3, 5])
+OPTIONS = [Options(), Options(rows=3, admit_tokens=5), Options(replay=False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "processors"),
+    [
+        pytest.param(options, most, [[], [spoils]][(place + turn) % 2], id=f"{options}-{most}")
+        for place, options in enumerate(OPTIONS)
+        for turn, most in enumerate((0, 3, 5))
+    ],
+)
 def test_they_are_the_models_own_whatever_chooses(
     llama: Any, check: Any, options: Options, processors: Any, most: int
 ) -> None:
