@@ -88,7 +88,7 @@ def test_a_hook_of_the_gradients_finds_them_on_the_gpu(tmp_path: Path) -> None:
 
 
 def train(rank: int, folder: Path, results: Any) -> None:
-    """One of two processes, the test's and one that it starts, each on its GPU with its own half of the batch."""
+    """One of two processes, each on its GPU with its own half of the batch."""
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     with group("nccl", folder, rank, 2):
@@ -102,9 +102,10 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     with virtual_gpus(2):
         context: Any = torch.multiprocessing.get_context("spawn")
         results = context.SimpleQueue()
-        other = context.Process(target=train, args=(1, tmp_path, results))
-        other.start()
-        train(0, tmp_path, results)
-        found = sorted(results.get() for _ in range(2))
-        other.join()
+        processes = [context.Process(target=train, args=(rank, tmp_path, results)) for rank in range(2)]
+        for process in processes:
+            process.start()
+        found = sorted(results.get() for _ in processes)
+        for process in processes:
+            process.join()
     assert found == [("cuda:0", [[2.0, 2.0]]), ("cuda:1", [[2.0, 2.0]])], "the mean of 1 and 3"
