@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median, median_low
 from typing import NamedTuple
 
-_WIDE, _TOKEN = 0.4, 0.02  # a guess, in plain steps: what a wide step takes more, and each of its further tokens
+_WIDE, _TOKEN = 0.3, 0.035  # a guess, in plain steps: what a wide step takes more, and each of its further tokens
 _KEPT, _FORGOTTEN = 5, 64  # how many times of a shape are kept, and after how many steps without it they are forgotten
 _NEAR, _COMPARED = 8, 3  # a wide step is compared with so many plain ones, if the last was at most so many steps ago
 
