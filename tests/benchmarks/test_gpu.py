@@ -28,7 +28,7 @@ PROGRAM = Path(command.__file__).parent
 
 def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path) -> None:
     """The program that `make gpu` would start runs in a fork."""
-    command = ["make", "-n", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
+    command = ["make", "--no-print-directory", "-n", "gpu", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
     line = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     path, python, option, module, *arguments = shlex.split(line)
     assert (path, python, option, ROOT / module.replace(".", "/")) == ("PYTHONPATH=.", sys.executable, "-m", PROGRAM)
