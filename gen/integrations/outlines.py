@@ -9,12 +9,12 @@ outlines.generate.text(model)("Once upon a time", stop_at=["."])
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from threading import Lock
 from types import TracebackType
 from typing import Any
 
 import gen.samplers
 from gen.errors import ArgumentError
+from gen.forking import new_lock
 from gen.integrations.outlines_exl2 import OutlinesExl2, OutlinesState, exl2
 
 VERSION = "0.0.46"
@@ -32,7 +32,7 @@ _SAMPLERS = (
 _GENERATORS = ("cfg", "choice", "format", "fsm", "json", "regex", "text")  # functions of outlines.generate
 
 _undo: list[tuple[Any, str, Any]] = []  # (owner, name, value before), in the order in which values were replaced
-_lock = Lock()
+_lock = new_lock()
 
 
 class _Patched:

@@ -8,8 +8,9 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from gen.errors import ArgumentError, show
+from gen.forking import new_lock, renew_threads
 
-_LOADING = RLock()
+_LOADING = new_lock(RLock)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -24,6 +25,7 @@ def one_at_a_time(load: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(load)
     def alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         with _LOADING:
+            renew_threads()
             return load(*args, **kwargs)
 
     return alone

@@ -1,11 +1,13 @@
 """Loading: where a model is looked for and at what cost, errors of a folder, adapters, quantisation."""
 
 import json
+import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import huggingface_hub
@@ -24,7 +26,9 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 import gen
+from gen.models import load_calls
 from tests.helpers import byte_tokenizer, encoder_tokenizer, tiny_encoder, tiny_model
+from tests.helpers.forked import Forked
 
 PROMPTS = ["Once upon a time", "One"]
 
@@ -331,3 +335,25 @@ def test_quantization_config_is_passed_on(saved: Path) -> None:
         del AUTO_QUANTIZATION_CONFIG_MAPPING["halving"], AUTO_QUANTIZER_MAPPING["halving"]
     expected = gen.load(saved, device="cpu").hf_model.lm_head.weight / 2
     torch.testing.assert_close(halved.hf_model.lm_head.weight, expected)
+
+
+def test_a_forked_process_loads_though_another_thread_was_loading_and_renews_torchs_threads_first(saved: Path) -> None:
+    """Each call of `set_num_threads` after a fork replaces torch's pool; threads that load would race for it."""
+    holder = Thread(target=load_calls._LOADING.acquire)
+    holder.start()
+    holder.join()
+
+    def program() -> None:
+        signal.alarm(60)  # ends it if it waits for ever
+        renewed: list[int] = []
+        vars(torch)["set_num_threads"] = renewed.append
+        print(renewed)
+        for _ in range(2):
+            gen.load(saved)
+            print(renewed)
+
+    try:
+        code, out, err = Forked(program).end()
+    finally:
+        load_calls._LOADING._at_fork_reinit()
+    assert (code, out) == (0, "[]\n[1]\n[1]\n"), err

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from gen.errors import ModelError, show
+from gen.forking import new_lock
 
 _ALLOCATOR = "EXL3_EXPANDABLE_SEGMENTS"  # "0" keeps exllamav3 from changing the settings of torch's allocator
-_importing = RLock()  # without it, another thread could keep the changed settings as the ones from before
+_importing = new_lock(RLock)  # without it, another thread could keep the changed settings as the ones from before
 
 
 def import_exllama(name: str) -> Any:
