@@ -92,6 +92,7 @@ def read_requests(
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
+        why_whole = "has images" if inputs else "is a chat" if is_chat else ""
         own = asked is None and has_type  # with the default limit, a prompt may take three quarters of the context
         if settings.truncate is not None:
             token_ids = cut_left(
@@ -100,16 +101,17 @@ def read_requests(
                 model.context_length,
                 model.context_length // 4 if own else MOST if asked is None else asked,
                 bos_token_id=model.tokenizer.bos_token_id,
-                why="has images" if inputs else "is a chat" if is_chat else "",
+                why=why_whole,
             )
         room = model.context_length - len(token_ids)
         most = asked if asked is not None else MOST_TYPED if has_type else MOST
         if asked is None and has_type and max_batch_tokens is not None:
             most = min(most, max(1, room_in_batch(max_batch_tokens, sampler, token_ids)))
         if room < min(1, most):
+            advice = "" if why_whole else '; gen.generate(truncate="left") keeps its end'
             raise ContextError(
                 f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
-                'room for a new one. Shorten the prompt, or give truncate="left".'
+                f"room for a new one. Shorten the prompt{advice}."
             )
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
         if count > _MOST_SAMPLES:

@@ -95,6 +95,10 @@ def test_what_cannot_be_cut_is_refused(prompt: Any, settings: dict[str, Any], me
     assert model.steps == 0
 
 
-def test_without_it_an_overlong_prompt_says_what_to_give() -> None:
-    with pytest.raises(gen.ArgumentError, match='or give truncate="left"'):
-        gen.generate(ScriptedModel("abc", context_length=32), "x" * 40)
+def test_without_it_an_overlong_prompt_says_what_to_give_and_a_chat_does_not() -> None:
+    generate: Any = gen.generate
+    model = ScriptedModel("abc", context_length=32)
+    with pytest.raises(gen.ArgumentError, match=r'Shorten the prompt; gen.generate\(truncate="left"\) keeps its end.$'):
+        generate(model, "x" * 40)
+    with pytest.raises(gen.ArgumentError, match=r"Shorten the prompt.$"):
+        generate(model, "x" * 40, chat=True, **PLAIN)
