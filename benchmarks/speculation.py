@@ -5,7 +5,8 @@
     python -m benchmarks.speculation --texts 60 --given --longest 12
 
 Greedy texts of 48 tokens, one at a time and eight at a time, in turns, in CPU seconds of one thread from the first
-token on. "bare" is what the model's forwards alone take, of the widths that ran.
+token on. Eight at a time run in several rounds: "rounds" has each, and the median counts. "bare" is what the model's
+forwards alone take, of the widths that ran.
 
 `--texts` runs random calls instead: the demo model and tiny ones with windows, shared keys and experts; greedy, drawn,
 penalties, stops, types, samples, engines whose requests join. Each text is compared with that of plain steps; widths
@@ -18,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -82,7 +84,7 @@ def noted() -> Iterator[Any]:
         Batch._step, Steps.run = step, run  # type: ignore[method-assign]
 
 
-def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[dict[str, Any]]:
+def measure(model: Any, cases: Sequence[str], batch: int, prompts: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds and steps of each program, in turns."""
     rows = []
     for name in cases:
@@ -93,10 +95,12 @@ def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[
         if kind is not None:
             programs["forced alone"] = gen.Speculation(prompt=False)
         totals: dict[str, Any] = {program: Counter() for program in programs}
+        taken: dict[str, list[float]] = {program: [0.0] * rounds for program in programs}
         peer: Any = Counter()
         bare: dict[tuple[int, int], list[float]] = {}
-        for first in range(0, len(chosen), batch):
-            group, ids = chosen[first : first + batch], {}
+        groups = [chosen[first : first + batch] for first in range(0, len(chosen), batch)]
+        for group, turn in product(groups, range(rounds)):
+            ids = {}
             for program, speculate in programs.items():
                 with noted() as seen:
                     made = gen.generate(
@@ -113,26 +117,29 @@ def measure(model: Any, cases: Sequence[str], batch: int, prompts: int) -> list[
                     )
                 ids[program] = [one.token_ids for one in made]
                 totals[program].update(seen)
+                taken[program][turn] += seen["seconds"]
                 totals[program]["tokens"] += sum(len(one.token_ids) for one in made)
             for shape in {shape for total in totals.values() for shape in total if isinstance(shape, tuple)}:
-                bare.setdefault(shape, []).append(bare_seconds(model, *shape))
+                if turn == 0 or shape not in bare:
+                    bare.setdefault(shape, []).append(bare_seconds(model, *shape))
             assert all(found == ids["plain"] for found in ids.values()), f"{name}: texts differ"
             if batch == 1 and kind is None:
                 for lookup in (0, LOOKUP):
                     peer[lookup] += transformers_seconds(model, group[0], lookup)
         for program, total in totals.items():
             forwards = sum(count * median(bare[shape]) for shape, count in total.items() if shape in bare)
-            plain = totals["plain"]
+            ratios = [round(one / plain, 3) for one, plain in zip(taken[program], taken["plain"], strict=True)]
             rows.append(
                 {
                     "text": name,
                     "batch": batch,
                     "program": program,
-                    "tokens": total["tokens"],
-                    "seconds": round(total["seconds"], 2),
-                    "of plain": round(total["seconds"] / plain["seconds"], 3),
-                    "steps of plain": round(total["steps"] / plain["steps"], 3),
+                    "tokens": total["tokens"] // rounds,
+                    "seconds": round(median(taken[program]), 2),
+                    "of plain": median(ratios),
+                    "steps of plain": round(total["steps"] / totals["plain"]["steps"], 3),
                     "of bare": round(total["seconds"] / forwards, 3),
+                    **({"rounds": ratios} if rounds > 1 else {}),
                 }
             )
         for lookup, seconds in peer.items():
@@ -202,6 +209,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=30, help="about how many tokens their texts have at most")
     parser.add_argument("--given", action="store_true", help="run these calls with --model instead of tiny models")
     parser.add_argument("--prompts", type=int, default=4, help="how many prompts of each kind run alone")
+    parser.add_argument("--rounds", type=int, default=5, help="how often several texts run at a time")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--cases", nargs="+", default=[*CASES])
     parser.add_argument("--json", type=Path)
@@ -215,7 +223,8 @@ def main() -> None:
         found = []
         for batch in given.batch:
             for case in given.cases:
-                found += (rows := measure(model, [case], batch, given.prompts if batch == 1 else 1))
+                often = (given.prompts, 1) if batch == 1 else (1, given.rounds)
+                found += (rows := measure(model, [case], batch, *often))
                 print(*map(json.dumps, rows), sep="\n", file=sys.stderr, flush=True)
     told = {"machine": machine(), "results": found}
     if given.json:
