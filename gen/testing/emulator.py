@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -66,12 +66,10 @@ def virtual_gpus(gpus: int = 2, *, memory: int | str = "80GiB", check_streams: b
         undo.callback(foreach.support())
         undo.callback(autocast.forget)
         undo.callback(_forget_answers)
-        changes: list[Callable[[], object]] = []
-        undo.callback(_take_back, changes)
         for owner, name, value in substitutes():
-            changes.append(put(owner, name, value))
+            undo.callback(put(owner, name, value))
         for owner, name, value in memory_api.peers(active.memory):
-            changes.append(put(owner, name, ready(owner, name, value)))
+            undo.callback(put(owner, name, ready(owner, name, value)))
         _forget_answers()
         default = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
         undo.callback(_restore_default_device, default)
@@ -84,12 +82,6 @@ def _load_formulas() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch._decomp import decompositions_for_jvp  # noqa: F401
-
-
-def _take_back(changes: list[Callable[[], object]]) -> None:
-    """Undo all changes, the last one first."""
-    while changes:
-        changes.pop()()
 
 
 def _restore_default_device(before: Any) -> None:

@@ -140,7 +140,7 @@ def _of_tensors(args: Sequence[Any], values: Sequence[Any]) -> bool:
     return len(values) == 3 and all(type(value) is VirtualTensor for value in values)
 
 
-# the functions that run at once for some arguments only, which come alone and with what lists among them hold
+# what runs at once for some arguments only; a condition has the arguments, and all values in them, those of lists too
 _SOME: dict[Any, Callable[[Sequence[Any], Sequence[Any]], bool]] = dict.fromkeys(_PRODUCTS, _floating)
 _SOME |= {Tensor.__getitem__: _by_place, Tensor.__setitem__: _copying, torch.where: _of_tensors}
 
