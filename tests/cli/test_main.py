@@ -91,6 +91,7 @@ def test_an_interrupt_in_a_program_that_calls_main_exits_with_130(moment: str, m
 def test_a_reader_that_goes_away_ends_it_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").write_text("One\n" * 200)
     arguments = ["generate", "--file", "-", "--batch-size", "1", "--max-new-tokens", "2", "--json"]
+    arguments += ["--device", "cpu"]  # CUDA cannot be used in a fork
     monkeypatch.setattr(sys, "argv", ["gen", *arguments])
     with (tmp_path / "prompts").open() as prompts:
         program = Forked(cli.main, stdin=prompts.fileno())

@@ -338,7 +338,7 @@ def test_quantization_config_is_passed_on(saved: Path) -> None:
 
 
 def test_a_forked_process_loads_though_another_thread_was_loading_and_renews_torchs_threads_first(saved: Path) -> None:
-    """Each call of `set_num_threads` after a fork replaces torch's pool; threads that load would race for it."""
+    """The first call of `set_num_threads` replaces torch's pool; without it, threads that load would race for it."""
     holder = Thread(target=load_calls._LOADING.acquire)
     holder.start()
     holder.join()
@@ -349,7 +349,7 @@ def test_a_forked_process_loads_though_another_thread_was_loading_and_renews_tor
         vars(torch)["set_num_threads"] = renewed.append
         print(renewed)
         for _ in range(2):
-            gen.load(saved)
+            gen.load(saved, device="cpu")  # CUDA cannot be used in a fork
             print(renewed)
 
     try:
