@@ -11,6 +11,7 @@ devices, run on this CPU. Outlines is measured only if `benchmarks.outlines.suit
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -107,7 +108,7 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.
         cases |= MAKERS[name](logits)
     rows = []
     with torch.inference_mode():
-        memory = {name: _peak(case) / size for name, case in cases.items()}
+        memory = {name: peak / size for name, peak in _peaks(cases).items()}
         for threads in arguments.threads:
             torch.set_num_threads(threads)
             seconds = interleave(cases, arguments.rounds, clock=clock_for("cpu", threads))
@@ -135,6 +136,16 @@ def _measure(kind: str, batch: int, vocab: int, dtype: str, arguments: argparse.
 def _bytes(logits: Tensor) -> Tensor:
     """The same bytes in a dtype that is read without a conversion."""
     return logits if logits.dtype == torch.float32 else logits.view(torch.int16)
+
+
+def _peaks(cases: dict[str, Callable[[], object]]) -> dict[str, int]:
+    """The peak of each case, without what a garbage collection would free meanwhile: older objects' memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        return {name: _peak(case) for name, case in cases.items()}
+    finally:
+        gc.enable()
 
 
 def _peak(case: Callable[[], object]) -> int:
