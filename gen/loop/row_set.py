@@ -50,7 +50,9 @@ class RowSet:
         rests_on: what recorded steps rest on, of the model and of torch; None if it is not known.
         changes: how often in a row `rests_on` has changed when it was looked at.
         recordings: recorded steps by shape and kind; kept until memory moves.
-        recording: steps that are being recorded part by part: by shape and kind, the parts that are left.
+        recording: steps that are being recorded part by part: by shape and kind, the parts that are left; the one that
+            came least lately is the first.
+        waiting: how many steps have waited to be recorded since the first of these came.
         seen: how often each shape and kind has run unrecorded, earlier calls included.
         refused: why kinds of steps, with this kind of search, cannot be recorded; shared by all sets of the model.
         captures: whether steps may be captured on CUDA: no longer once CUDA has refused one.
@@ -95,6 +97,7 @@ class RowSet:
         self.checked: dict[Hashable, Replay[None]] = {}
         self.outlines: dict[Hashable, dict[str, Outline]] = {}
         self.recording: dict[Hashable, Iterator[Replay[None] | None]] = {}
+        self.waiting = 0
         self._dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)

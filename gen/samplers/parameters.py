@@ -1,6 +1,7 @@
 """The parameters of a draw: numbers for all rows, or tensors with one value for each row."""
 
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -59,12 +60,11 @@ class Parameters:
                 number = read_whole(name, value, minimum=1) if name == "top_k" else read_number(name, value, **limits)
                 object.__setattr__(self, name, number)
         given = {name: getattr(self, name) for name in _LIMITS}
-        with torch.inference_mode(False):  # made now, so that a recorded step does not make them
-            numbers = {
-                name: torch.tensor(_in_range(name, value), dtype=_DTYPES[name], device="cpu")
-                for name, value in given.items()
-                if value is not None and not isinstance(value, Tensor)
-            }
+        numbers = {  # made now, so that a recorded step does not make them
+            name: _tensor_of(name, value)
+            for name, value in given.items()
+            if value is not None and not isinstance(value, Tensor)
+        }
         object.__setattr__(self, "_numbers", numbers)
 
     @property
@@ -100,6 +100,20 @@ class Parameters:
         if value is None or value == _NEUTRAL[name]:
             return None
         return self._numbers[name]
+
+
+_tensors = WeakValueDictionary[tuple[str, float], Tensor]()
+
+
+def _tensor_of(name: str, value: float) -> Tensor:
+    """A number as a tensor without dimensions on the CPU: the same one for equal numbers, so that a step which is being
+    recorded in one call, and goes on in the next, finds the tensor that it has seen."""
+    tensor = _tensors.get((name, value))
+    if tensor is None:
+        with torch.inference_mode(False):
+            tensor = torch.tensor(_in_range(name, value), dtype=_DTYPES[name], device="cpu")
+        _tensors[name, value] = tensor
+    return tensor
 
 
 def _in_range(name: str, value: float) -> float:

@@ -30,6 +30,7 @@ _WORTH_OF_A_KNOWN_KIND = {"cpu": 3, "cuda": 8}  # the same, if this kind of step
 _HELD = 8  # recording holds so many times what a step looks at: all results of its operations, twice
 _TOO_MANY_CHANGES = 3  # in a row, of what recorded steps rest on
 _AT_ONCE = 3  # shapes that may be in recording: steps that read drafts take turns with steps that do not
+_PATIENCE = 64  # steps of shapes that wait to be recorded: then the shape in recording that came least lately gives way
 _MOST_SHAPES = 256  # shapes that are kept before all are forgotten: a server's users bring new functions all the time
 
 
@@ -134,7 +135,7 @@ class Steps:
         keeps = keeps and (rows.kind, kind) not in rows.refused
         known = keeps and (kind in rows.checked or kind in rows.outlines)
         worth_it = keeps and self._runs(key) >= (_WORTH_OF_A_KNOWN_KIND if known else _WORTH)[rows.device.type]
-        self.records = worth_it and self._has_room(count, view)
+        self.records = worth_it and self._has_room(count, view) and self._has_turn(key)
         if self.records:
             with heard(Once()):
                 self._run_and_keep(count, view, width, key)
@@ -160,6 +161,19 @@ class Steps:
         looked_at = sum(rows.sizes().values()) * min(1.0, count * view / rows.tokens)
         free = None if self._captures else free_bytes(torch.device("cpu"))
         return free is None or _HELD * looked_at <= free
+
+    def _has_turn(self, key: Hashable) -> bool:
+        """Whether a shape is in recording, or may be now. Without waiting, many shapes that take turns would drop each
+        other's recordings, and none would ever be complete."""
+        rows = self._rows
+        if key in rows.recording or len(rows.recording) < _AT_ONCE:
+            return True
+        rows.waiting += 1
+        if rows.waiting <= _PATIENCE:
+            return False
+        rows.waiting = 0
+        del rows.recording[next(iter(rows.recording))]
+        return True
 
     def _run_and_keep(self, count: int, view: int, width: int, key: Hashable) -> None:
         """Record a step while it runs, or capture it and run the graph; if neither can be done, it runs as it is.
@@ -198,15 +212,17 @@ class Steps:
     def _record_on(self, step: Callable[[], None], kind: Hashable, key: Hashable) -> None:
         """Record the next part of a step while it runs."""
         rows = self._rows
-        if key not in rows.recording:
-            if len(rows.recording) == _AT_ONCE:
-                del rows.recording[next(iter(rows.recording))]
+        if key == next(iter(rows.recording), None):
+            rows.waiting = 0
+        parts = rows.recording.pop(key, None)
+        if parts is None:
             outlines = rows.outlines.get(kind, {}).values()
-            rows.recording[key] = record_in_parts(step, [*rows.moving()], rows.checked.get(kind), outlines)
-        recorded = next(rows.recording[key])
-        if recorded is not None:
+            parts = record_in_parts(step, [*rows.moving()], rows.checked.get(kind), outlines)
+        recorded = next(parts)
+        if recorded is None:
+            rows.recording[key] = parts  # behind all others
+        else:
             rows.recordings[key] = rows.checked[kind] = recorded
-            del rows.recording[key]
 
     def _refuse(self, reason: CannotReplay | CaptureFailed | torch.OutOfMemoryError, kind: Hashable) -> None:
         """Do not try again what was refused, and log why."""

@@ -1,7 +1,7 @@
 """When steps are recorded: after enough steps, in one call or several; a new kind of step is run twice."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -54,6 +54,13 @@ def shapes(model: TransformersModel) -> set[tuple[int, int]]:
     return {key[:2] for key in rows.recordings}  # type: ignore[index]
 
 
+def recorded(model: TransformersModel) -> tuple[int, int]:
+    """How many shapes and kinds of steps the model's idle rows have recorded, and how many are in recording."""
+    rows: Any = model.idle.take()
+    model.idle.put(rows)
+    return len(rows.recordings), len(rows.recording)
+
+
 def test_steps_of_several_calls_count_together(model: TransformersModel) -> None:
     for _ in range(2):
         assert shapes_after(model, 10) == set()
@@ -77,6 +84,28 @@ def test_a_step_runs_twice_for_the_first_shape_of_its_kind(twice: list[bool]) ->
     assert twice == [True, False]
     plain(model, gen.samplers.multinomial(), 28)
     assert twice == [True, False, True]  # the last is another kind of step
+
+
+CUTS: Sequence[dict[str, Any]] = ({}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1})
+
+
+def test_shapes_that_take_turns_are_recorded_in_turn(model: TransformersModel) -> None:
+    for turn in range(40):
+        plain(model, gen.samplers.multinomial(**CUTS[turn % 4]), 6)
+    assert recorded(model) == (4, 0)
+
+
+def test_a_shape_that_comes_no_more_gives_way_to_one_that_waits(model: TransformersModel) -> None:
+    def texts(cut: int, steps: int) -> tuple[int, int]:
+        for _ in range(steps // 5):
+            plain(model, gen.samplers.multinomial(**CUTS[cut]), 6)
+        return recorded(model)
+
+    for cut in range(3):
+        assert texts(cut, 15) == (0, 1 + cut)
+    assert texts(3, 70) == (0, 3)  # 12 as they are, and the others wait
+    assert texts(3, 30) == (1, 2)
+    assert texts(2, 15) == (2, 1)  # those that came last are as they were
 
 
 class Counting:
