@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median, median_low
 from typing import NamedTuple
 
-_WIDE, _TOKEN = 0.3, 0.035  # a guess, in plain steps: what a wide step takes more, and each of its further tokens
+_WIDE, _TOKEN = 0.1, 0.12  # a guess: what a wide step takes more, and each token of any step, as parts of what all take
 _KEPT, _FORGOTTEN = 5, 64  # how many times of a shape are kept, and after how many steps without it they are forgotten
 _NEAR, _COMPARED = 8, 3  # a wide step is compared with so many plain ones, if the last was at most so many steps ago
 
@@ -60,7 +60,7 @@ class Costs:
         """How many seconds steps of so many rows will take, by width: as measured, or estimated from other widths. If
         nothing is measured, the numbers are in plain steps."""
         recorded, unrecorded = (self._known(count, widths, replayed=replayed) for replayed in (True, False))
-        guessed = {width: 1 + (width > 1) * _WIDE + count * (width - 1) * _TOKEN for width in widths}
+        guessed = {width: (1 + (width > 1) * _WIDE + count * width * _TOKEN) / (1 + count * _TOKEN) for width in widths}
         likely = _completed(unrecorded, widths, guessed)
         if recorded:
             likely = _completed(recorded, widths, likely)

@@ -54,8 +54,9 @@ class Agreement:
 
     @property
     def rates(self) -> list[float]:
-        """How likely each draft for the next step is right, if those before it are."""
-        return [self._rates[kind] for kind in self.kinds]
+        """How likely each draft for the next step is right, if those before it are; without drafts that the text has no
+        place for."""
+        return [self._rates[kind] for kind in self.kinds[: max(0, self.left - 1)]]
 
 
 def widths_for(

@@ -33,9 +33,9 @@ class Own(GreedySampler):
 
 
 def text(*kinds: int) -> Agreement:
-    """A text whose next drafts are of these kinds."""
+    """A text whose next drafts are of these kinds, and which has place for them."""
     made = Agreement()
-    made.kinds = kinds
+    made.kinds, made.left = kinds, 30
     return made
 
 
@@ -57,6 +57,15 @@ def test_the_width_that_saves_the_most_time_is_taken() -> None:
     assert widths(w1=0.6, w4=1.0, w8=1.4).choose(1, [text(*[FORCED] * 4)]) == 8  # else a plain step makes the fifth
     assert widths(w1=0.6, w4=1.0, w8=1.4).choose(1, [text(*[FORCED] * 3)]) == 4
     assert widths(most=3, w1=1.0).choose(1, [text(*[FORCED] * 7)]) == 4
+
+
+def test_drafts_past_the_end_of_a_text_are_worth_nothing() -> None:
+    measured, one = widths(w1=1.0, w4=2.2, w8=2.6), text(*[FORCED] * 7)
+    for alone in (True, False):
+        chosen = []
+        for one.left in (8, 5, 4, 3, 2, 1, 0):
+            chosen.append(measured.choose(1, [one] if alone else [one, one]))
+        assert chosen == [8, 8, 4, 4, 1, 1, 1]
 
 
 def test_a_text_that_ends_sooner_saves_little_while_another_one_goes_on() -> None:
