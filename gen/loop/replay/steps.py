@@ -163,8 +163,8 @@ class Steps:
         return free is None or _HELD * looked_at <= free
 
     def _has_turn(self, key: Hashable) -> bool:
-        """Whether a shape is in recording, or may be now. Without waiting, many shapes that take turns would drop each
-        other's recordings, and none would ever be complete."""
+        """Whether a shape is in recording, or may be from now on; counts how many steps have waited. Without waiting,
+        many shapes that take turns would drop each other's recordings, and none would ever be complete."""
         rows = self._rows
         if key in rows.recording or len(rows.recording) < _AT_ONCE:
             return True

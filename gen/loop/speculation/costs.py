@@ -14,7 +14,8 @@ from itertools import islice
 from statistics import median, median_low
 from typing import NamedTuple
 
-_WIDE, _TOKEN = 0.1, 0.12  # a guess: what a wide step takes more, and each token of any step, as parts of what all take
+# a guess, in parts of what a step takes whatever it reads: what a wide step takes more, and what each token adds
+_WIDE, _TOKEN = 0.1, 0.12
 _KEPT, _FORGOTTEN = 5, 64  # how many times of a shape are kept, and after how many steps without it they are forgotten
 _NEAR, _COMPARED = 8, 3  # a wide step is compared with so many plain ones, if the last was at most so many steps ago
 
