@@ -8,7 +8,7 @@ JOBS ?= logical
 PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check docs resolve release-check lowest ray bench gpu gpu-exllama clean
+.PHONY: demo real test check docs resolve size release-check lowest ray bench gpu gpu-exllama clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS): a new environment with the package, to be edited, and what it needs
 define install
@@ -58,7 +58,7 @@ $(REAL)/config.json: | .venv/.installed
 test: .venv/.tools
 	$(RUN) $(PYTEST)
 
-check: .venv/.tools resolve docs
+check: .venv/.tools resolve docs size
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
@@ -71,6 +71,10 @@ docs: .venv/.tools
 # Every extra resolves from the public registry alone, to the pins of constraints.txt.
 resolve: .venv/.tools
 	$(RUN) .ci/resolve.py
+
+# Lines, tokens and files of each folder; a part that is larger than .ci/size.py allows fails.
+size:
+	$(PYTHON) .ci/size.py
 
 # Builds dist/, and installs and uses it in a new environment.
 release-check: .venv/.tools
