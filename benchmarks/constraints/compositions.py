@@ -177,8 +177,8 @@ def check_reading(model: Model, kind: Any, rng: random.Random) -> int:
         every = [value for end, value in itertools.islice(ways(kind, text, 0), 20_000) if end == len(text)]
         assert constraint.accepts(text) is bool(every), (kind, text)
         if constraint.automaton is not None:
-            assert constraint.automaton.accepts(text) is bool(every), (kind, text)
-        elif constraint.grammar is not None and constraint.grammar.accepts(text):
+            assert constraint.automaton.accepts(text.encode()) is bool(every), (kind, text)
+        elif constraint.grammar is not None and constraint.grammar.accepts(text.encode()):
             assert every, (kind, text)
         if every:
             assert constraint.read(text) == every[0], (kind, text, constraint.read(text), every[0])

@@ -53,11 +53,9 @@ def within(seconds: int, call: Callable[[Any], Any], argument: Any) -> Any:
 def _ours(model: Model, closed: bool, *, device: bool) -> Engine:
     def compile(schema: Any) -> Accepts:
         constraint = gen.compile(model, gen.json_schema(schema, closed=closed, whitespace="compact"))
-        if constraint.automaton is not None:
-            return constraint.automaton.accepts
-        if device or constraint.grammar is None:
+        if device and constraint.automaton is None:
             raise ValueError(constraint.reason)
-        return constraint.grammar.accepts
+        return constraint.accepts
 
     return compile
 
@@ -71,7 +69,8 @@ def _llguidance(model: Model) -> Engine:
         grammar = LLMatcher.grammar_from_json_schema(
             schema, overrides={"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
         )
-        return Grammar(grammar, vocabulary_of(model)).accepts
+        own = Grammar(grammar, vocabulary_of(model))
+        return lambda text: own.accepts(text.encode())
 
     return compile
 

@@ -76,12 +76,13 @@ class Constraint:
 
     def accepts(self, text: str | bytes) -> bool:
         """Whether a text is a full match. Bytes show special tokens, which a str does not; see `written`."""
+        data = _data(text)
         if self.splitter is not None:
-            return self.splitter.split(_data(text)) is not None
+            return self.splitter.split(data) is not None
         if self.automaton is not None:
-            return self.automaton.accepts(text)
+            return self.automaton.accepts(data)
         assert self.grammar is not None  # one of the two is there; tells mypy
-        return self.grammar.accepts(text if isinstance(text, str) else text.decode())
+        return self.grammar.accepts(data)
 
     def parse(self, text: str | bytes) -> Any:
         """The value of a text that is a full match. Raises ValueError where its type refuses the value."""
@@ -137,6 +138,7 @@ class Constraint:
 
 
 def _data(text: str | bytes) -> bytes:
+    """A text as bytes; those of a lone surrogate are no UTF-8, so no type that is a text accepts them."""
     return text.encode(errors="surrogatepass") if isinstance(text, str) else text
 
 

@@ -6,6 +6,7 @@ llguidance never raises: after every call, ask its matchers whether they have fa
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -32,7 +33,7 @@ class Grammar:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         from llguidance import LLMatcher
 
-        self._tokenizer = tokenizer = _tokenizer_of(vocabulary)
+        tokenizer, self._bytes = _tokenizer_of(vocabulary)
         self._start = _on_a_large_stack(lambda: LLMatcher(tokenizer, text, log_level=0))
         if self._start.is_error():
             raise ConstraintError(f"llguidance: {_first_line(self._start)}")
@@ -45,10 +46,10 @@ class Grammar:
         """A walker at the start of a text."""
         return HostWalker(self.matcher())
 
-    def accepts(self, text: str) -> bool:
-        """Whether a text is a full match."""
-        matcher = self.matcher()
-        return matcher.consume_tokens(self._tokenizer.greedy_tokenize(text)) and matcher.is_accepting()
+    def accepts(self, text: bytes) -> bool:
+        """Whether a text is a full match that the vocabulary's tokens can spell."""
+        token_ids, matcher = self._bytes.spell(text), self.matcher()
+        return token_ids is not None and matcher.consume_tokens(token_ids) and matcher.is_accepting()
 
 
 def _on_a_large_stack(make: Callable[[], T]) -> T:
@@ -121,39 +122,41 @@ class _Bytes:
             if token:
                 self._ids.setdefault(token, token_id)
         self._longest = max(map(len, self._ids), default=1)
-        self._known = lru_cache(maxsize=1024)(self._spell)
+        self._known = lru_cache(maxsize=1024)(self.spell)
         self.eos_token_id, self.bos_token_id = len(tokens), None
         self.special_token_ids = [token_id for token_id, token in enumerate(tokens) if not token]
         # no text holds the byte 255, so these tokens are never allowed
         self.tokens = [token or b"\xff[%d]" % token_id for token_id, token in enumerate([*tokens, b""])]
 
     def __call__(self, data: bytes | str) -> list[int]:
-        """The tokens of some bytes, each the longest that fits. It must not raise, so it leaves out unknown bytes."""
-        return self._known(data.encode() if isinstance(data, str) else data)
+        """The tokens of some bytes. It must not raise: there are none for bytes that no tokens spell."""
+        return self._known(data.encode() if isinstance(data, str) else data) or []
 
-    def _spell(self, data: bytes) -> list[int]:
-        token_ids, at = [], 0
-        while at < len(data):
-            lengths = range(min(self._longest, len(data) - at), 0, -1)
-            length = next((length for length in lengths if data[at : at + length] in self._ids), 0)
-            if length:
-                token_ids.append(self._ids[data[at : at + length]])
-            at += max(1, length)
-        return token_ids
+    def spell(self, data: bytes) -> list[int] | None:
+        """The tokens of some bytes, each the longest after which the rest has tokens too; None if there are none."""
+        borders, dead = [0], set[int]()
+        while borders and borders[-1] < len(data):
+            at = borders[-1]
+            ends = range(min(at + self._longest, len(data)), at, -1)
+            end = next((end for end in ends if end not in dead and data[at:end] in self._ids), None)
+            if end is None:
+                dead.add(borders.pop())
+            else:
+                borders.append(end)
+        return [self._ids[data[at:end]] for at, end in pairwise(borders)] if borders else None
 
 
-_tokenizers: WeakKeyDictionary[Vocabulary, Any] = WeakKeyDictionary()
+_tokenizers: WeakKeyDictionary[Vocabulary, tuple[Any, _Bytes]] = WeakKeyDictionary()
 _making = new_lock()
 
 
-def _tokenizer_of(vocabulary: Vocabulary) -> "LLTokenizer":
-    """llguidance's tables of a vocabulary, made once."""
+def _tokenizer_of(vocabulary: Vocabulary) -> "tuple[LLTokenizer, _Bytes]":
+    """llguidance's tables of a vocabulary, and what they are made of, made once."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     with _making:
         if vocabulary not in _tokenizers:
-            wrapped = TokenizerWrapper(_Bytes(vocabulary))
-            size = len(vocabulary.tokens) + 1
-            _tokenizers[vocabulary] = LLTokenizer(wrapped, n_vocab=size, eos_token=[size - 1])
-        made: LLTokenizer = _tokenizers[vocabulary]
-        return made
+            own, size = _Bytes(vocabulary), len(vocabulary.tokens) + 1
+            made = LLTokenizer(TokenizerWrapper(own), n_vocab=size, eos_token=[size - 1])
+            _tokenizers[vocabulary] = made, own
+        return _tokenizers[vocabulary]

@@ -156,6 +156,11 @@ def _pattern_of(output_type: Any) -> str:
     """A pattern, with its flags if it is a compiled one."""
     pattern: str = output_type.pattern
     if not isinstance(output_type, re.Pattern):
+        if hasattr(output_type, "flags"):  # of the package regex, for example, whose syntax is not that of re
+            raise ConstraintError(
+                f"{show(output_type)} is not a pattern of re; give it as gen.regex(...), in the syntax of re, with its "
+                "flags in it, as (?i)."
+            )
         return regex(pattern).pattern
     flags = "".join(letter for letter, flag in _FLAGS.items() if output_type.flags & flag)
     pattern = re.sub(r"^\(\?[aimsux]+\)", "", pattern)  # they are among its flags

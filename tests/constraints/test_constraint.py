@@ -34,3 +34,22 @@ def test_a_copy_is_the_constraint_and_a_pickle_is_refused_with_what_to_pickle(mo
         pickle.dumps(settings)
     again = gen.compile(model, pickle.loads(pickle.dumps(asked)))
     assert gen.generate(model, "x", again, seed=1) == gen.generate(model, "x", **settings)
+
+
+BROKEN: list[str | bytes] = ["\ud800", "a\ud800b", '"\ud800"']
+BROKEN += [b"\xff", b"a\xffb", b"\xed\xa0\x80", b'"\xc3"', b"\xf5", b"\xc0\x80"]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_is_no_utf_8_is_no_text_of_any_type(model: Any, text: str | bytes) -> None:
+    """Types of every engine, some of which allow any text."""
+    anything = "start: /(?s:.*)/", 'start: /a.*b/ | "a" | /"[^"]*"/'
+    host = [gen.grammar(anything[0]), gen.grammar(anything[1]), gen.sequence(gen.grammar(anything[0]))]
+    device = [gen.regex("(?s).*"), gen.text(), gen.sequence(gen.regex("(?s).*")), gen.choice(["a", "b"]), str]
+    for asked, engine in [*((one, "host") for one in host), *((one, "device") for one in device)]:
+        constraint = gen.compile(model, asked)
+        assert constraint.engine == engine
+        assert not constraint.accepts(text)
+        if isinstance(text, str):
+            with pytest.raises(ValueError, match="no full match of the output type"):
+                constraint.read(text)

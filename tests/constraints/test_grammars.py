@@ -78,14 +78,14 @@ PATTERNS = [
 
 
 def accepts(grammar: str, text: str) -> bool:
-    return Grammar(grammar, VOCABULARY).accepts(text)
+    return Grammar(grammar, VOCABULARY).accepts(text.encode())
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, "(?=a)[ab]+", "(?!ab)..", r"(?=.*\d$)\w+"])
 def test_a_pattern_means_what_it_means_to_the_automaton(pattern: str) -> None:
     grammar, table = Grammar(grammars.of_regex(pattern), VOCABULARY), regex_table(pattern)
     for text in TEXTS:
-        assert grammar.accepts(text) == table.accepts(text.encode()), text
+        assert grammar.accepts(text.encode()) == table.accepts(text.encode()), text
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, "^(?!.*ab)[a-z]*", "^a|b$", "(?:^a|\\d)"])
@@ -98,8 +98,8 @@ def test_the_pattern_of_a_schema_matches_anywhere_in_strings_with_and_without_qu
         bare = Grammar(grammars.of_text(schema), VOCABULARY)
         quoted = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
         for text in TEXTS:
-            expected = table.accepts(text.encode())
-            assert bare.accepts(text) == quoted.accepts(json.dumps(text, ensure_ascii=False)) == expected, text
+            plain, own = text.encode(), json.dumps(text, ensure_ascii=False).encode()
+            assert bare.accepts(plain) == quoted.accepts(own) == table.accepts(plain), text
 
 
 @pytest.mark.parametrize("pattern", [r"\ba", "a^b", "a$b", r"(a)\1", "a(?=b)", "a(?<!b)", "[", "a++", "(?m)^a$"])
@@ -128,7 +128,7 @@ def test_a_choice_may_have_many_options() -> None:
     for byte in b"option 1":  # it can go on token by token; a rule of so many alternatives would fail
         matcher.compute_bitmask()
         assert matcher.consume_token(byte)
-    assert matcher.is_accepting() and grammar.accepts(texts[-1]) and not grammar.accepts("option 20000")
+    assert matcher.is_accepting() and grammar.accepts(texts[-1].encode()) and not grammar.accepts(b"option 20000")
 
 
 def test_texts_have_any_number_of_patterns_lengths_formats_and_values() -> None:
@@ -166,7 +166,7 @@ def test_a_grammar_has_the_same_texts_as_the_automaton(seed: int) -> None:
         texts += [json.dumps(random_value(chance, 2), ensure_ascii=False, indent=indent) for _ in range(8)]
         for text in texts:
             compared.append(table.accepts(text.encode()))
-            assert grammar.accepts(text) == compared[-1], (schema, asked, text)
+            assert grammar.accepts(text.encode()) == compared[-1], (schema, asked, text)
     assert sum(compared) > 150 and len(compared) - sum(compared) > 150
 
 
@@ -226,7 +226,7 @@ def test_a_schema_that_refers_to_itself_keeps_one_of_and_is_closed() -> None:
         grammar = Grammar(grammars.of_schema(TREE, closed=closed, whitespace="line"), VOCABULARY)
         for value in values:
             expected = validator.is_valid(value) and not (closed and '"more"' in json.dumps(value))
-            assert grammar.accepts(json.dumps(value)) == expected, value
+            assert grammar.accepts(json.dumps(value).encode()) == expected, value
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_value_that_never_ends_is_no_way_out() -> None:
         "$defs": {"e": endless},
     }
     grammar = Grammar(grammars.of_schema(schema, closed=True, whitespace="line"), VOCABULARY)
-    assert grammar.accepts('{"b": null}')
+    assert grammar.accepts(b'{"b": null}')
     walker = grammar.walker()
     assert all(walker.push(byte) for byte in b'{"') and not walker.push(ord("a"))
 
@@ -280,14 +280,25 @@ def test_a_grammar_of_many_rules_one_after_another_ends_no_process() -> None:
     assert accepts(grammars.of_lark(f'start: s0\n{rules}\ns8000: "c"'), "aab")
 
 
-def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    spelled, spell = list[bytes](), _Bytes._spell
+def test_a_text_is_accepted_where_tokens_spell_all_of_it() -> None:
+    """The oracle: every way to write a text with the tokens, tried by hand."""
+    grammar = Grammar(grammars.of_lark("start: /[abcxé]+/"), Vocabulary([b"a", b"ab", b"abc", b"bcx", b"c", b""]))
+    for text in ("a", "ab", "abc", "abcx", "aabcxc", "ababc"):  # "abcx" is a, bcx: the longest beginning leads nowhere
+        assert grammar.accepts(text.encode()), text
+    for text in ("", "b", "x", "abx", "xab", "aéb", "abcxx", "bc"):
+        assert not grammar.accepts(text.encode()), text
+    only = Grammar(grammars.of_lark('start: "ab"'), Vocabulary([b"a", b"b", b"", b"ab"]))
+    assert [only.accepts(text.encode()) for text in ("ab", "axb", "xab", "abx", "aéb")] == [True, *[False] * 4]
 
-    def noted(self: _Bytes, data: bytes) -> list[int]:
+
+def test_what_must_come_is_spelled_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled, spell = list[bytes](), _Bytes.spell
+
+    def noted(self: _Bytes, data: bytes) -> list[int] | None:
         spelled.append(data)
         return spell(self, data)
 
-    monkeypatch.setattr(_Bytes, "_spell", noted)
+    monkeypatch.setattr(_Bytes, "spell", noted)
     grammar = Grammar(grammars.of_regex(r'\{"ab": (true|[0-9]+), "true": [a-z]+\}'), Vocabulary(VOCABULARY.tokens))
     for text in (b'{"ab": 1, "true": x}', b'{"ab": 1, "true": y}'):
         matcher, before = grammar.matcher(), len(spelled)

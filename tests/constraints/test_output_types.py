@@ -49,6 +49,11 @@ class TestRegex:
         with pytest.raises(ConstraintError):
             read_plan(SimpleNamespace(pattern=b"x"))
 
+    def test_a_compiled_pattern_of_another_package_is_refused_since_its_flags_and_syntax_are_others(self) -> None:
+        for pattern in (SimpleNamespace(pattern="abc", flags=flags) for flags in (0, re.IGNORECASE, 0x2022)):
+            with pytest.raises(ConstraintError, match=r"is not a pattern of re; give it as gen\.regex\(\.\.\.\)"):
+                read_plan(pattern)
+
     def test_no_str_is_refused(self) -> None:
         with pytest.raises(ConstraintError, match="a regular expression must be a str, got 5"):
             gen.regex(5)  # type: ignore[arg-type]
@@ -118,6 +123,19 @@ class TestJsonSchema:
         assert not accepts(gen.json_schema(self.SCHEMA), text)
         assert accepts(gen.json_schema(self.SCHEMA, closed=False), text)
         assert accepts(gen.json_schema(self.SCHEMA | {"additionalProperties": True}), text)
+
+    @pytest.mark.parametrize("listed", [{"properties": {}}, {"patternProperties": {}}])
+    def test_an_empty_list_of_properties_closes_an_object_and_none_does_not(self, listed: dict[str, Any]) -> None:
+        empty, text = {"type": "object", **listed}, '{"x": 1}'
+        for within in ({}, {"allOf": [empty]}, {"anyOf": [empty]}, {"$ref": "#/$defs/a", "$defs": {"a": empty}}):
+            schema = within or empty
+            assert accepts(gen.json_schema(schema), "{}")
+            assert not accepts(gen.json_schema(schema), text)
+            assert accepts(gen.json_schema(schema, closed=False), text)
+        more: list[dict[str, Any]] = [{"additionalProperties": True}, {"required": ["x"]}, {"properties": {"x": {}}}]
+        for opened in more:
+            assert accepts(gen.json_schema(empty | opened), text)
+        assert accepts(gen.json_schema({"type": "object"}), text)
 
     def test_a_schema_may_be_a_text_and_is_not_changed_later(self) -> None:
         own = json.loads(json.dumps(self.SCHEMA))

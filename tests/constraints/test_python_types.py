@@ -235,6 +235,21 @@ def test_types_whose_json_is_always_a_string_have_no_quotes(output_type: Any) ->
     assert is_text(schema, schema) == any(output_type is one for one in STRINGS)
 
 
+def test_a_class_without_fields_has_one_text() -> None:
+    class Model(BaseModel):
+        pass
+
+    @dataclass
+    class Record:
+        pass
+
+    for kind in (Model, Record, TypedDict("Typed", {})):  # type: ignore[operator]  # an empty one is legal
+        table = read_plan(kind).table()  # type: ignore[misc]  # it has one
+        assert table.accepts(b"{}") and not table.accepts(b'{"x": 1}')
+    extra = read_plan(type("Open", (Model,), {"model_config": ConfigDict(extra="allow")})).table()  # type: ignore[misc]
+    assert extra.accepts(b"{}") and extra.accepts(b'{"x": 1}')
+
+
 def test_a_value_that_pydantic_writes_is_a_text_of_its_type() -> None:
     """Values that pydantic's own serializer writes show which texts a type wrongly refuses."""
     pets: list[Cat | Dog] = [Cat(kind="cat", lives=9), Dog(kind="dog", name="Rex")]

@@ -165,4 +165,5 @@ class _Keywords:
         if not any(word in self._schema for word in (*words, "additionalProperties")):
             return ()
         named, matching = (self._schema.get(word, {}) for word in words)
-        return (Properties(named=named, matching=matching, additional=self._schema.get("additionalProperties")),)
+        additional, lists = self._schema.get("additionalProperties"), any(word in self._schema for word in words)
+        return (Properties(named=named, matching=matching, additional=additional, lists=lists),)

@@ -37,8 +37,7 @@ class Patterns:
 
 def is_closed(part: Part) -> bool:
     """Whether objects of the part have only listed properties when objects are closed."""
-    lists = any(one.lists and (one.named or one.matching) for one in part.properties)
-    return lists and all(one.additional is None for one in part.properties)
+    return any(one.lists for one in part.properties) and all(one.additional is None for one in part.properties)
 
 
 def listed_names(part: Part) -> list[str]:

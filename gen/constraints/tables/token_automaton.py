@@ -115,9 +115,9 @@ class TokenAutomaton:
         """The guesses of what may come in each state."""
         return Guesses(self)
 
-    def accepts(self, text: str | bytes) -> bool:
+    def accepts(self, text: bytes) -> bool:
         """Whether the automaton accepts a whole text."""
-        return bool(self.table.final[self._walk(1, text.encode() if isinstance(text, str) else text)])
+        return bool(self.table.final[self._walk(1, text)])
 
     def _walk(self, state: int, data: bytes) -> int:
         width = self.table.next.shape[1]
