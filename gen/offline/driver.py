@@ -16,7 +16,7 @@ from gen.offline.engines.progress import Progress, say
 from gen.offline.engines.schedule import Work
 from gen.offline.files import remove_left_aside
 from gen.offline.inputs.opening import check_unchanged, open_inputs
-from gen.offline.lock import Lock
+from gen.offline.lock import locked
 from gen.offline.manifest import (
     NAME,
     Manifest,
@@ -58,7 +58,7 @@ class Driver:
     def run(self, *, retry_failed: bool) -> Report:
         """Run the open parts; returns the report of `gen.run_batch`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with Lock(self.folder) as lock, closing(self.engine):
+        with locked(self.folder), closing(self.engine):
             for place in (self.folder, self.folder / "inputs", self.folder / "pieces"):
                 remove_left_aside(place)
             known = self._known()
@@ -69,7 +69,7 @@ class Driver:
                 known = manifest, write_manifest(self.folder, manifest)
             else:
                 self._check(known[0])
-            self._run_open(lock, *known, self._open(known[0], retry_failed))
+            self._run_open(*known, self._open(known[0], retry_failed))
             return self._report(known[0])
 
     def rehearse(self) -> Report:
@@ -148,21 +148,18 @@ class Driver:
             done = {number for number in done if not read_meta(self.folder, number)["failed"]}
         return {number: shard[-1] for number, shard in enumerate(manifest.shards) if number not in done}
 
-    def _run_open(self, lock: Lock, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
+    def _run_open(self, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
         done = [read_meta(self.folder, number) for number in range(len(manifest.shards)) if number not in open_shards]
         total = sum(shard[-1] for shard in manifest.shards)
         failed = sum(one["failed"] for one in done)
 
         def told(device: str, answer: Answer) -> None:
-            lock.check()
             progress.add(device, answer["rows"], answer["failed"], answer["tokens"])
 
         def join(number: int) -> None:
-            lock.check()
             join_pieces(self.folder, manifest, number)
 
         def blame(work: Work, reason: str) -> None:
-            lock.check()
             [row] = manifest.shard(work.shard, work.first, 1)
             message = f"a worker {reason} while it ran this row alone"
             write_piece(self.folder, work.shard, work.first, [error_result(manifest, row, message)])

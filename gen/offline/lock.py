@@ -1,107 +1,75 @@
-"""One driver at a time: a file names the owner of a job's folder, which touches the file as long as it is alive."""
+"""One driver at a time: it holds a lock of the file system on a file that names it, as long as its process lives.
+
+The kernel frees the lock when the process ends, however it ends, even if nobody has waited for it.
+"""
 
 import fcntl
-import json
 import os
-import secrets
 import socket
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Self
 
 from gen.errors import GenError
-from gen.offline.files import write_aside
 
-_NAME = "lock.json"
-_BEAT = 10.0  # seconds
-_DEAD = 60.0  # seconds without a beat after which a driver on another machine counts as gone
+_NAME = "driver.lock"
+_TRIES = 3  # somebody who asks for the status holds the lock for a moment
+_PAUSE = 0.05  # seconds
 
 
-class Lock:
-    """Holds a job's folder for this process, in a `with` block.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a job's folder for this process.
 
     Raises:
-        GenError: another driver has it.
+        GenError: another driver has it, or the file system has no locks.
         OSError: the folder cannot be written to.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _NAME
-        self._mine = {"host": socket.gethostname(), "pid": os.getpid(), "begun": _begun(os.getpid())}
-        self._mine["token"] = secrets.token_hex(8)
-        self._over = Event()
-
-    def __enter__(self) -> Self:
-        with (self._path.parent / f".{_NAME}").open("w") as guard:  # if two drivers come at once
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            if (owner := held_by(self._path.parent)) is not None:
-                raise GenError(
-                    f"another gen batch run, process {owner['pid']} on {owner['host']}, works in {self._path.parent}; "
-                    "wait for its end, or take another folder."
-                )
-            self._write()
-        Thread(target=self._beat, name="gen batch lock", daemon=True).start()
-        return self
-
-    def __exit__(self, *rest: object) -> None:
-        self._over.set()
-        if self.held:
-            with suppress(OSError):
-                self._path.unlink()
-
-    @property
-    def held(self) -> bool:
-        """Whether the folder is still this driver's; a driver that slept long may have lost it."""
-        return _read(self._path) == self._mine
-
-    def check(self) -> None:
-        """Raise a GenError if the folder is no longer this driver's."""
-        if not self.held:
-            owner = _read(self._path) or {"pid": "?", "host": "?"}
+    with FileIO(folder / _NAME, "a+") as file:
+        try:
+            tries = 1
+            while not _lock(file, fcntl.LOCK_EX):
+                if tries == _TRIES:
+                    raise GenError(
+                        f"another gen batch run, {_owner(file)}, works in {folder}; wait for its end, or take another "
+                        "folder."
+                    )
+                tries += 1
+                time.sleep(_PAUSE)
+        except OSError as error:
             raise GenError(
-                f"{self._path.parent} is no longer this driver's: process {owner['pid']} on {owner['host']} has taken "
-                "it over. Nothing more is written here."
-            )
-
-    def _beat(self) -> None:
-        while not self._over.wait(_BEAT):
-            if not self.held:
-                return
-            with suppress(OSError):  # a full disk; writing results will raise
-                os.utime(self._path)
-
-    def _write(self) -> None:
-        write_aside(self._path, json.dumps(self._mine))
+                f"the file system of {folder} has no locks ({error.strerror}), which keep two drivers apart; give a "
+                "folder on another one, or mount this one with flock."
+            ) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                file.truncate(0)
 
 
-def held_by(folder: Path) -> dict[str, Any] | None:
-    """The driver that has a job's folder, as its host and pid; None if there is none, or if it is gone."""
-    path = folder / _NAME
-    owner = _read(path)
-    if owner is None:
-        return None
-    if owner["host"] == socket.gethostname():
-        return owner if owner["begun"] == _begun(owner["pid"]) else None
+def held_by(folder: Path) -> str | None:
+    """The driver that has a job's folder, as "process 7 on host"; None if there is none."""
     try:
-        now = folder / f".{_NAME}"
-        now.touch()  # by the clock of the file system
-        return owner if now.stat().st_mtime - path.stat().st_mtime < _DEAD else None
-    except OSError:
-        return owner
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return read
-    except (OSError, ValueError):
+        with FileIO(folder / _NAME) as file:
+            return None if _lock(file, fcntl.LOCK_SH) else _owner(file)
+    except OSError:  # no driver has been here, or none can be: there are no locks
         return None
 
 
-def _begun(pid: int) -> str | None:
-    """When a process of this machine began, in ticks, since a pid may be used again; None if it does not exist."""
+def _lock(file: FileIO, kind: int) -> bool:
+    """Lock a file until it is closed; returns False if another process has it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _owner(file: FileIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace") or "a process"

@@ -18,13 +18,12 @@ def status(folder: Path) -> dict[str, Any]:
     manifest = _read(folder)
     done = done_parts(folder, manifest)
     metas = [read_meta(folder, number) for number in done]
-    owner = held_by(folder)
     return {
         "parts": f"{len(done)} of {len(manifest.shards)}",
         "rows": f"{sum(meta['rows'] for meta in metas)} of {sum(shard[-1] for shard in manifest.shards)}",
         "failed": sum(meta["failed"] for meta in metas),
         "tokens": sum(meta["tokens"] for meta in metas),
-        "driver": None if owner is None else f"process {owner['pid']} on {owner['host']}",
+        "driver": held_by(folder),
     }
 
 

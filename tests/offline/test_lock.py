@@ -1,63 +1,101 @@
 """One driver works at a time, and a driver that is gone keeps no other out."""
 
-import json
+import errno
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import gen
-from gen.offline.lock import Lock, held_by
+from gen.offline.lock import held_by, locked
+
+# Takes the lock and says so. A program that has it and is killed is a zombie until somebody waits for it.
+DRIVER = """
+import signal, sys
+from pathlib import Path
+from gen.offline.lock import locked
+
+with locked(Path(sys.argv[1])):
+    print("has it", flush=True)
+    signal.pause()
+"""
 
 
-def owned(folder: Path, **changes: Any) -> None:
-    """Write a lock as another driver does."""
-    with Lock(folder):
-        mine = json.loads((folder / "lock.json").read_text())
-    (folder / "lock.json").write_text(json.dumps(mine | changes))
+@contextmanager
+def driver(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the lock."""
+    command = [sys.executable, "-c", DRIVER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "has it\n"
+        yield process
+        process.kill()
 
 
 def test_a_second_driver_is_told_who_has_the_folder(tmp_path: Path) -> None:
-    with Lock(tmp_path) as lock:
-        assert lock.held
-        told = f"another gen batch run, process {os.getpid()} on {socket.gethostname()}, works in"
-        with pytest.raises(gen.GenError, match=told), Lock(tmp_path):
+    with driver(tmp_path) as other:
+        name = f"process {other.pid} on {socket.gethostname()}"
+        assert held_by(tmp_path) == name
+        with pytest.raises(gen.GenError, match=f"another gen batch run, {name}, works in"), locked(tmp_path):
             raise AssertionError("two have it")
+    with locked(tmp_path):
+        assert held_by(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
     assert held_by(tmp_path) is None
-    with Lock(tmp_path):
+    with locked(tmp_path):
         pass
 
 
-def test_a_process_of_this_machine_that_is_gone_keeps_nobody_out(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    for changes in ({"pid": gone.pid}, {"begun": "1"}):  # the pid may be another process by now
-        owned(tmp_path, **changes)
+def test_a_driver_that_was_killed_and_that_nobody_waits_for_keeps_nobody_out(tmp_path: Path) -> None:
+    with driver(tmp_path) as killed:
+        killed.kill()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert Path(f"/proc/{killed.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         assert held_by(tmp_path) is None
-        with Lock(tmp_path) as lock:
-            assert lock.held
+        with locked(tmp_path):
+            pass
 
 
-def test_one_on_another_machine_keeps_it_for_as_long_as_it_beats(tmp_path: Path) -> None:
-    owned(tmp_path, host="another", pid=1)
-    with pytest.raises(gen.GenError, match="process 1 on another"), Lock(tmp_path):
+def test_what_the_file_says_about_a_process_does_not_matter(tmp_path: Path) -> None:
+    """As if by a driver of another namespace of processes, whose numbers mean nothing here."""
+    for left in (f"process {os.getpid()} on {socket.gethostname()}", '{"host": "x", "pid": 1}', ""):
+        (tmp_path / "driver.lock").write_text(left)
+        assert held_by(tmp_path) is None
+        with locked(tmp_path):
+            assert held_by(tmp_path) is not None
+
+
+def test_workers_do_not_hold_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with child, locked(tmp_path):
+        assert child.poll() is None
+
+
+def test_who_asks_for_the_status_keeps_no_driver_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with locked(tmp_path):
         pass
-    path = tmp_path / "lock.json"
-    os.utime(path, (path.stat().st_mtime - 61,) * 2)
-    with Lock(tmp_path) as lock:
-        assert lock.held
+    asking = (tmp_path / "driver.lock").open("rb")
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: asking.close())  # it has its answer
+    with locked(tmp_path):
+        assert held_by(tmp_path) is not None
 
 
-def test_who_has_lost_the_folder_knows_it_and_takes_nothing_away(tmp_path: Path) -> None:
-    with Lock(tmp_path) as lock:
-        lock.check()
-        other = {"host": "another", "pid": 2, "begun": None, "token": "other"}
-        (tmp_path / "lock.json").write_text(json.dumps(other))
-        assert not lock.held
-        with pytest.raises(gen.GenError, match="is no longer this driver's: process 2 on another has taken it over"):
-            lock.check()
-    assert json.loads((tmp_path / "lock.json").read_text()) == other
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_refused_by_name(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", failing)
+    told = f"the file system of {tmp_path} has no locks .{os.strerror(code)}., .* give a folder on another one"
+    with pytest.raises(gen.GenError, match=told), locked(tmp_path):
+        raise AssertionError("nobody has it")
+    assert held_by(tmp_path) is None
