@@ -11,7 +11,7 @@ import typer
 
 from gen.cli import options
 from gen.cli.printing import keep_stderr_tidy
-from gen.errors import GenError, ModelError, show_path
+from gen.errors import ArgumentError, GenError, ModelError, show_path
 
 if TYPE_CHECKING:
     from gen.engine import Engine
@@ -98,6 +98,7 @@ def serve_command(
     under way are answered.
     """
     try:
+        from gen.server.keys import check_key
         from gen.server.process import Process, listen
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("gen"):
@@ -105,8 +106,11 @@ def serve_command(
         raise ModelError(f"gen serve needs {error.name}: pip install 'gen-torch[serve]'") from error
 
     key = os.environ.get("GEN_API_KEY") if api_key is None else api_key
-    if key is not None and not key.strip():
-        raise GenError("the key is empty; give --api-key or GEN_API_KEY a value, or leave both out.")
+    if key is not None:
+        try:
+            check_key(key)
+        except ArgumentError as error:
+            raise GenError(f"--api-key or GEN_API_KEY: {error}") from error
     template = None if chat_template is None else _read(chat_template)
     listening = listen(host, port)
     at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

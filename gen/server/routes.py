@@ -1,6 +1,5 @@
 """The application: which function answers which path, who may ask, and what errors look like."""
 
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from starlette.routing import Route
 from gen.engine import Engine
 from gen.server.bodies import Body, read_json
 from gen.server.errors import ApiError, ClientGone, in_anthropic_form, in_openai_form, told
+from gen.server.keys import has_key
 from gen.server.metrics import Metrics
 from gen.server.protocols.chat import ServedChatBody, chat
 from gen.server.protocols.completions import CompletionBody, complete
@@ -113,11 +113,7 @@ def routed(engine: Engine, settings: Settings) -> Starlette:
 
 
 def _check_key(request: Request, key: str | None) -> None:
-    if key is None:
-        return
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    given = given.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    if not hmac.compare_digest(given.encode(), key.encode()):
+    if key is not None and not has_key(request.headers, key):
         raise ApiError(
             401,
             "give the server's key as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, check_number, show
+from gen.server.keys import check_key
 
 if TYPE_CHECKING:
     from gen.models.encoders.encoder import Encoder
@@ -33,8 +34,8 @@ class Settings:
             given = getattr(self, name)
             if not all(isinstance(one, str) and one for one in given) or (name == "names" and not given):
                 raise ArgumentError(f"{name} must be a list of names, got {show(given)}")
-        if self.api_key is not None and (not isinstance(self.api_key, str) or not self.api_key):
-            raise ArgumentError("api_key must be a text that is not empty, or None for none.")
+        if self.api_key is not None:
+            check_key(self.api_key)
         if self.max_new_tokens is not None:
             read_whole("max_new_tokens", self.max_new_tokens, minimum=1)
         read_whole("max_prompts", self.max_prompts, minimum=1)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import gen
+from gen.models.encoders.encoder import Encoder
+from gen.models.encoders.sentence_folders import Recipe
 from tests.helpers.tiny_encoders import encoder_tokenizer, tiny_encoder
 from tests.models.transformers.vision_helpers import picture, tiny_processor, tiny_vision_model
 from tests.server.client import Client
@@ -67,3 +69,18 @@ def test_vectors_are_those_of_embed(engine: gen.Engine) -> None:
     assert client.post("/v1/embeddings", {**fields, "dimensions": 500}).json["error"]["param"] == "dimensions"
     assert client.post("/v1/embeddings", {**fields, "input": []}).status == 400
     assert Client(gen.server.app(engine)).post("/v1/embeddings", fields).status == 404
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("dimensions", [1, 5, 31, 32])
+def test_vectors_of_fewer_dimensions_have_length_1_where_whole_ones_do(
+    normalize: bool, dimensions: int, engine: gen.Engine
+) -> None:
+    encoder = Encoder(tiny_encoder(), encoder_tokenizer(), Recipe(normalize=normalize))
+    client = Client(gen.server.app(engine, embedder=encoder))
+    fields = {"input": "a red cat", "dimensions": dimensions}
+    [whole] = gen.embed(encoder, ["a red cat"]).tolist()
+    length = math.hypot(*whole[:dimensions]) if normalize else 1.0
+    [found] = client.post("/v1/embeddings", fields).json["data"]
+    assert found["embedding"] == pytest.approx([number / length for number in whole[:dimensions]], abs=1e-6)

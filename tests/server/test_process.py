@@ -157,14 +157,15 @@ def test_what_cannot_begin_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     for arguments, said in [
         (["--port", taken], f"cannot listen on 127.0.0.1:{taken}"),
         (["--host", "256.0.0.1"], "cannot listen on 256.0.0.1"),
-        (["--api-key", ""], "the key is empty"),
+        (["--api-key", ""], "--api-key or GEN_API_KEY: api_key must be a text that is not empty"),
+        (["--api-key", "sésame"], "printable ASCII"),
         (["--chat-template", "/nowhere"], "--chat-template '/nowhere' cannot be read"),
     ]:
         result = CliRunner().invoke(app, ["serve", "demo", *arguments])
         assert isinstance(result.exception, gen.GenError) and not isinstance(result.exception, gen.ArgumentError)
         assert said in str(result.exception) and "\n" not in str(result.exception)
     monkeypatch.setenv("GEN_API_KEY", "")
-    assert "the key is empty" in str(CliRunner().invoke(app, ["serve", "demo"]).exception)
+    assert "not empty" in str(CliRunner().invoke(app, ["serve", "demo"]).exception)
     listening.close()
 
 

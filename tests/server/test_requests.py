@@ -114,8 +114,13 @@ def test_a_key_is_asked_for_in_either_header(engine: gen.Engine) -> None:
     for headers in ({"authorization": "Bearer secret"}, {"x_api_key": "secret"}):
         assert client.get("/v1/models", **headers).status == 200
     assert client.get("/health").status == 200 and client.get("/metrics").status == 200
-    with pytest.raises(gen.ArgumentError, match="api_key"):
-        gen.server.app(engine, api_key="")
+    for key in ("", "sésame", "abc ", " abc", "a\nb", "\t", "\x7f", 5):
+        with pytest.raises(gen.ArgumentError, match="api_key"):
+            gen.server.app(engine, api_key=key)
+    for key in ("a b", "Bearer", '"a",b;c=d', "".join(map(chr, range(33, 127)))):
+        client = Client(gen.server.app(engine, api_key=key))
+        for headers in ({"authorization": f"Bearer {key}"}, {"authorization": f"bearer  {key} "}, {"x_api_key": key}):
+            assert client.get("/v1/models", **headers).status == 200
 
 
 def test_other_origins_may_call_if_they_are_named(engine: gen.Engine) -> None:

@@ -50,7 +50,8 @@ async def embeddings(served: Served, body: EmbeddingsBody) -> Response:
         if wanted > vectors.shape[1]:
             raise refused(f"dimensions: the vectors of this model have {vectors.shape[1]}.", "dimensions")
         if wanted < vectors.shape[1]:
-            vectors = normalize(vectors[:, :wanted])
+            vectors = vectors[:, :wanted]
+            vectors = normalize(vectors) if embedder.recipe.normalize else vectors
     data = [
         {
             "object": "embedding",
