@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gen.cli import options
 from gen.cli.printing import keep_stderr_tidy, say
 
 
@@ -14,6 +15,7 @@ def convert_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file to read.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     *,
+    threads: options.Threads = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -52,6 +54,7 @@ def doctor_command(
             help="Make N virtual GPUs; 0 uses the machine's own devices. If you give none: 2 if there is no GPU.",
         ),
     ] = None,
+    threads: options.Threads = None,
     encoder: Annotated[bool, typer.Option("--encoder", help="The model turns texts into vectors.")] = False,
     tokenizer: Annotated[
         str | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from gen import cpu_threads
 from gen.errors import ArgumentError, ConstraintError, show, show_path
 from gen.offline.described import made_type
 
@@ -23,6 +24,12 @@ _AGAIN = "You can repeat the option."
 def _option(group: str, help: str, value: str | None, *names: str, **settings: Any) -> Any:
     """An option of a group; `value` stands for its value in the help, None if it is a flag."""
     return typer.Option(*names, help=help, metavar=value, rich_help_panel=group, **settings)
+
+
+def _choose_threads(threads: int | None) -> int | None:
+    """Choose while options are read: once torch is loaded, it is too late."""
+    cpu_threads.choose(threads)
+    return threads
 
 
 Prompts = Annotated[
@@ -43,6 +50,20 @@ Device = Annotated[
     _option("Model", 'Such as "cuda:1". If you give none: the current CUDA device, or else the CPU.', "DEVICE"),
 ]
 DType = Annotated[str | None, _option("Model", 'Such as "bfloat16". If you give none: the checkpoint\'s.', "DTYPE")]
+
+Threads = Annotated[
+    int | None,
+    _option(
+        "Model",
+        "Compute with N threads on a CPU. If you give none: one for each core, as far as a container's quota allows.",
+        "N",
+        "--threads",
+        min=1,
+        max=1024,
+        is_eager=True,
+        callback=_choose_threads,
+    ),
+]
 
 MaxNewTokens = Annotated[
     int | None,

@@ -40,6 +40,7 @@ def score_command(
     model: options.ModelName = "demo",
     device: options.Device = None,
     dtype: options.DType = None,
+    threads: options.Threads = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
     ] = False,

@@ -33,6 +33,7 @@ def serve_command(
     embedder: Annotated[str | None, _option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
     device: options.Device = None,
     dtype: options.DType = None,
+    threads: options.Threads = None,
     device_map: Annotated[str | None, _option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
     chat_template: Annotated[
         Path | None, _option("Model", "Use the chat template in FILE instead of the model's own.", "FILE")

@@ -10,7 +10,7 @@ Example with two rows and three prompts, A, B and C: A ends after two tokens, an
 from collections import deque
 from collections.abc import Sequence
 from math import inf
-from time import monotonic, thread_time
+from time import monotonic, perf_counter, thread_time
 
 import torch
 
@@ -369,7 +369,10 @@ class Batch:
         count, view = self._slots.shape(width)
         self._rows.short = any(slot.job.short(width) for slot in self._live)
         begin = self._mark() if drafts and self._measures else None
+        started = perf_counter()
         took_long = self._steps.run(count, view, self._slots.lengths(count, width), width)
+        if self._measures and self._rows.device.type == "cpu":
+            self._rows.slow_steps.learn((count, view, width), perf_counter() - started, torch.get_num_threads())
         if begin is not None and not self._steps.records:
             self._timed.append((begin, self._mark(), Shape(count, width, self._steps.replayed)))
         self._sent.append((self._rows.send(width, drafted=drafts), count, self._live))

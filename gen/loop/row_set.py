@@ -18,6 +18,7 @@ from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.ring import Ring, Sent, packed
 from gen.loop.results.top_tokens import TopTokens
 from gen.loop.searches.search import Picks, Search
+from gen.loop.slow_steps import SlowSteps
 from gen.loop.speculation.costs import Costs
 from gen.loop.speculation.drafts import FORCED, LONGEST, Drafts, look_up
 from gen.loop.speculation.host_drafts import SoFar, drafts_of
@@ -114,6 +115,7 @@ class RowSet:
         self._squeezed_ring = Ring(squeezed, streams.copies)
         self._tops = TopTokens(count, self._vocabulary, device, streams.copies)
         self.costs = Costs()
+        self.slow_steps = SlowSteps()
         self.drafts: Drafts | None = None
         self.speculation: Speculation | None = None
         self._copies = streams.copies

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 from typing import Any
 
+from gen import cpu_threads
 from gen.errors import GenError
 from gen.offline.engines.engine import Open
 from gen.offline.engines.processes import Answer, Worker, WorkerDied, WorkerProcess
@@ -28,10 +29,10 @@ class Local:
         self._workers: dict[int, Worker] = {}
 
     def threads(self) -> int:
-        """See `Engine.threads`: the machine's cores are shared."""
+        """See `Engine.threads`: what cores and quota allow is shared."""
         given = os.environ.get("OMP_NUM_THREADS", "")
         sharing = max(1, sum(name == "cpu" for name in self._devices or ()))
-        return int(given) if given.isdecimal() and int(given) else max(1, len(os.sched_getaffinity(0)) // sharing)
+        return int(given) if given.isdecimal() and int(given) else max(1, cpu_threads.usable() // sharing)
 
     def check(self, settings: Mapping[str, Any], threads: int, longest: Mapping[str, Any] | None) -> Answer:
         """See `Engine.check`: it runs on the first device where a worker stays alive."""

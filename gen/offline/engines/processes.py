@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Protocol
 
+from gen import cpu_threads
 from gen.errors import ArgumentError, ConstraintError, DeviceError, GenError, ModelError
 
 Answer = dict[str, Any]
@@ -45,7 +46,7 @@ class WorkerProcess:
             [sys.executable, "-P", "-m", "gen.offline.worker.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **cpu_threads.variables(None), "PYTHONPATH": path},
             encoding="utf-8",
         )
 
