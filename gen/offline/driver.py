@@ -145,13 +145,13 @@ class Driver:
         """The shards that are to be run: how many rows each has, by its number."""
         done = done_parts(self.folder, manifest)
         if retry_failed:
-            done = {number for number in done if not read_meta(self.folder, number)["failed"]}
+            done = {number for number in done if not read_meta(self.folder, manifest, number)["failed"]}
         return {number: shard[-1] for number, shard in enumerate(manifest.shards) if number not in done}
 
     def _run_open(self, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
-        done = [read_meta(self.folder, number) for number in range(len(manifest.shards)) if number not in open_shards]
+        done = {*range(len(manifest.shards))} - {*open_shards}
         total = sum(shard[-1] for shard in manifest.shards)
-        failed = sum(one["failed"] for one in done)
+        failed = sum(read_meta(self.folder, manifest, number)["failed"] for number in done)
 
         def told(device: str, answer: Answer) -> None:
             progress.add(device, answer["rows"], answer["failed"], answer["tokens"])
@@ -181,7 +181,7 @@ class Driver:
             )
 
     def _report(self, manifest: Manifest) -> Report:
-        metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]
+        metas = [read_meta(self.folder, manifest, number) for number in range(len(manifest.shards))]
         return {
             **{name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")},
             "seconds": time.monotonic() - self._began,

@@ -34,6 +34,13 @@ def write_aside(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="")
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it is there, before anything that is written later."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+        _sync(path.parent)
+
+
 def remove_left_aside(folder: Path) -> None:
     """Remove files that killed programs have left."""
     for left in folder.glob(f".*{_ASIDE}"):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.offline.files import write_aside, written_aside
+from gen.offline.files import remove, write_aside, written_aside
 from gen.offline.inputs.records import import_parquet
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest
@@ -28,28 +28,46 @@ def meta_path(folder: Path, number: int) -> Path:
 
 
 def write_part(folder: Path, manifest: Manifest, number: int, results: Sequence[Result], meta: Result) -> None:
-    """Write a shard's results.
+    """Write a shard's results; facts that are beside a part are always those of this part.
 
     Raises:
         OSError: they cannot be written.
     """
-    counts = {"rows": len(results), "failed": sum(map(failed, results)), "tokens": sum(map(tokens_of, results))}
-    write_aside(meta_path(folder, number), json.dumps({**counts, **meta}) + "\n")
     path = part_path(folder, manifest, number)
+    remove(meta_path(folder, number))
     if path.suffix == ".jsonl":
         write_aside(path, lines(results))
-        return
-    with written_aside(path) as aside:
-        import_parquet().write_table(_table(manifest, results), aside)
+    else:
+        with written_aside(path) as aside:
+            import_parquet().write_table(_table(manifest, results), aside)
+    write_aside(meta_path(folder, number), json.dumps(counts_of(results) | meta) + "\n")
 
 
-def read_meta(folder: Path, number: int) -> Result:
-    """The facts in the file beside a part; zeros if there is no such file."""
+def read_meta(folder: Path, manifest: Manifest, number: int) -> Result:
+    """The facts in the file beside a part, or, if a kill has left none, what the part itself says.
+
+    Raises:
+        OSError: the part cannot be read.
+    """
     try:
         read: Result = json.loads(meta_path(folder, number).read_text(encoding="utf-8"))
-        return read
-    except (OSError, ValueError):
-        return {"rows": 0, "failed": 0, "tokens": 0}
+        if read.keys() >= counts_of([]).keys():
+            return read
+    except (FileNotFoundError, ValueError):
+        pass
+    path = part_path(folder, manifest, number)
+    if path.suffix == ".jsonl":
+        return counts_of(json.loads(line) for line in path.read_bytes().splitlines())
+    return counts_of(import_parquet().read_table(path, columns=["tokens", "error"]).to_pylist())
+
+
+def counts_of(results: Iterable[Result]) -> Result:
+    """How many results there are, how many of them have failed, and how many new tokens they have."""
+    counts = {"rows": 0, "failed": 0, "tokens": 0}
+    for result in results:
+        for name, more in zip(counts, (1, failed(result), tokens_of(result)), strict=True):
+            counts[name] += more
+    return counts
 
 
 def write_piece(folder: Path, number: int, first: int, results: Sequence[Result]) -> None:

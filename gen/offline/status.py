@@ -17,7 +17,7 @@ def status(folder: Path) -> dict[str, Any]:
     """
     manifest = _read(folder)
     done = done_parts(folder, manifest)
-    metas = [read_meta(folder, number) for number in done]
+    metas = [read_meta(folder, manifest, number) for number in done]
     return {
         "parts": f"{len(done)} of {len(manifest.shards)}",
         "rows": f"{sum(meta['rows'] for meta in metas)} of {sum(shard[-1] for shard in manifest.shards)}",

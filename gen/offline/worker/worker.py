@@ -16,7 +16,7 @@ from gen.errors import ArgumentError, GenError
 from gen.offline.described import made_speculate, made_type
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
-from gen.offline.parts import Result, failed, tokens_of, write_part, write_piece
+from gen.offline.parts import Result, counts_of, failed, write_part, write_piece
 from gen.offline.worker.fingerprint import fingerprint
 from gen.server.errors import ApiError
 
@@ -124,8 +124,7 @@ class Worker:
         else:
             write_piece(folder, task.shard, task.first, results)
         good = next((task.first + index for index, result in enumerate(results) if not failed(result)), None)
-        counts = {"rows": len(results), "failed": sum(map(failed, results)), "tokens": sum(map(tokens_of, results))}
-        return {**counts, "good": good}
+        return {**counts_of(results), "good": good}
 
     def _results(self, manifest: Manifest, rows: Sequence[Row]) -> list[Result]:
         """The results of rows, in their order."""
