@@ -14,7 +14,7 @@ from gen.models.checkpoint_files import check_folder, is_exl3
 from gen.models.exllama.importing import import_exllama
 from gen.models.hf_objects import check_model, check_tokenizer
 from gen.models.load_calls import one_at_a_time, read_dtype
-from gen.models.sources import DEMO, find_path, find_source
+from gen.models.sources import DEMO, find_source, means_file
 from gen.models.transformers.half_weights import suit_cpu_, unpack_
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.peft_adapters import find_adapter
@@ -83,7 +83,7 @@ def load(
         )
     target = resolve_device(device) if device_map is None else None
     weights_dtype = read_dtype(dtype)
-    if _means_file(path_or_hub_id):
+    if means_file(path_or_hub_id):
         from gen.models.gguf.reading import read_gguf
 
         if revision is not None or quantization_config is not None:
@@ -167,14 +167,6 @@ def _register_exl3(name: str) -> None:
         import_exllama("exllamav3.integration.transformers").register()
     except ModelError as error:
         raise ModelError(f"{show_path(name)} is an EXL3 checkpoint, which needs exllamav3: {error}") from error
-
-
-def _means_file(path_or_hub_id: object) -> bool:
-    """Whether the user means a GGUF file: a file that exists, or a name that ends in ".gguf"."""
-    if not isinstance(path_or_hub_id, str | Path):
-        return False
-    path = find_path(path_or_hub_id)
-    return path.is_file() or (path.suffix == ".gguf" and not path.is_dir())
 
 
 def _keep_logits_(model: "PreTrainedModel") -> None:

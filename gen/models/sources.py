@@ -10,6 +10,7 @@ from gen.errors import ArgumentError, ModelError, show, show_path
 
 DEMO = Path(__file__).parent / "demo"
 ADAPTER = "adapter_config.json"  # what PEFT calls the config of an adapter
+_HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +77,37 @@ def find_source(path_or_hub_id: str | Path, revision: str | None = None) -> Sour
     path = find_path(path_or_hub_id)
     if path.is_dir():
         return Source(name=str(path), revision=revision)
-    if isinstance(path_or_hub_id, str) and re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path_or_hub_id):
+    if path.is_file():
+        raise ModelError(
+            f"{show_path(path)} is a file, and no GGUF file; if you mean a model on the Hub, rename the file or work "
+            "in another directory: transformers would read the file instead."
+        )
+    if isinstance(path_or_hub_id, str) and _HUB_ID.fullmatch(path_or_hub_id):
         return _ask_hub(path_or_hub_id, revision)
     raise ModelError(f"no directory {show_path(path)}; give one, a Hub id as 'organisation/name', or 'demo'.")
+
+
+def means_file(path_or_hub_id: object) -> bool:
+    """Whether the user means a GGUF file: by its ending, its first bytes, or since only a file can have such a name.
+
+    Any other file may have the name of a model on the Hub by chance, as a log called "gpt2", and "demo" is always the
+    model of this package.
+
+    Raises:
+        ModelError: there can be no such file, or it cannot be read.
+    """
+    if not isinstance(path_or_hub_id, str | Path) or path_or_hub_id == "demo":
+        return False
+    path = find_path(path_or_hub_id)
+    if path.suffix == ".gguf" or not path.is_file():
+        return path.suffix == ".gguf" and not path.is_dir()
+    if isinstance(path_or_hub_id, Path) or not _HUB_ID.fullmatch(path_or_hub_id):
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise ModelError(f"cannot read {show_path(path)}: {error.strerror}.") from error
 
 
 def find_path(path: str | PathLike[str]) -> Path:

@@ -150,6 +150,29 @@ def test_a_mirror_serves_a_model_and_the_cache_does_after_it(
     assert len(dead.asked) == 1
 
 
+def test_a_file_that_has_a_models_name_by_chance_is_not_taken_for_a_model(
+    tmp_path: Path, online: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = greedy(gen.load("demo", device="cpu"))
+    hub = online(error="dead")
+    (tmp_path / "organisation").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo", "gpt2", "organisation/name", "other.log"):
+        (tmp_path / name).write_text("no model")
+    assert greedy(gen.load("demo", device="cpu")) == expected
+    for name in ("gpt2", "organisation/name", "other.log"):
+        for load in (gen.load, gen.load_encoder):
+            with pytest.raises(gen.ModelError, match=f"'{name}' is a file, .* if you mean a model on the Hub, rename"):
+                load(name)
+    for path in (Path("gpt2"), "./gpt2", str(tmp_path / "gpt2")):  # these name nothing but a file
+        with pytest.raises(gen.ModelError, match="gpt2' is no GGUF file: it begins with b'no model'"):
+            gen.load(path)
+    (tmp_path / "gpt2").write_bytes(b"GGUF\x01\x00\x00\x00" + bytes(100))
+    with pytest.raises(gen.ModelError, match="GGUF of version 1"):
+        gen.load("gpt2")
+    assert hub.asked == []
+
+
 def cut(path: Path) -> None:
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -271,6 +294,18 @@ def test_an_adapter_without_its_base_model_or_peft_says_what_is_missing(
         gen.load(path)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(gen.ModelError, match="is a PEFT adapter, which needs peft: pip install peft"):
+        gen.load(path)
+
+
+@uses_peft
+def test_an_adapter_without_its_weights_says_so(saved: Path, tmp_path: Path) -> None:
+    path, _ = adapter_of(saved, tmp_path / "adapter")
+    weights = path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(gen.ModelError, match=r"adapter_model.safetensors' has \d+ bytes, its header says"):
+        gen.load(path)
+    weights.unlink()
+    with pytest.raises(gen.ModelError, match=r"adapter' is a PEFT adapter without weights: .* no adapter_model"):
         gen.load(path)
 
 

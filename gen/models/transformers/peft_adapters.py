@@ -1,14 +1,17 @@
 """PEFT adapters: a folder of a few weights, for a base model that it names."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gen.errors import ModelError
-from gen.models.checkpoint_files import has_weights, read_json
+from gen.errors import ModelError, show_path
+from gen.models.checkpoint_files import check_safetensors, has_weights, read_json
 from gen.models.sources import ADAPTER, Source, find_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_WEIGHTS = "adapter_model.safetensors", "adapter_model.bin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,8 @@ def find_adapter(source: Source) -> Adapter | None:
     A directory that has a whole model and an adapter is no adapter here: transformers loads both from it.
 
     Raises:
-        ModelError: its config cannot be read, peft is not installed, or the base model is not found.
+        ModelError: its weights are missing or cut, its config cannot be read, peft is not installed, or the base model
+            is not found.
     """
     path = source.find(ADAPTER)
     if path is None:
@@ -57,6 +61,8 @@ def find_adapter(source: Source) -> Adapter | None:
         raise ModelError(f"{source.name!r} is a PEFT adapter, which needs peft: pip install peft ({error})") from error
     if source.folder and has_weights(source.folder):
         return None
+    if source.folder:
+        _check_weights(source.folder)
     config = read_json(path)
     name = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not name:
@@ -69,3 +75,15 @@ def find_adapter(source: Source) -> Adapter | None:
             "elsewhere, load it with transformers, put peft.PeftModel on it, and give that to gen.from_transformers."
         ) from error
     return Adapter(source=source, base=base)
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise unless an adapter's folder has its weights whole."""
+    path = next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if path is None:
+        raise ModelError(
+            f"{show_path(folder)} is a PEFT adapter without weights: it has {ADAPTER}, but no "
+            f"{' or '.join(_WEIGHTS)}; save it again, or fetch the missing file."
+        )
+    if path.suffix == ".safetensors":
+        check_safetensors(path)
