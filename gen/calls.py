@@ -16,7 +16,7 @@ from gen.loop.memory import check_room
 from gen.loop.results.values import valued
 from gen.loop.searches.by_sampler import kind_of_search
 from gen.models.base import Model, RecommendsSampler, SameBits
-from gen.models.checking import check_loaded, check_model
+from gen.models.checking import check_loaded, check_usable
 from gen.requests.constraining import constrained, read_constraints, split_types
 from gen.requests.images import read_images
 from gen.requests.prompts import AnyPrompt, Prompt, Prompts, split_prompts
@@ -121,7 +121,7 @@ def read_call(
     num_return_sequences: int = 1,
     max_batch_tokens: int | None = None,
     errors: OnErrors = "raise",
-    check: Callable[[Model], object] = check_model,
+    check: Callable[[Model], object] = check_usable,
 ) -> Call:
     """Read and check the arguments of `gen.generate`, which describes them.
 
@@ -182,7 +182,7 @@ def read_one(
     *,
     typed: bool = False,
     max_batch_tokens: int | None = None,
-    check: Callable[[Model], object] = check_model,
+    check: Callable[[Model], object] = check_usable,
 ) -> Request:
     """Read and check the arguments of a function that continues one prompt with one text.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
 from gen.calls import Submitted, find_step_rows, read_all_submitted, read_submitted
 from gen.completions import Completion
-from gen.errors import ArgumentError
+from gen.errors import ArgumentError, ModelError
 from gen.loop.engine_thread import EngineStats, EngineThread
 from gen.loop.jobs import Job, new_job
 from gen.loop.options import Options
@@ -91,6 +91,7 @@ class Engine:
             speculate=read_speculate(speculate),
         )
         self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
+        self._step_rows = options.step_rows
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
         if tree is not None:
             tree.open(asks, most_bytes, with_rows=prefix_bytes is None)
@@ -240,6 +241,12 @@ class Engine:
     def _join(
         self, submitted: Sequence[Submitted], cache_salt: str | None = None, priority: int = 0
     ) -> list[EngineStream]:
+        if self._step_rows > 1 and self._step_rows % (needed := find_step_rows(self._model, True)):
+            raise ModelError(
+                f"exact=True needs steps of {needed} rows now, and this engine was made for steps of "
+                f"{self._step_rows}: the model's dtype or torch's threads have changed. Close it, and make another "
+                "engine."
+            )
         check_salt(cache_salt)
         priority = read_whole("priority", priority, minimum=-LARGEST)
         salted = [(replace(request, cache_salt=cache_salt), constrain) for request, constrain in submitted]

@@ -15,7 +15,7 @@ from gen.loop.prefixes.columns import Columns, load
 from gen.loop.prefixes.tree import PrefixTree, tree_of
 from gen.loop.replay.steps import rests_on, version_of
 from gen.models.base import Lent, Model, ReadsPlaces, SavesColumns, SavesStates
-from gen.models.checking import check_model
+from gen.models.checking import check_usable
 from gen.requests.prompts import Prompt, messages_of, read_one_prompt
 
 _MORE = ("a", " a", "A", "1", " ", "\n", ".", "'s")  # texts that may follow: each may change the last tokens
@@ -83,7 +83,7 @@ def prefix(
         ModelError: the model was changed so that gen can no longer run it, or the prefix does not fit into memory.
     Host sync: none; several at the first prefix of a model with recurrent layers.
     """
-    check_model(model)
+    check_usable(model)
     check_flag("chat", chat)
     check_salt(cache_salt)
     token_ids = _read_beginning(model, prompt, chat, chat_template_kwargs)

@@ -279,9 +279,8 @@ class RowPool:
         if idle is None:
             return None
         self._streams = idle.streams
-        if idle.kind != self._kind.key or not self._fits(idle, count):
-            return None
-        return idle
+        alike = idle.kind == self._kind.key and idle.dtype == self._model.placement.dtype
+        return idle if alike and self._fits(idle, count) else None
 
     def _fits(self, idle: RowSet, count: int) -> bool:
         """Whether a set has as many rows as are needed, and no more than are allowed."""

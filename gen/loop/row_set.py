@@ -47,6 +47,7 @@ class RowSet:
         count, length: how many rows there are, and how many tokens the largest row has had room for.
         shared, rooms: how many tokens each row has room for; and, by row, the room of those that have more.
         device: the device of the logits and of all state.
+        dtype: of the model when the rows were made: that of their keys and values.
         streams: the only streams on which the rows are used on CUDA.
         rests_on: what recorded steps rest on, of the model and of torch; None if it is not known.
         changes: how often in a row `rests_on` has changed when it was looked at.
@@ -99,7 +100,7 @@ class RowSet:
         self.outlines: dict[Hashable, dict[str, Outline]] = {}
         self.recording: dict[Hashable, Iterator[Replay[None] | None]] = {}
         self.waiting = 0
-        self._dtype, self._width = model.placement.dtype, model.vocab_size
+        self.dtype, self._width = model.placement.dtype, model.vocab_size
         self.filled = self.short = False
         self._vocabulary = min(model.vocab_size, model.tokenizer.vocab_size)
         self._keys = DrawKeys(count, length, device)
@@ -443,8 +444,8 @@ class RowSet:
     def _warm_up(self, requests: Sequence[Request]) -> None:
         """Compile kernels now, and not between a prompt and its first token."""
         staged = bool(self._active) or any(one.sampler.penalties or one.logits_processors for one in requests)
-        kinds = [(self._dtype, self._width)]  # logits as the model gives them, and below as stages give them
-        kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self._dtype)] if staged else []
+        kinds = [(self.dtype, self._width)]  # logits as the model gives them, and below as stages give them
+        kinds += [(dtype, self._vocabulary) for dtype in (torch.float32, self.dtype)] if staged else []
         shapes = [
             torch.empty((1, width), dtype=dtype, device="meta")[:, : self._vocabulary]
             for dtype, width in dict.fromkeys(kinds)

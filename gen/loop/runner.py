@@ -70,7 +70,14 @@ class Runner:
         return self._batch.idle
 
     def add(self, job: Job) -> None:
-        """See `Batch.add`; a job with more texts than the rows hold runs part by part."""
+        """See `Batch.add`; a job with more texts than the rows hold runs part by part.
+
+        If the model has another dtype now, all jobs go on in new rows.
+        """
+        if self._stale:
+            jobs, count = self._batch.give_up(), self._rows.count
+            self._drop()
+            self._restart(jobs, count)
         for part in job.split(self._model, self._rows.count):
             self._batch.add(part)
 
@@ -99,12 +106,17 @@ class Runner:
             except Exception as error:
                 self._recover(error)
 
+    @property
+    def _stale(self) -> bool:
+        """Whether the model has another dtype than when the rows were made."""
+        return self._rows.dtype != self._model.placement.dtype
+
     def _recover(self, error: Exception) -> None:
         """Go on in new rows: half as many if memory is out, else without the jobs that are to blame."""
         jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
         running = [job for job in jobs if job.launched]
         self._pool.least = self._pool.whole(max((job.width for job in jobs), default=self._kind.width))
-        rows, short = count, is_out_of_memory(error)
+        rows, short, stale = count, is_out_of_memory(error), self._stale
         if short:
             try:
                 rows = self._pool.fewer(count, error)
@@ -115,7 +127,7 @@ class Runner:
                     job.fail(too_large)
         traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
         self._drop()  # before new rows are made
-        if not short:
+        if not short and not stale:
             self._blame(error, failing, jobs, running)
         self._restart([job for job in jobs if not job.ended], rows)
 

@@ -169,7 +169,7 @@ class Model(Protocol):
     """A language model that knows where its parts are.
 
     Attributes:
-        placement: recorded when the model is made; it does not change.
+        placement: recorded when the model is made; only its dtype may change.
         tokenizer: its ids are below vocab_size.
         vocab_size: the width of the logits, which may be more than the number of the tokenizer's ids.
         context_length: how many tokens a sequence may have, prompt and new ones; sys.maxsize if there is no limit.
@@ -211,8 +211,8 @@ class Checked(Protocol):
 
     def check(self) -> object:
         """What recorded steps depend on: the tensors and modules, and everything else that the forward pass reads
-        except the numbers in the tensors; None if this is not known. Called when requests are read, and once for all
-        that join the rows in a turn.
+        except the numbers in the tensors; None if this is not known. Called once for all requests that join the rows in
+        a turn. A model that can tell at once that it cannot be run may do so in `check_usable`, which calls ask first.
 
         Compared with `==`, even when the objects may be gone: it must hold them, since Python uses ids again.
 

@@ -13,6 +13,13 @@ def check_model(model: Model) -> None:
         model.check()
 
 
+def check_usable(model: Model) -> None:
+    """As `check_model`, but only as far as it is seen at once: the loop looks at all of the model when prompts join."""
+    check_loaded(model)
+    if (check := getattr(model, "check_usable", None)) is not None:
+        check()
+
+
 def check_loaded(model: Model) -> None:
     """Raise unless this is a loaded model."""
     needed = ("new_rows", "placement", "tokenizer", "vocab_size", "context_length", "eos_token_ids")

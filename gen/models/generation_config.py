@@ -79,6 +79,24 @@ def recommended_sampler(config: "GenerationConfig | None", vocab_size: int, eos_
         ) from error
 
 
+def eos_of_config(*configs: Any) -> object:
+    """The eos that the first of several configs of a model names, as it is written there; None if none does."""
+    named = (getattr(config, "eos_token_id", None) for config in configs)
+    return next((eos for eos in named if eos is not None), None)
+
+
+def read_eos(eos: object) -> tuple[int, ...]:
+    """The ids that end a text, from a config's `eos_token_id`: one id, several, or None.
+
+    Raises:
+        ModelError: it is something else.
+    """
+    ids = () if eos is None else (eos,) if isinstance(eos, int) else eos
+    if not isinstance(ids, list | tuple) or not all(isinstance(one, int) for one in ids):
+        raise ModelError(f"the generation config's eos_token_id must be a token id or a list of them, got {show(eos)}")
+    return tuple(ids)
+
+
 def _set(settings: dict[str, Any], neutral: dict[str, Any]) -> list[str]:
     """Which of the names have a value that changes something."""
     return [name for name, nothing in neutral.items() if settings.get(name) not in (None, [], nothing)]

@@ -105,6 +105,62 @@ def test_what_was_written_to_the_folder_counts(tmp_path: Path) -> None:
             assert sampler.top_p == settings.get("top_p")
 
 
+def test_it_is_read_at_each_call_and_by_engines() -> None:
+    """Oracle: transformers' own generate, which reads it at each call."""
+    model = adapter(do_sample=False)
+    hf_model: Any = model.hf_model
+    settings: dict[str, Any] = {"max_new_tokens": 24, "details": True}
+
+    def theirs() -> list[int]:
+        made = [
+            *map(int, hf_model.generate(torch.tensor([PROMPT]), max_new_tokens=24, pad_token_id=0)[0, len(PROMPT) :])
+        ]
+        eos = hf_model.generation_config.eos_token_id
+        return made[:-1] if made[-1] in (eos if isinstance(eos, list) else [eos]) else made
+
+    plain = theirs()
+    changes: list[dict[str, Any]] = [
+        {"eos_token_id": plain[5]},
+        {"eos_token_id": [plain[9], plain[3]]},
+        {"eos_token_id": None, "repetition_penalty": 1.4},
+        {"no_repeat_ngram_size": 2},
+        {"suppress_tokens": [plain[0]]},
+    ]
+    with gen.Engine(model) as engine:
+        for change in [{}, *changes]:
+            for name, value in change.items():
+                setattr(hf_model.generation_config, name, value)
+            expected = theirs()
+            assert gen.generate(model, PROMPT, **settings).token_ids == expected, change
+            assert engine.generate(PROMPT, **settings).token_ids == expected, change
+            assert "".join(gen.stream(model, PROMPT, max_new_tokens=24)) == model.tokenizer.decode(expected), change
+    hf_model.generation_config.suppress_tokens.append(plain[1])  # in place
+    assert gen.generate(model, PROMPT, **settings).token_ids == theirs()
+    hf_model.generation_config = GenerationConfig(do_sample=True, temperature=0.5, eos_token_id=plain[:2])
+    assert model.recommended_sampler == gen.samplers.multinomial(temperature=0.5)
+    assert model.eos_token_ids == (plain[0], plain[1])
+    hf_model.generation_config.eos_token_id = "</s>"
+    with pytest.raises(gen.ModelError, match="eos_token_id must be a token id or a list of them, got '</s>'"):
+        gen.generate(model, PROMPT)
+
+
+def test_an_eos_that_only_config_json_names_ends_texts(tmp_path: Path) -> None:
+    hf_model = tiny_model(vocab_size=259)
+    plain = gen.generate(
+        gen.from_transformers(hf_model, byte_tokenizer()), PROMPT, sampler=gen.samplers.greedy(), details=True
+    ).token_ids
+    hf_model.config.eos_token_id = eos = plain[7]
+    hf_model.generation_config = GenerationConfig(temperature=0.6, do_sample=True)
+    hf_model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    model = gen.load(tmp_path, device="cpu")
+    assert model.hf_model.generation_config.eos_token_id is None
+    made = gen.generate(model, PROMPT, sampler=gen.samplers.greedy(), details=True)
+    assert (made.token_ids, made.finish_reason) == (plain[: plain.index(eos)], "eos")
+    model.hf_model.generation_config.eos_token_id = OTHER_EOS
+    assert model.eos_token_ids == (OTHER_EOS,)
+
+
 def test_what_gen_does_not_have_is_named_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="gen"):
         model = adapter(

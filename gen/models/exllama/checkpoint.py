@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, ModelError, show, show_path
 from gen.models.checkpoint_files import check_safetensors, read_config
-from gen.models.generation_config import recommended_sampler
+from gen.models.generation_config import read_eos, recommended_sampler
 from gen.models.loading import load_tokenizer
 from gen.models.sources import find_path
 from gen.samplers import Sampler
@@ -38,8 +38,7 @@ class Checkpoint:
     def eos_token_ids(self) -> tuple[int, ...]:
         """All ids that end a text, of the generation config, else of the config."""
         ids = self.generation.eos_token_id
-        ids = self.config.get("eos_token_id") if ids is None else ids
-        return (ids,) if isinstance(ids, int) else tuple(ids or ())
+        return read_eos(self.config.get("eos_token_id") if ids is None else ids)
 
     def recommended_sampler(self, vocab_size: int) -> Sampler:
         """See `gen.models.generation_config.recommended_sampler`."""

@@ -16,9 +16,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from gen.devices import Placement, describe
 from gen.errors import ModelError
 from gen.models.exllama import turns
-from gen.models.generation_config import recommended_sampler
+from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
-from gen.models.transformers.placement import embedding_rows, read_placement, runs_on
+from gen.models.transformers.placement import embedding_rows, read_placement, runs_on, with_dtypes_of
 from gen.models.transformers.products import Products, copies_of, weights_for
 from gen.models.transformers.snapshot import Snapshot
 from gen.models.transformers.wrappers import innermost
@@ -26,7 +26,7 @@ from gen.samplers import Sampler
 from gen.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import Cache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from gen.models.base import Rows
     from gen.models.transformers.attention import Use
@@ -59,7 +59,8 @@ class TransformersModel:
         self.tokenizer = Tokenizer(tokenizer)
         self._refuse_training(modules)
         self._check_usable()
-        self.placement: Placement = read_placement(model)
+        self._placement = read_placement(model)
+        self._stored = model.dtype
         self.idle: Idle[object] = Idle()
         config = self.decoder_config = model.config.get_text_config(decoder=True)
         # with ALiBi, the model needs a mask of (rows, columns), and takes no other shape
@@ -70,22 +71,51 @@ class TransformersModel:
         self._weight_copies = copies_of(weights)
         self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
         self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
-        self._step_rows: dict[tuple[int, str], int] = {}
+        self._step_rows: dict[tuple[int, str, torch.dtype], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
         limit = getattr(config, "max_position_embeddings", None) or 0
         self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
-        eos = model.generation_config.eos_token_id if model.generation_config else None
-        self.eos_token_ids: tuple[int, ...] = (eos,) if isinstance(eos, int) else tuple(eos or ())
+        self._recommended: tuple[object, Sampler] | None = None  # and the settings that it comes from
+        # some checkpoints name it in config.json alone
+        self._eos_of_config = None if self._stated_eos is not None else eos_of_config(config, model.config)
 
     def __repr__(self) -> str:
         """What it is, where, and in which dtype."""
         return describe(type(self._inner).__name__, self._inner.name_or_path, self.placement)
 
-    @cached_property
+    @property
+    def placement(self) -> Placement:
+        """Where the model's parts are; its dtype follows the model's, which `hf_model.half()` changes."""
+        known, stored = self._placement, self._inner.dtype
+        if stored != self._stored or known.packed_dtype is not None:
+            self._stored, self._placement = stored, with_dtypes_of(self._inner, known)
+            if self._placement != known:
+                self.idle.token_bytes = None
+        return self._placement
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The ids that end a text, as the generation config names them now; if it named none at first, those of
+        config.json."""
+        return read_eos(self._eos_of_config if self._stated_eos is None else self._stated_eos)
+
+    @property
+    def _stated_eos(self) -> object:
+        return getattr(self._generation_config, "eos_token_id", None)
+
+    @property
+    def _generation_config(self) -> "GenerationConfig | None":
+        return getattr(self.hf_model, "generation_config", None)  # of a wrapper, if it has its own
+
+    @property
     def recommended_sampler(self) -> Sampler:
-        """See `gen.models.generation_config.recommended_sampler`; the generation config is read at the first use."""
-        vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
-        return recommended_sampler(self._inner.generation_config, vocab_size, self.eos_token_ids)
+        """See `gen.models.generation_config.recommended_sampler`; the generation config is read at each use."""
+        config, ends = self._generation_config, self.eos_token_ids
+        stated = config and config.to_dict(), ends
+        if self._recommended is None or self._recommended[0] != stated:
+            vocab_size = min(self.vocab_size, self.tokenizer.vocab_size)
+            self._recommended = stated, recommended_sampler(config, vocab_size, ends)
+        return self._recommended[1]
 
     @property
     def told_attention(self) -> str:
@@ -108,10 +138,11 @@ class TransformersModel:
         return argument in self._forward_arguments
 
     def find_step_rows(self) -> int:
-        """See `gen.models.base.SameBits.find_step_rows`; found once for each number of threads."""
+        """See `gen.models.base.SameBits.find_step_rows`; found once for each number of threads and
+        dtype."""
         from gen.models.transformers.exactness import find_step_rows
 
-        key = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        key = torch.get_num_threads(), torch.get_float32_matmul_precision(), self.placement.dtype
         if key not in self._step_rows:
             self._step_rows[key] = find_step_rows(self)
         return self._step_rows[key]
@@ -127,6 +158,15 @@ class TransformersModel:
         """Give back the memory that the model keeps from call to call."""
         self.idle.clear()
         self._weight_copies.release()
+
+    def check_usable(self) -> None:
+        """Refuse what a call can find out at once: training mode, and another device; `check` finds all changes.
+
+        Raises:
+            ModelError: the model has changed so that gen can no longer run it.
+        """
+        self._refuse_training([self._inner])
+        self._refuse_moved()
 
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""

@@ -1,6 +1,7 @@
 """Reads where a transformers model is: on one device, or spread by accelerate."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,19 @@ def read_placement(model: "PreTrainedModel") -> Placement:
         logits_device=logits_device,
         layer_devices=layer_devices,
         vision_device=runs_on(vision) if (vision := _vision_part(model)) is not None else None,
-        dtype=torch.float32 if (packed := packed_dtype(model)) else model.dtype,
-        packed_dtype=packed,
+        **_dtypes(model),
         offloaded=any(getattr(hook, "offload", False) for module in model.modules() for hook in _hooks(module)),
     )
+
+
+def with_dtypes_of(model: "PreTrainedModel", placement: Placement) -> Placement:
+    """The placement with the dtypes that the model has now."""
+    return replace(placement, **_dtypes(model))
+
+
+def _dtypes(model: "PreTrainedModel") -> dict[str, Any]:
+    packed = packed_dtype(model)
+    return {"dtype": torch.float32 if packed else model.dtype, "packed_dtype": packed}
 
 
 def embedding_rows(model: "PreTrainedModel") -> int:
