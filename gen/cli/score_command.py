@@ -47,7 +47,8 @@ def score_command(
 ) -> None:
     """Print a line for each text: its natural log-probability, and the text.
 
-    A prompt and its continuation are encoded together.
+    A prompt and its continuation are encoded together. If the end of the prompt and the beginning of the continuation
+    are in one token, the whole token is scored; "start" of --json says where the scored text begins.
     """
     if (prompt is None) == (file is None):
         raise ArgumentError("give a prompt with its continuations, or --file, and not both.")

@@ -1,6 +1,6 @@
 """Reads prompts: texts, token ids, arrays and conversations as token ids, with their images."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -9,7 +9,7 @@ from gen.errors import ArgumentError, show
 from gen.models.base import ImageReader, Inputs, Model
 from gen.requests.chats import chat_text
 from gen.requests.images import take_images
-from gen.tokenizers import Message
+from gen.tokenizers import Message, Tokenizer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,16 +57,27 @@ def read_prompt(
         ArgumentError: the prompt is empty and there is no bos token, a chat has no template, or an id is outside the
             vocabulary.
     """
-    tokenizer = model.tokenizer
-    if isinstance(prompt, str) and chat:
-        prompt = [{"role": "user", "content": prompt}]
-    if messages := messages_of(prompt):
-        return tokenizer.encode_plain(chat_text(tokenizer, messages, template_kwargs))
-    if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
+    if written := text_of(model.tokenizer, prompt, chat=chat, template_kwargs=template_kwargs):
+        text, encode = written
+        return encode(text)
     if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
         raise _no_prompt(prompt)
     return read_token_ids("the prompt", prompt, vocabulary(model))
+
+
+def text_of(
+    tokenizer: Tokenizer, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
+) -> tuple[str, Callable[[str], list[int]]] | None:
+    """A prompt's text, which the chat template writes for a chat, and how it is encoded; None for any other prompt.
+
+    Raises:
+        ArgumentError: a chat has no template, or the template refuses it.
+    """
+    if isinstance(prompt, str) and chat:
+        prompt = [{"role": "user", "content": prompt}]
+    if messages := messages_of(prompt):
+        return chat_text(tokenizer, messages, template_kwargs), tokenizer.encode_plain
+    return (prompt, tokenizer.encode) if isinstance(prompt, str) else None
 
 
 def vocabulary(model: Model) -> int:

@@ -1,17 +1,20 @@
 """Reads what is to be scored: each continuation with its context, the tokens before it.
 
-Example: for a tokenizer that writes " dog" as one token, the prompt "a cat " with the continuation "dog" becomes the
-tokens of "a cat" and of " dog": those of the whole text, as in lm-evaluation-harness.
+Example: a tokenizer writes "He do" as the tokens "He" and " do", and "He don't" as "He", " don" and "'t". The prompt
+"He do" with the continuation "n't" becomes the context "He" and the continuation " don", "'t": the tokens of the whole
+text, cut where the prompt's own tokens end to be among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gen.arguments import as_lists, check_text, is_whole, read_token_ids
 from gen.errors import ArgumentError, show
+from gen.loop.prefixes.beginnings import common
 from gen.models.base import Model
-from gen.requests.prompts import Prompt, read_one_prompt, vocabulary
+from gen.requests.prompts import Prompt, read_one_prompt, text_of, vocabulary
+from gen.tokenizers import Tokenizer
 
 Continuation = str | Sequence[int]
 
@@ -22,11 +25,13 @@ class Pair:
 
     Attributes:
         name: what errors call the continuation, such as "prompt 3".
+        start: see `gen.Score`.
     """
 
     name: str
     context: tuple[int, ...]
     continuation: tuple[int, ...]
+    start: int | None = None
 
     @property
     def length(self) -> int:
@@ -42,31 +47,43 @@ def read_pairs(
     *,
     chat: bool,
     name: str = "continuation",
+    one_cut: bool = False,
 ) -> list[Pair]:
     """The pairs of one prompt; without continuations one pair, which scores the prompt's own tokens after its first.
 
     Args:
         number: the prompt's number, for errors.
         name: what errors call a continuation.
+        one_cut: whether all pairs have the same context: the shortest one.
     Raises:
-        ArgumentError: something is neither a text nor token ids, has no tokens, or is longer than the model's context.
+        ArgumentError: something is neither a text nor token ids, has no tokens, or is longer than the model's context;
+            a prompt has images; or a continuation changes all of the prompt's tokens, and there is no bos token.
     """
     try:
-        context, _ = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=None)
+        context, inputs = read_one_prompt(model, number, prompt, (), chat=chat, template_kwargs=None)
     except ArgumentError as error:
         raise ArgumentError(f"prompt {number}: {error}") from error
+    if inputs:
+        raise ArgumentError(f"prompt {number} has images; scores are of texts alone.")
+    text, encode = text_of(model.tokenizer, prompt, chat=chat) or (None, model.tokenizer.encode_plain)
     if continuations is None:
         if len(context) < 2:
             raise ArgumentError(f"prompt {number} has one token, and none after it to score; give a longer text.")
-        pairs = [Pair(f"prompt {number}", tuple(context[:1]), tuple(context[1:]))]
+        first = model.tokenizer.decode(context[:1], shown=model.tokenizer.special_tokens.keys())
+        start = None if text is None else len(first) if text.startswith(first) else 0
+        pairs = [Pair(f"prompt {number}", tuple(context[:1]), tuple(context[1:]), start)]
     elif not continuations:
         raise ArgumentError(f"prompt {number} has an empty list of {name}s; give at least one.")
     else:
-        text = prompt if isinstance(prompt, str) and not chat else None
-        pairs = [
-            _read_pair(model, f"{name} {place} of prompt {number}", text, context, one)
-            for place, one in enumerate(continuations)
+        names = [f"{name} {place} of prompt {number}" for place in range(len(continuations))]
+        wholes = [
+            _read_whole(model, one, context, text, encode, given)
+            for one, given in zip(names, continuations, strict=True)
         ]
+        cuts = [common(context, whole) for whole in wholes]
+        if one_cut:
+            cuts = [min(cuts)] * len(cuts)
+        pairs = [_pair(model.tokenizer, *one, text, context) for one in zip(names, wholes, cuts, strict=True)]
     for pair in pairs:
         if pair.length > model.context_length:
             raise ArgumentError(
@@ -85,25 +102,46 @@ def refuse_equal(pairs: Sequence[Pair]) -> None:
             raise ArgumentError(f"{other} and {pair.name} have the same tokens; give each option once.")
 
 
-def _read_pair(model: Model, name: str, text: str | None, context: list[int], continuation: Any) -> Pair:
-    """One continuation.
+def _read_whole(
+    model: Model,
+    name: str,
+    context: list[int],
+    text: str | None,
+    encode: Callable[[str], list[int]],
+    continuation: Any,
+) -> list[int]:
+    """The token ids of a prompt and its continuation together.
 
     Args:
-        text: the prompt if it is a text, which is encoded together with the continuation; else None.
         context: the prompt's token ids.
+        text: the prompt's text; None if the prompt is token ids, which stay as they are.
+        encode: how texts are encoded.
     """
     given = as_lists(continuation)
     if isinstance(given, str):
         check_text(name, given)
-        token_ids = model.tokenizer.encode_plain(given)
-        if text and token_ids:
-            # spaces at the end of a prompt belong to the next word
-            context = model.tokenizer.encode(text.rstrip()) if text.strip() else context
-            token_ids = model.tokenizer.encode(text + given)[len(context) :]
+        whole = [*context, *encode(given)] if text is None else encode(text + given) if given else context
     elif isinstance(given, Sequence) and all(map(is_whole, given)):
-        token_ids = read_token_ids(name, given, vocabulary(model))
+        whole = [*context, *read_token_ids(name, given, vocabulary(model))]
     else:
         raise ArgumentError(f"{name} must be a text or a list of token ids, got {show(continuation)}")
-    if not token_ids:
+    shared = common(context, whole)
+    if shared == len(whole):
         raise ArgumentError(f"{name}, {show(continuation)}, has no tokens of its own; give some text.")
-    return Pair(name, tuple(context), tuple(token_ids))
+    if not shared and model.tokenizer.bos_token_id is None:
+        raise ArgumentError(
+            f"{name}, {show(continuation)}, changes all of the prompt's tokens, and the tokenizer has no bos token to "
+            "come before them; give a longer prompt."
+        )
+    return whole
+
+
+def _pair(tokenizer: Tokenizer, name: str, whole: list[int], cut: int, text: str | None, context: list[int]) -> Pair:
+    """A whole text as a pair, whose context is its first `cut` tokens, or the bos token if there are none."""
+    if not cut and tokenizer.bos_token_id is not None:
+        return Pair(name, (tokenizer.bos_token_id,), tuple(whole), 0)
+    start = None if text is None else len(text)
+    if text is not None and cut < len(context):
+        before, head = tokenizer.decode(context), tokenizer.decode(context[:cut])
+        start = len(text) - len(before) + common(before, head)
+    return Pair(name, tuple(whole[:cut]), tuple(whole[cut:]), start)

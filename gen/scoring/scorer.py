@@ -45,12 +45,16 @@ class Score:
         logprobs: each token's natural log-probability under the model's own distribution.
         is_argmax: for each token, whether no other one is likelier.
         top_logprobs: for each token, the likeliest tokens in its place; None if not asked for.
+        start: at which character of the prompt and its continuation together the scored text begins: the prompt's
+            length, or less if the prompt's last characters and the continuation's first ones are in one token. For
+            chats it counts the text that the template writes. None if the prompt is token ids.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     is_argmax: list[bool]
     top_logprobs: list[TopLogprobs] | None = None
+    start: int | None = None
 
     @property
     def sum(self) -> float:
@@ -346,4 +350,5 @@ def _score(pair: Pair, rows: Sequence[tuple[float, float, Any]]) -> Score:
         logprobs=[logprob for logprob, _, _ in rows],
         is_argmax=[bool(hit) for _, hit, _ in rows],
         top_logprobs=tops or None,
+        start=pair.start,
     )

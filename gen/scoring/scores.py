@@ -74,7 +74,9 @@ def score(
         continuations: what is scored. For one prompt: a text or a list of token ids, which gives a `Score`; or a list
             of continuations, which gives a list and reads the prompt once. For a list of prompts: a list with an entry
             for each, a continuation or a list of continuations. None scores each prompt's own tokens after its first
-            one. A prompt and its continuation are encoded together, as in lm-evaluation-harness.
+            one. A prompt and its continuation are encoded together, and everything after the tokens that the prompt
+            alone has too is scored: if " do" and "n't" become the tokens " don" and "'t", it begins with " don", and
+            `Score.start` says where. Token ids stay as they are.
         top_logprobs: how many of the likeliest tokens to give for each place.
         chat: apply the chat template to prompts that are texts; a continuation is then the assistant's text, without
             special tokens and without an eos. The same holds for prompts that are messages.
@@ -83,8 +85,8 @@ def score(
         A `Score`, or lists of scores, see `continuations`. A score does not depend on what else is scored, except for
         rounding: 1e-4 in float32.
     Raises:
-        ArgumentError: an argument cannot be used, a continuation has no tokens, or a text is longer than the context;
-            nothing has run.
+        ArgumentError: an argument cannot be used, a prompt has images, a continuation has no tokens or changes all of
+            the prompt's and there is no bos token, or a text is longer than the context; nothing has run.
         ModelError: the model cannot be run, or memory has no room for one text.
     Host sync: one at the end, and none for each token.
     """
@@ -136,8 +138,10 @@ def classify(
 ) -> dict[str, float] | list[dict[str, float]]:
     """Say how likely each option is after a prompt, if one of them follows: the probabilities sum to 1.
 
-    Each option is scored as a whole, and the prompt is read once. `gen.choice` instead restricts a text to the options
-    token by token: there, an option that begins with a likely token wins, however unlikely its other tokens are.
+    Each option is scored as a whole, and the prompt is read once. If the prompt's last characters and the first ones of
+    an option are in one token, all options are scored from this token on. `gen.choice` instead restricts a text to the
+    options token by token: there, an option that begins with a likely token wins, however unlikely its other tokens
+    are.
 
     Args:
         model: from `gen.load` or another loader.
@@ -163,7 +167,7 @@ def classify(
     given, batch = _read_prompts(model, prompt, chat=chat)
     pairs = []
     for number, one in enumerate(given):
-        pairs.append(read_pairs(model, number, one, options, chat=chat, name="option"))
+        pairs.append(read_pairs(model, number, one, options, chat=chat, name="option", one_cut=True))
         refuse_equal(pairs[-1])
     scores = iter(_run(model, list(chain.from_iterable(pairs)), None, max_batch_tokens))
     found = []

@@ -6,8 +6,8 @@ LEAST = 32  # shared tokens from which on a copy is worth it
 WORTH = 256  # tokens that other prompts must save, for a prompt to be read before them
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many first tokens two sequences share."""
+def common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many first tokens, or characters, two sequences share."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -173,6 +173,13 @@ def test_images_in_messages_that_cannot_be_used_are_refused(tmp_path: Path) -> N
         gen.generate(gen.from_transformers(tiny_model(), byte_tokenizer(chat=True)), one)
 
 
+def test_a_prompt_with_images_is_not_scored_as_if_it_had_none() -> None:
+    model = adapter("llava")
+    content = [{"type": "image", "image": picture(0)}, {"type": "text", "text": "What?"}]
+    with pytest.raises(gen.ArgumentError, match="prompt 0 has images; scores are of texts alone"):
+        gen.score(model, [{"role": "user", "content": content}], "A cat")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_of_a_call_stays_on_the_model_so_that_threads_can_share_it(family: str) -> None:
     model = adapter(family)
