@@ -243,10 +243,11 @@ def generate(
             prompts you may give a list with one number for each. Time and memory depend on the tokens that are made,
             not on this limit.
         stop: strings and compiled regexes that end a text and are left out of it. A match may begin and end within a
-            token. A regex ends the text as soon as it matches in the text so far. Special tokens have no text, but a
-            stop that names one, such as "<|im_end|>", ends the text at that token. For a list of prompts you may give a
-            list with a list or None for each.
-        include_stop: whether the text keeps the stop string that ended it, or what the regex matched.
+            token. A regex ends the text as soon as it matches in the text so far. It runs as an automaton, in time that
+            grows with the text alone, so it cannot have references to groups, look-around, atomic groups or possessive
+            repeats. Special tokens have no text, but a stop that names one, such as "<|im_end|>", ends the text at that
+            token. For a list of prompts you may give a list with a list or None for each.
+        include_stop: whether the text keeps the stop string that ended it, or the longest part that the regex matched.
         seed: one whole number below 2**63 for all prompts, or a list with one for each; None draws one for each. If a
             prompt has several samples, the seeds of all but the first are derived from the prompt's seed.
         eos_token_id: the token ids that end a text, instead of the model's own; with an empty list no token does.

@@ -5,11 +5,12 @@ Example, in the form of Hermes: of 'Hi <tool_' only "Hi" is certain. After 'call
 """
 
 import json
+import re
 from dataclasses import dataclass
-
-import regex
+from functools import lru_cache
 
 from gen.completions import ToolCallDelta
+from gen.constraints.automata.searching import Search, Threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,15 @@ class Heads:
     after_text: bool = True
 
 
+@lru_cache(32)
+def _searches(heads: Heads | None) -> tuple[Search | None, Search | None]:
+    """What finds the first head, and each later one."""
+    if heads is None:
+        return None, None
+    first, later = (re.compile(pattern, re.DOTALL) for pattern in (heads.first, heads.next))
+    return Search(first, anywhere=heads.after_text), Search(later)
+
+
 class CallPieces:
     """Separates a text from the calls after it. White space around the text is dropped.
 
@@ -36,8 +46,10 @@ class CallPieces:
     """
 
     def __init__(self, heads: Heads | None) -> None:
-        self._heads = heads
+        self._search, self._next = _searches(heads)
+        self._threads: Threads = {} if self._search is None else self._search.start()
         self._held = ""  # characters that may belong to the text or to a call
+        self._sought = 0  # in how many of them a head has been sought
         self._space = ""  # white space at the end of the text so far
         self._said = False  # whether there is some text
         self._calls = 0  # how many calls have begun
@@ -50,7 +62,7 @@ class CallPieces:
         Args:
             last: whether this is the last piece.
         """
-        self._held += piece
+        self._held += piece if self._held or self._said or self._calls else piece.lstrip()
         text, deltas = "", list[ToolCallDelta]()
         while self._held:
             if self._in_arguments:
@@ -59,27 +71,29 @@ class CallPieces:
             begin, end, name = self._find_head(last)
             if not self._calls:
                 text += self._say(self._held[:begin])
-            self._held = self._held[end:]
+            self._held, self._sought = self._held[end:], 0 if name else self._sought - end
             if name is None:
+                self._threads = {state: place - end for state, place in self._threads.items()}
                 break
-            self._calls, self._in_arguments = self._calls + 1, True
+            self._calls, self._in_arguments, self._search = self._calls + 1, True, self._next
+            self._threads = {} if self._next is None else self._next.start()
             deltas.append(ToolCallDelta(number=self._calls - 1, name=name, arguments=self._take_arguments()))
         return text, deltas
 
     def _find_head(self, last: bool) -> tuple[int, int, str | None]:
         """Where a call's head begins and ends, and the name; if no head is complete, where one may begin, and None."""
-        heads, end = self._heads, len(self._held)
-        if heads is None or (self._said and not heads.after_text):
+        end = len(self._held)
+        if self._search is None:
             return end, end, None
-        pattern = heads.next if self._calls else heads.first
-        find = regex.search if self._calls or heads.after_text else regex.match
-        match = find(pattern, self._held, regex.DOTALL, partial=not last)
-        if match is None:
-            return end, end, None
-        if match.partial:
-            return match.start(), match.start(), None
+        self._threads, found = self._search.read(self._threads, self._held, self._sought)
+        self._sought = end
+        if found is None:
+            begin = end if last else next(iter(self._threads.values()), end)
+            return begin, begin, None
+        match = re.fullmatch(self._search.pattern, self._held[found.begin : found.end], re.DOTALL)
+        assert match is not None  # the automaton is made of this pattern; tells mypy
         groups = match.groupdict()
-        return match.start(), match.end(), groups.get("name") or json.loads(groups["json"])
+        return found.begin, found.end, groups.get("name") or json.loads(groups["json"])
 
     def _say(self, piece: str) -> str:
         """A piece of the text, without white space at its end, which is kept until more text comes."""

@@ -37,15 +37,25 @@ def caret(flags: int) -> Guard:
     return {BEGIN: _ANYTHING, LINE_END: _ANYTHING} if flags & re.MULTILINE else at_begin()
 
 
-def dollar(flags: int, ecma: bool, certain: bool) -> Guard:
+def dollar(flags: int, ecma: bool, certain: bool | None) -> Guard:
     """`$`; in Python it also holds before a last newline, in ECMA 262 it does not."""
     if flags & re.MULTILINE:
         return _after_all(END | LINE_END | LAST_LINE_END)
     return at_end() if ecma and certain else _after_all(END | LAST_LINE_END)
 
 
-def boundary(inside: bool, certain: bool) -> Guard:
-    """`\\b`, or `\\B` if `inside`. Beside a character that is in `\\w` in one reading only, it may be uncertain."""
+def boundary(inside: bool, certain: bool | None, flags: int) -> Guard:
+    """`\\b`, or `\\B` if `inside`. Beside a character that is in `\\w` in one reading only, it may be uncertain.
+
+    Args:
+        certain: None for Python's own reading, with these flags.
+    """
+    if certain is None:
+        word = WORD if flags & re.ASCII else WORD | PERHAPS
+        other = _ANYTHING & ~word
+        if inside:
+            return {**_each(word, word), **_each(other, other), BEGIN: other & ~END}
+        return {**_each(word, other), **_each(other | BEGIN, word)}
     if inside and certain:
         return {**_each(_NOT_WORD, _NOT_WORD), BEGIN: _NOT_WORD & ~END, WORD: WORD, PERHAPS: PERHAPS}
     if inside:

@@ -3,6 +3,7 @@
 Python and JSON Schema (ECMA 262) read the categories differently: "é" is in `\\w` in Python and not in ECMA 262. A
 constraint must hold in both readings, so each category has two sets: the characters that are in it in every reading
 (`certain`), and those that are in it in any. The certain set of `\\W` is the complement of the uncertain set of `\\w`.
+What ends a text is read as Python alone reads it, which is a third set (`certain` is None).
 """
 
 import re
@@ -64,13 +65,19 @@ _ASCII: dict[str, Ranges] = {
 
 
 @cache
-def category(letter: str, certain: bool) -> Ranges:
-    """The characters of `\\d`, `\\s` or `\\w` in every reading (ASCII) or in any; a capital letter complements them."""
+def category(letter: str, certain: bool | None, flags: int = 0) -> Ranges:
+    """The characters of `\\d`, `\\s` or `\\w` in every reading (ASCII) or in any; a capital letter complements them.
+
+    Args:
+        certain: None for Python's own reading, with these flags.
+    """
     if letter.isupper():
-        return complement(category(letter.lower(), not certain))
-    if certain:
+        return complement(category(letter.lower(), None if certain is None else not certain, flags))
+    if certain or (certain is None and flags & re.ASCII):
         return _ASCII[letter]
     found = [(match.start(), match.end() - 1) for match in re.finditer(rf"\{letter}+", _all_characters())]
+    if certain is None:
+        return union(found)
     return union([*found, *_ASCII[letter], *([(0xFEFF, 0xFEFF)] if letter == "s" else [])])
 
 
@@ -114,7 +121,7 @@ def _by_category() -> dict[str, list[tuple[int, int]]]:
     return out
 
 
-def dot(flags: int, ecma: bool, certain: bool) -> Ranges:
+def dot(flags: int, ecma: bool, certain: bool | None) -> Ranges:
     """What "." matches: all but a newline, in ECMA 262 all but four line ends; everything with DOTALL."""
     if flags & re.DOTALL:
         return EVERY

@@ -5,7 +5,9 @@ Example, the texts "a" and "b...b": state 0 leads to 1 by "a" and to 2 by "b", a
     edges [[0, 97, 97, 1], [0, 98, 98, 2], [2, 98, 98, 2]]      final [False, True, True]
 """
 
+from bisect import bisect_right
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 
@@ -34,14 +36,19 @@ class Dfa:
             out[source].append((low, high, target))
         return out
 
+    def after(self, state: int, code: int) -> int:
+        """The state after a number; -1 where there is none."""
+        line = self.lines[state]
+        place = bisect_right(line, code, key=itemgetter(0)) - 1
+        return line[place][2] if place >= 0 and code <= line[place][1] else -1
+
     def holds(self, text: str) -> bool:
         """Whether an automaton over code points accepts a text."""
         state = 0
         for code in map(ord, text):
-            after = next((target for low, high, target in self.lines[state] if low <= code <= high), None)
-            if after is None:
+            state = self.after(state, code)
+            if state < 0:
                 return False
-            state = after
         return bool(self.final[state])
 
 

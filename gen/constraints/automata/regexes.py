@@ -3,7 +3,7 @@
 Where Python's `re` and JSON Schema (ECMA 262) read a pattern differently, a text must match in both readings: `\\d`,
 `\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. Nothing backtracks. Look-ahead
 works at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other look-around and references to groups are not
-regular, or not supported.
+regular, or not supported. What ends a text is read as Python alone reads it (`certain` is None).
 """
 
 import re
@@ -29,6 +29,17 @@ _CATEGORIES = {
     op.CATEGORY_NOT_SPACE: "S",
     op.CATEGORY_WORD: "w",
     op.CATEGORY_NOT_WORD: "W",
+}
+
+
+_CHARACTERS = re.ASCII | re.UNICODE  # one of the two holds: what `\w`, `\d`, `\s` and case are
+_NAMES = {
+    op.ASSERT: "look-around",
+    op.ASSERT_NOT: "look-around",
+    op.ATOMIC_GROUP: "an atomic group",
+    op.GROUPREF: "a reference to a group",
+    op.GROUPREF_EXISTS: "a condition on a group",
+    op.POSSESSIVE_REPEAT: "a possessive repeat",
 }
 
 
@@ -82,13 +93,20 @@ def matched(
         TooLarge: too many states, or past the deadline.
     """
     tree = parsed(pattern, flags)
+    return read_tree(list(tree), tree.state.flags, deadline, search=search, ecma=ecma, certain=certain)
+
+
+def read_tree(
+    items: list[Any], flags: int, deadline: float, *, search: bool = False, ecma: bool = False, certain: bool | None
+) -> Dfa | None:
+    """As `matched`, for a parsed pattern; `certain` may be None for Python's own reading."""
     try:
-        return _Reader(tree.state.flags, search, ecma, certain, deadline).read(list(tree))
+        return _Reader(flags, search, ecma, certain, deadline).read(items)
     except RecursionError:
         raise TooLarge("a regex nested too deeply") from None
 
 
-def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: bool) -> Ranges | None:
+def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: bool | None) -> Ranges | None:
     """The characters of an item of a parsed pattern that stands for one character; None for other items."""
     if kind is op.LITERAL:
         return _in_any_case(((value, value),), flags, ecma and certain)
@@ -99,19 +117,19 @@ def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: boo
     if kind is not op.IN:
         return None
     negated = value[0][0] is op.NEGATE
-    certain = certain is not negated
+    certain = None if certain is None else certain is not negated
     plain: list[tuple[int, int]] = []
     categories: list[tuple[int, int]] = []
     for member, said in value[negated:]:
         if member is op.CATEGORY:
-            categories += category(_CATEGORIES[said], certain)
+            categories += category(_CATEGORIES[said], certain, flags & re.ASCII)
         else:
             plain.append(said if member is op.RANGE else (said, said))
     ranges = union([*_in_any_case(union(plain), flags, ecma and certain), *categories])
     return complement(ranges) if negated else ranges
 
 
-def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool) -> Ranges:
+def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool | None) -> Ranges:
     """Characters, in any case if case is ignored; `of_ascii`: in ASCII only, as readers of JSON Schema differ there."""
     return any_case(ranges, flags | re.ASCII if of_ascii else flags)
 
@@ -119,7 +137,7 @@ def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool) -> Ranges:
 class _Reader:
     """Makes the automaton of a parsed pattern."""
 
-    def __init__(self, flags: int, search: bool, ecma: bool, certain: bool, deadline: float) -> None:
+    def __init__(self, flags: int, search: bool, ecma: bool, certain: bool | None, deadline: float) -> None:
         self._flags, self._search, self._ecma, self._certain, self._deadline = flags, search, ecma, certain, deadline
         self._steps = 0
 
@@ -181,7 +199,8 @@ class _Reader:
             return end
         if kind is op.SUBPATTERN:
             _, more, less, items = value
-            return self._sequence(items, state, (flags | more) & ~less)
+            kept = flags & ~_CHARACTERS if more & _CHARACTERS else flags
+            return self._sequence(items, state, (kept | more) & ~less)
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             least, most, items = value
             return self._repeat(least, most, items, state, flags)
@@ -189,7 +208,7 @@ class _Reader:
             end = nfa.state()
             self._guards.setdefault(state, []).append((end, self._guard(value, flags)))
             return end
-        raise Unsupported(f"{str(kind).lower().replace('_', ' ')} in a regex is not regular, or not supported")
+        raise Unsupported(f"{_NAMES.get(kind, str(kind).lower())} in a regex is not regular, or not supported")
 
     def _repeat(self, least: int, most: Any, items: Any, state: int, flags: int) -> int:
         nfa = self._nfa
@@ -215,7 +234,7 @@ class _Reader:
             return anchors.dollar(flags, self._ecma, self._certain)
         if at is op.AT_END_STRING:
             return anchors.at_end()
-        return anchors.boundary(at is op.AT_NON_BOUNDARY, self._certain)
+        return anchors.boundary(at is op.AT_NON_BOUNDARY, self._certain, flags)
 
 
 def _is_begin(item: Any, flags: int) -> bool:

@@ -1,11 +1,8 @@
 """Stop strings and stop regexes, found in text that arrives in pieces."""
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import compress
-from typing import Any
 
+from gen.constraints.automata.searching import Search
 from gen.requests.stops import Stop
 
 
@@ -26,11 +23,11 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[Stop], *, include: bool = False) -> None:
         self._strings = [stop for stop in stops if isinstance(stop, str)]
-        self._patterns = [stop for stop in stops if isinstance(stop, re.Pattern)]
+        self._searches = [(stop, stop.start()) for stop in stops if isinstance(stop, Search)]
         self._include = include
         self._text = ""
         self._at = 0  # where the held text begins
-        self._shown: list[bool] = []  # whether each character of the held text is shown
+        self._hidden: tuple[tuple[int, int], ...] = ()  # from where to where text is not shown
         self.found = False
         self.stop: str | None = None
 
@@ -40,8 +37,9 @@ class StopStrings:
             return ""
         before = len(self._text)
         self._text += piece
-        self._shown = [*self._shown, *[not hidden] * len(piece)]
-        if spans := [*self._strings_found(), *self._patterns_found(before)]:
+        if hidden:
+            self._hidden = (*self._hidden, (before, len(self._text)))
+        if spans := [*self._strings_found(before), *self._patterns_found(before)]:
             _, begin, minus_end, self.stop = min(spans)
             taken = self._take(begin) + (self._text[begin:-minus_end] if self._include else "")
             self.found, self._at = True, len(self._text)
@@ -52,51 +50,38 @@ class StopStrings:
         """The held text, when no more will come."""
         return self._take(len(self._text))
 
-    def _strings_found(self) -> list[tuple[int, int, int, str]]:
-        """For each stop string in the text: the length of the text up to its end, its start, minus its end, itself."""
-        places = [(self._text.find(stop, self._at), stop) for stop in self._strings]
+    def _strings_found(self, before: int) -> list[tuple[int, int, int, str]]:
+        """For each stop string that ends behind `before`: the length of the text up to its end, its start, minus its
+        end, itself.
+        """
+        firsts = [(max(self._at, before + 1 - len(stop)), stop) for stop in self._strings]
+        places = [(self._text.find(stop, first), stop) for first, stop in firsts]
         return [(at + len(stop), at, -at - len(stop), stop) for at, stop in places if at >= 0]
 
     def _patterns_found(self, before: int) -> list[tuple[int, int, int, str]]:
         """As `_strings_found`, for each regex: in the shortest text, longer than `before`, in which it matches."""
-        found = []
-        for pattern in self._patterns:
-            ends = range(before + 1, len(self._text) + 1)
-            matches = ((end, pattern.search(self._text, self._at, end)) for end in ends)
-            found += [(end, match.start(), -match.end(), pattern.pattern) for end, match in matches if match][:1]
-        return found
+        moved = [(search, *search.read(threads, self._text, before)) for search, threads in self._searches]
+        self._searches = [(search, threads) for search, threads, _ in moved]
+        return [(one.shown, one.begin, -one.end, search.pattern) for search, _, one in moved if one is not None]
 
     def _undecided(self) -> int:
         """Where the text begins that may still become part of a stop."""
-        overlaps = (self._overlap(self._text[self._at :], stop) for stop in self._strings)
-        place = len(self._text) - max(overlaps, default=0)
-        for pattern in self._patterns:
-            partly = _partly(pattern)
-            match = partly.search(self._text, self._at, partial=True) if partly else None
-            place = min(place, match.start() if match else self._at)
-        return place
+        end = len(self._text)
+        strings = (end - self._overlap(stop) for stop in self._strings)
+        return min((end, *strings, *(next(iter(threads.values()), end) for _, threads in self._searches)))
 
     def _take(self, end: int) -> str:
         """The held text up to `end`, without hidden characters."""
-        taken = "".join(compress(self._text[self._at : end], self._shown))
-        self._at, self._shown = end, self._shown[end - self._at :]
+        taken = ""
+        for begin, until in self._hidden:
+            taken += self._text[self._at : min(begin, end)]
+            self._at = max(self._at, min(until, end))
+        taken += self._text[self._at : end]
+        self._at = end
+        self._hidden = tuple(one for one in self._hidden if one[1] > end)
         return taken
 
-    @staticmethod
-    def _overlap(text: str, stop: str) -> int:
-        """How many last characters of the text are the first ones of a stop string."""
-        longest = min(len(stop) - 1, len(text))
-        return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
-
-
-@lru_cache(maxsize=256)
-def _partly(pattern: re.Pattern[str]) -> Any:
-    """The regex, compiled by a module that tells where a match may begin; None if that module cannot read it."""
-    import regex
-
-    names = [name for name in "AIMSX" if pattern.flags & getattr(re, name)]
-    flags = sum(getattr(regex, name) for name in names)
-    try:
-        return regex.compile(pattern.pattern, flags)
-    except regex.error:
-        return None
+    def _overlap(self, stop: str) -> int:
+        """How many last characters of the held text are the first ones of a stop string."""
+        longest = min(len(stop) - 1, len(self._text) - self._at)
+        return next((n for n in range(longest, 0, -1) if self._text.endswith(stop[:n])), 0)

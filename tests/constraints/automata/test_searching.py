@@ -1,0 +1,75 @@
+"""Regexes sought in a text that grows. Oracle: Python's re, by a search of each longer text."""
+
+import random
+import re
+
+import pytest
+
+from gen.constraints.automata.searching import Found, Search
+from tests.constraints.automata.test_regexes import CATEGORIES, MORE_LETTERS, PLAIN, random_pattern
+
+pytestmark = pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # Python warns about "[["
+
+ATOMS = [*PLAIN, *CATEGORIES, r"\b", r"\B", r"\b", r"\B", "^", "$", "(?m:$)", "(?m:^)", r"(?a:\w)", r"(?a:\b)"]
+ATOMS += [r"(?i:[^\w])", "(?i:İ)", r"(?i:[\d_])"]
+FLAGS = [re.NOFLAG] * 3 + [re.I, re.M, re.S, re.A, re.X, re.I | re.A]
+
+
+def sought(pattern: re.Pattern[str], text: str) -> Found | None:
+    """By a search of each longer text."""
+    for end in range(1, len(text) + 1):
+        match = pattern.search(text, 0, end)
+        if match:
+            whole = pattern.fullmatch(text, match.start(), end)
+            assert whole or match.end() == end - 1
+            return Found(match.start(), end if whole else end - 1, end)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_search_finds_what_re_finds_wherever_the_text_is_cut(seed: int) -> None:
+    chance = random.Random(seed)
+    found = late = patterns = 0
+    while patterns < 100:
+        pattern = re.compile(random_pattern(chance, 4, ATOMS), chance.choice(FLAGS))
+        search = Search(pattern)
+        assert search.empty == (pattern.search("") is not None)
+        if search.empty:
+            continue
+        patterns += 1
+        for _ in range(10):
+            text = "".join(chance.choices(MORE_LETTERS, k=chance.randint(1, 9)))
+            wanted, got = sought(pattern, text), None
+            threads, place = search.start(), 0
+            while place < len(text) and got is None:
+                until = chance.randint(place + 1, len(text))
+                threads, got = search.read(threads, text[:until], place)
+                place = until
+                begins = list(threads.values())
+                assert begins == sorted(begins)
+                assert got or wanted is None or wanted.begin >= min([*begins, place]), "it was given up too early"
+            assert got == wanted, (pattern, text)
+            found += wanted is not None
+            late += wanted is not None and wanted.end < wanted.shown
+    assert found > 300 and late > 20
+
+
+def test_a_thread_ends_where_no_text_can_make_it_a_match() -> None:
+    for pattern, text, begin in (
+        (r"ab+c", "abbab", 3),
+        (r"ab+c", "abbd", 4),
+        (r"\bend\b", "the en", 4),
+        (r"\bend\b", "then en", 5),
+        (r"(?m)^User:", "a User:\nUs", 8),
+        (r"[\s\S]*x", "abc", 0),
+        (r"\Aab", "b", 1),
+    ):
+        threads, found = Search(re.compile(pattern)).read(Search(re.compile(pattern)).start(), text, 0)
+        assert found is None
+        assert min(threads.values(), default=len(text)) == begin, pattern
+
+
+def test_a_search_at_the_beginning_alone_is_a_match() -> None:
+    search = Search(re.compile("ab|c"), anywhere=False)
+    assert search.read(search.start(), "cab", 0)[1] == Found(0, 1, 1)
+    assert search.read(search.start(), "xab", 0) == ({}, None)
