@@ -17,12 +17,13 @@ from gen.cli import batch_commands, options
 from gen.cli.inputs import Given, read_prompts
 from gen.cli.model_commands import convert_command, doctor_command
 from gen.cli.options import Grouped, check_top_logprobs, read_output_type, read_pictures, read_speculate, read_stops
-from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
+from gen.cli.printing import check_output, keep_stderr_tidy, say
 from gen.cli.score_command import score_command
 from gen.cli.serve_command import serve_command
 from gen.cli.text_options import TextOptions, TextsOptions, with_options
 from gen.errors import ArgumentError, GenError
 from gen.offline.described import made_sampler
+from gen.offline.files import finite
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,9 +1,7 @@
 """What the commands print, and what libraries may print besides."""
 
-import math
 import os
 import sys
-from typing import Any
 
 import typer
 
@@ -23,15 +21,6 @@ def say(text: str, end: str = "") -> None:
     except BrokenPipeError:
         forget_output()
         raise typer.Exit from None
-
-
-def finite(value: Any) -> Any:
-    """A value for JSON; infinite numbers, which JSON does not have, become null."""
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_output() -> None:

@@ -10,8 +10,9 @@ import typer
 import gen
 from gen.cli import options
 from gen.cli.inputs import read_prompts
-from gen.cli.printing import check_output, finite, keep_stderr_tidy, say
+from gen.cli.printing import check_output, keep_stderr_tidy, say
 from gen.errors import ArgumentError, show
+from gen.offline.files import finite
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Example: `list[Literal["a", "b"]]` is {"of": "builtins:list", "args": [{"literal
 """
 
 import json
+import math
 import sys
 import types
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Described = dict[str, Any]
 
+_BAN = "-inf"  # a bias that JSON has no number for
 _SAMPLERS = {"GreedySampler": "greedy", "MultinomialSampler": "multinomial", "BeamSearchSampler": "beam_search"}
 
 
@@ -46,6 +48,8 @@ def describe_sampler(sampler: Any) -> list[Any] | None:
     for key, value in settings.items():
         if hasattr(value, "shape"):
             raise ArgumentError(f"a job's sampler is written into its manifest: give {key} as a number, not a tensor.")
+    if isinstance(bias := settings.get("logit_bias"), Mapping):
+        settings["logit_bias"] = {key: _BAN if value == -math.inf else value for key, value in bias.items()}
     return [name, settings]
 
 
@@ -63,7 +67,10 @@ def made_sampler(described: list[Any] | None) -> Any:
     bias = settings.get("logit_bias")
     if isinstance(bias, Mapping):
         try:
-            settings = {**settings, "logit_bias": {int(token_id): value for token_id, value in bias.items()}}
+            settings = {
+                **settings,
+                "logit_bias": {int(key): -math.inf if value == _BAN else value for key, value in bias.items()},
+            }
         except ValueError:
             raise ArgumentError(f"logit_bias must have token ids for keys, got {show(bias)}") from None
     return getattr(samplers, name)(**settings)
@@ -239,7 +246,7 @@ def as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
     read = {}
     for name, value in settings.items():
         try:
-            read[name] = json.loads(json.dumps(value))
+            read[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(
                 f"a job's settings are written into its manifest as JSON, which has no {name}={show(value)}: {error}"

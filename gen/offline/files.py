@@ -1,10 +1,13 @@
-"""Writes files so that they are there whole or not at all: written aside, synced to disk, then renamed."""
+"""Writes files so that they are there whole or not at all: written aside, synced to disk, then renamed; and JSON."""
 
+import json
+import math
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _ASIDE = ".aside"
 
@@ -28,10 +31,30 @@ def written_aside(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_aside(path: Path, text: str) -> None:
-    """Write a text as `written_aside` does."""
+def write_aside(path: Path, data: bytes) -> None:
+    """Write bytes as `written_aside` does."""
     with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8", newline="")
+        aside.write_bytes(data)
+
+
+def as_line(value: Any) -> bytes:
+    """A value as a line of JSON, in UTF-8. Numbers that JSON does not have become null, and a lone surrogate, which
+    UTF-8 does not have, is written as its escape.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+    return text.encode(errors="backslashreplace") + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """A value for JSON; infinite numbers and NaN, which JSON does not have, become null."""
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def remove(path: Path) -> None:

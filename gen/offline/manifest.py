@@ -64,11 +64,11 @@ class Manifest:
         records = records_of(dict(self.inputs[which]))
         template = self.settings["prompt_template"]
         found = []
-        for index, (_, record) in enumerate(records.read(place)):
+        for index, (_, record, problem) in enumerate(records.read(place)):
             if index >= min(rows, first + (rows if count is None else count)):
                 break
             if index >= first:
-                found.append(read_row(record, f"{records.name}:{before + index + 1}", template))
+                found.append(read_row(record, f"{records.name}:{before + index + 1}", template, problem))
         return found
 
 
@@ -100,9 +100,9 @@ def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
     """Write the manifest; returns the sha256 of its text."""
-    text = json.dumps(asdict(manifest), ensure_ascii=False, indent=None) + "\n"
-    write_aside(folder / NAME, text)
-    return hashlib.sha256(text.encode()).hexdigest()
+    data = json.dumps(asdict(manifest)).encode() + b"\n"
+    write_aside(folder / NAME, data)
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
@@ -151,8 +151,8 @@ def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
     longest, size, bodies = None, -1, False
     for one in inputs:
         records, here = records_of(dict(one)), array("q")
-        for number, (place, record) in enumerate(records.read(), 1):
-            row = read_row(record, f"{records.name}:{number}", template)
+        for number, (place, record, problem) in enumerate(records.read(), 1):
+            row = read_row(record, f"{records.name}:{number}", template, problem)
             here.append(place)
             hashes.append(_hash(row.id))
             for name, value in row.carried.items():
@@ -192,9 +192,9 @@ def _check_ids(inputs: Sequence[Mapping[str, Any]], template: str | None, hashes
     seen: dict[str, str] = {}
     for one in inputs:
         records = records_of(dict(one))
-        for number, (_, record) in enumerate(records.read(), 1):
+        for number, (_, record, problem) in enumerate(records.read(), 1):
             where = f"{records.name}:{number}"
-            key = read_row(record, where, template).id
+            key = read_row(record, where, template, problem).id
             if _hash(key) in twice and seen.setdefault(key, where) != where:
                 raise ArgumentError(f"two rows have the id {show(key)}: {seen[key]} and {where}; give each its own.")
 

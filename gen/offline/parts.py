@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.offline.files import remove, write_aside, written_aside
+from gen.offline.files import as_line, finite, remove, write_aside, written_aside
 from gen.offline.inputs.records import import_parquet
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest
@@ -40,7 +40,7 @@ def write_part(folder: Path, manifest: Manifest, number: int, results: Sequence[
     else:
         with written_aside(path) as aside:
             import_parquet().write_table(_table(manifest, results), aside)
-    write_aside(meta_path(folder, number), json.dumps(counts_of(results) | meta) + "\n")
+    write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
 def read_meta(folder: Path, manifest: Manifest, number: int) -> Result:
@@ -90,9 +90,9 @@ def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:
         path.unlink()
 
 
-def lines(results: Iterable[Result]) -> str:
+def lines(results: Iterable[Result]) -> bytes:
     """Results as JSON lines."""
-    return "".join(json.dumps(result, ensure_ascii=False) + "\n" for result in results)
+    return b"".join(map(as_line, results))
 
 
 def error_result(manifest: Manifest, row: Row, message: str, text: str | None = None) -> Result:
@@ -161,7 +161,7 @@ def _table(manifest: Manifest, results: Sequence[Result]) -> Any:
 
     schema, rows = columns_of(manifest), []
     as_json = value_type(manifest) is None
-    for result in results:
+    for result in map(finite, results):
         row = {name: result.get(name) for name in schema.names if not name.startswith("input_")}
         if as_json and "value" in result:
             row["value"] = json.dumps(result["value"], ensure_ascii=False)

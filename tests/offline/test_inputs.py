@@ -12,7 +12,7 @@ import pytest
 
 import gen
 from gen.offline.inputs.opening import check_unchanged, open_inputs, records_of
-from gen.offline.inputs.records import Records
+from gen.offline.inputs.records import Records, read_line
 from gen.offline.inputs.rows import Row, check_template, read_row
 from gen.offline.manifest import Scan, scan, shards_of
 from tests.offline.helpers import write_rows
@@ -57,9 +57,9 @@ def test_every_form_gives_the_rows_from_any_place_on(
     assert (Path(opened["path"]) == path) != copied
     assert opened["size"] == path.stat().st_size
     found = list(records_of(opened).read())
-    assert [record for _, record in found] == ROWS
-    for number, (place, _) in enumerate(found):
-        assert [record for _, record in records_of(opened).read(place)] == ROWS[number:]
+    assert [(record, problem) for _, record, problem in found] == [(row, "") for row in ROWS]
+    for number, (place, _, _) in enumerate(found):
+        assert [record for _, record, _ in records_of(opened).read(place)] == ROWS[number:]
     check_unchanged([opened], [str(path)])
 
 
@@ -89,20 +89,61 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, data: bytes
         scan(open_inputs([str(tmp_path / name)], tmp_path / "copies"), None)
 
 
-def test_lines_that_are_no_rows_are_rows_with_an_error() -> None:
-    records = ["the line is no JSON", {"id": "x"}, {"id": "y", "prompt": "p", "max_new_tokens": "many"}]
-    errors = [read_row(record, "d", None) for record in records]  # type: ignore[arg-type]  # a list of two kinds
+def test_records_that_are_no_rows_are_rows_with_an_error() -> None:
+    records: list[Any] = [({}, "the line is no JSON"), ({"id": "x"}, ""), ({"id": "y", "prompt": "p", "seed": "s"}, "")]
+    errors = [read_row(record, "d", None, problem) for record, problem in records]
     assert [row.id for row in errors] == ["d", "x", "y"]
     assert all(row.error for row in errors)
 
 
-def test_a_row_of_a_csv_with_too_few_columns_is_a_row_with_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("prompt,seed,max_new_tokens,id\na,,,\nb\nc,7,9,own\n")
+BROKEN: list[tuple[bytes, str | None, dict[str, Any], str]] = [
+    (b'{"id": "a", "prompt": "p", "x": NaN, "y": 1}', "a", {"x": None, "y": 1}, "has no NaN; write null"),
+    (b'{"id": "a", "prompt": "p", "x": [{"y": -Infinity}]}', "a", {"x": [{"y": None}]}, "has no -Infinity"),
+    (b'{"id": Infinity, "prompt": "p"}', None, {}, "has no Infinity"),
+    (b'{"id": "\\ud800", "prompt": "p", "x": 1}', None, {"x": 1}, "'id' has a lone surrogate"),
+    (b'{"id": "a", "prompt": "p", "x": "\\uDC00", "y": 2}', "a", {"x": None, "y": 2}, "'x' has a lone surrogate"),
+    (b'{"id": "a", "prompt": "p", "x": {"\\uDbFF": 1}}', "a", {"x": None}, "'x' has a lone surrogate"),
+    (b'{"id": "a", "prompt": "p", "\\ud800": 1}', "a", {}, "has a lone surrogate"),
+    (b'{"id": "a", "prompt": "p\\ud800"}', "a", {}, "'prompt' has a lone surrogate"),
+    (b'{"id": "a", "messages": [{"content": "\\ud800"}]}', "a", {}, "'messages' has a lone surrogate"),
+    (b'{"id": "a", "prompt": "\xed\xa0\x80"}', None, {}, "no JSON in UTF-8"),
+    (b'{"id": "a", "prompt": "p", "x": ' + b"1" * 5000 + b"}", None, {}, "no JSON in UTF-8"),
+    (b'{"custom_id": "\\ud800", "body": {"messages": []}}', None, {}, "'custom_id' has a lone surrogate"),
+    (b'{"custom_id": "a", "body": {"messages": [NaN]}}', "a", {}, "has no NaN"),
+    (b"[" * 100_000, None, {}, "no JSON in UTF-8"),
+    (b"7", None, {}, "no JSON object"),
+]
+
+
+@pytest.mark.parametrize(("line", "key", "carried", "message"), BROKEN)
+def test_what_is_no_json_or_no_text_is_an_error_of_its_row_which_keeps_its_id(
+    line: bytes, key: str | None, carried: dict[str, Any], message: str
+) -> None:
+    record, problem = read_line(line)
+    row = read_row(record, "d", None, problem)
+    assert message in row.error
+    assert (row.id, row.carried) == (key or "d", carried)
+    assert (row.body is not None) == (b"custom_id" in line)
+    json.dumps([row.id, row.carried], ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_pairs_of_surrogates_and_the_smallest_and_largest_numbers_are_read() -> None:
+    line = b'{"id": "\\ud83d\\ude42", "prompt": "p", "x": "\\\\ud800", "y": [1e308, -5e-324, 1e-999]}'
+    record, problem = read_line(line)
+    assert (record, problem) == (json.loads(line), "")
+    assert read_row(record, "d").id == "🙂"
+
+
+def test_a_row_of_a_csv_with_too_few_or_too_many_columns_is_a_row_with_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt,seed,id,max_new_tokens\na,,,\nb\nc,7,own,9\nd,1,short\ne,2,long,3,4\n")
     records = Records(name="a.csv", path=str(tmp_path / "a.csv"), kind="csv").read()
-    first, second, third = (read_row(record, f"a:{place}") for place, record in records)
+    first, second, third, short, long = (read_row(record, f"a:{at}", None, problem) for at, record, problem in records)
     assert first == Row(id="a:30", prompt="a")
     assert "the row has 1 columns, the header has 4" in second.error
+    assert second.id == "a:35"
     assert third == Row(id="own", prompt="c", asked={"seed": 7, "max_new_tokens": 9})
+    assert (short.id, short.carried, long.id, long.carried) == ("short", {}, "long", {})
+    assert "has 3 columns" in short.error and "has 5 columns" in long.error
 
 
 def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> None:
@@ -110,6 +151,7 @@ def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> N
     row = read_row({"a": "x", "b": [1, "ü"], "id": 7}, "d", "{{{a}}} {b}: {a}")
     assert row == Row(id="7", prompt='{x} [1, "ü"]: x', carried={"a": "x", "b": [1, "ü"]})
     assert "asks for 'b', the row has a" in read_row({"a": "x"}, "d", "{a} {b}").error
+    assert "asks for 'a', which has no form in JSON: [inf]" in read_row({"a": [json.loads("1e999")]}, "d", "{a}").error
 
 
 def test_the_longest_row_and_the_kinds_of_columns_are_known_after_one_reading(tmp_path: Path) -> None:

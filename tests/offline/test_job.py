@@ -1,12 +1,15 @@
 """A job's rows have the results of `gen.generate`, once each, in order, whichever worker made them and how often."""
 
 import json
+import math
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import from_json
 from torch import Tensor
 
 import gen
@@ -89,6 +92,41 @@ def test_every_row_has_once_what_generate_gives_for_it(tmp_path: Path) -> None:
     ):
         assert message in result["error"]
         assert "text" not in result
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_results_are_json_whatever_rows_have(form: Any, tmp_path: Path) -> None:
+    """The oracle is pydantic's parser, which takes no NaN, no infinity and no lone surrogate."""
+    lines = [
+        b'{"id": "a", "prompt": "x", "number": 1e999, "nested": {"n": [-1e999, 1]}}',
+        b'{"id": "b", "prompt": "x", "number": NaN}',
+        b'{"id": "\\ud800", "prompt": "x"}',
+        b'{"id": "d", "prompt": "x", "text": "\\udcff"}',
+        b'{"id": "e", "prompt": "x", "text": "ok", "number": 1.5}',
+    ]
+    source = tmp_path / os.fsdecode(b"\xff.jsonl")
+    source.write_bytes(b"\n".join(lines))
+    more: Any = {"top_logprobs": 3, "output_type": gen.regex("[ab]{2}")} if form == "jsonl" else {}
+    sampler = gen.samplers.greedy(logit_bias={7: -math.inf})
+    report = gen.run_batch(source, tmp_path / "out", model="demo", format=form, shard_rows=2, sampler=sampler, **more)
+    assert (report.rows, report.failed) == (5, 3)
+    results = read_parts(report.parts)
+    assert [result["id"] for result in results] == ["a", "b", f"{tmp_path}/\\xff.jsonl:3", "d", "e"]
+    if form == "parquet":
+        assert [result["input_number"] for result in results] == [None, None, None, None, 1.5]
+        assert json.loads(results[0]["input_nested"]) == {"n": [None, 1]}
+        return
+    assert [result.get("input") for result in results] == [
+        {"number": None, "nested": {"n": [None, 1]}},
+        {"number": None},
+        None,
+        {"text": None},
+        {"text": "ok", "number": 1.5},
+    ]
+    for path in report.parts:
+        for line in path.read_bytes().splitlines():
+            assert from_json(line, allow_inf_nan=False)
+    assert "Infinity" not in (tmp_path / "out" / "manifest.json").read_text()
 
 
 def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:

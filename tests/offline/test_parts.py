@@ -1,6 +1,7 @@
 """A part and the facts beside it say the same, wherever a kill comes between."""
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic_core import from_json
 
 import gen
+from gen.offline.files import as_line
 from gen.offline.parts import done_parts, part_path, read_meta, write_part
 from gen.offline.status import status
 from tests.offline.helpers import read_parts, write_rows
@@ -71,6 +74,16 @@ def test_a_part_that_is_made_again_has_its_own_facts_after_a_kill_at_any_place(
             assert counted["failed"] == (after is FAILED) or not ended
         else:
             assert before is None and not ended
+
+
+def test_a_line_is_json_whatever_is_in_it() -> None:
+    """The oracle is pydantic's parser, which takes neither NaN nor infinities."""
+    value = {"logprobs": [(-math.inf, 0.5)], "x": {"y": [math.nan, True, None, 2**70]}, "t": "ü 🙂 \n \u2028"}
+    assert from_json(as_line(value), allow_inf_nan=False) == {
+        "logprobs": [[None, 0.5]], "x": {"y": [None, True, None, 2**70]}, "t": "ü 🙂 \n \u2028",
+    }  # fmt: skip
+    assert as_line({"\ud800": "a\udcff"}) == b'{"\\ud800": "a\\udcff"}\n'
+    assert as_line({"a": "ü"}) == '{"a": "ü"}\n'.encode()
 
 
 @pytest.mark.usefixtures("workers_here")

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -58,7 +59,7 @@ def check_unchanged(known: Sequence[dict[str, Any]], names: Sequence[str]) -> No
 
 def records_of(described: dict[str, Any]) -> Records:
     """The records of an input in a manifest."""
-    name = "stdin" if described["name"] == STDIN else described["name"]
+    name = "stdin" if described["name"] == STDIN else os.fsencode(described["name"]).decode(errors="backslashreplace")
     return Records(name=name, path=described["path"], kind=described["kind"])
 
 
@@ -102,7 +103,7 @@ def _as_lines(records: Records, copy: Path) -> Path:
     copy = copy.with_suffix(".jsonl")
     copy.parent.mkdir(parents=True, exist_ok=True)
     with written_aside(copy) as aside, aside.open("w", encoding="utf-8") as file:
-        for _, record in records.read():
+        for _, record, _ in records.read():
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
     return copy
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gen.errors import ArgumentError, show, show_path
 
 Kind = Literal["jsonl", "csv", "parquet"]
-Record = dict[str, Any] | str  # a str says why it could not be read
+Record = dict[str, Any]
 _SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _MARK = b"\xef\xbb\xbf"  # Windows puts it before UTF-8
 LARGEST_GROUP = 2**14  # the most rows in a group of a parquet file that can be read from any place on
@@ -34,8 +34,11 @@ class Records:
     path: str
     kind: Kind
 
-    def read(self, place: int = 0) -> Iterator[tuple[int, Record]]:
+    def read(self, place: int = 0) -> Iterator[tuple[int, Record, str]]:
         """Each record from a place on, with the place where it begins: a byte, or for parquet the number of the row.
+
+        What is wrong with a record comes with it, or "". The record then has what could be read; values that could not
+        are None.
 
         Raises:
             ArgumentError: the whole file is not of this kind.
@@ -78,16 +81,35 @@ def import_parquet() -> Any:
     return parquet
 
 
-def read_line(line: bytes) -> Record:
-    """The record of a line of JSON."""
+def read_line(line: bytes) -> tuple[Record, str]:
+    """The record of a line of JSON, and what is wrong with it."""
+    constants: list[str] = []
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode(), parse_constant=constants.append)  # which returns None
     except (ValueError, RecursionError) as error:
-        return f"the line is no JSON in UTF-8 ({error}): {show(line.decode(errors='replace'))}"
-    return record if isinstance(record, dict) else f"the line is no JSON object: {show(record)}"
+        return {}, f"the line is no JSON in UTF-8 ({error}): {show(line.decode(errors='replace'))}"
+    if not isinstance(record, dict):
+        return {}, f"the line is no JSON object: {show(record)}"
+    if constants:
+        return record, f"the line is no JSON, which has no {constants[0]}; write null."
+    broken = {name: value for name, value in record.items() if b"\\u" in line and not _is_text([name, value])}
+    if not broken:
+        return record, ""
+    name, value = next(iter(broken.items()))
+    kept = {name: None if name in broken else value for name, value in record.items() if _is_text(name)}
+    return kept, f"{show(name)} has a lone surrogate, half of a character, which no text can have: {show(value)}"
 
 
-def _lines(path: Path, place: int) -> Iterator[tuple[int, Record]]:
+def _is_text(value: Any) -> bool:
+    """Whether no text within a value has a lone surrogate."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _lines(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
     """JSON lines; blank lines are skipped."""
     with path.open("rb") as file:
         file.seek(place)
@@ -95,10 +117,10 @@ def _lines(path: Path, place: int) -> Iterator[tuple[int, Record]]:
             begin, place = place, place + len(line)
             line = line if begin else line.removeprefix(_MARK)
             if line.strip():
-                yield begin, read_line(line)
+                yield begin, *read_line(line)
 
 
-def _csv(path: Path, place: int) -> Iterator[tuple[int, Record]]:
+def _csv(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
     """CSV with a header; a record may have several lines."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # its own limit is 131072 characters
     with path.open("rb") as file:
@@ -119,19 +141,21 @@ def _csv(path: Path, place: int) -> Iterator[tuple[int, Record]]:
             file.seek(begin)
             for values in csv.reader(lines(), strict=True):
                 if values:
-                    yield begin, _of_columns(header, values)
+                    yield begin, *_of_columns(header, values)
                 begin = read
         except (csv.Error, UnicodeDecodeError) as error:
             raise ArgumentError(f"{show_path(path)}, byte {read} is no CSV in UTF-8: {error}") from error
 
 
-def _of_columns(header: list[str], values: list[str]) -> Record:
-    if len(values) != len(header):
-        return f"the row has {len(values)} columns, the header has {len(header)}: {show(values)}"
-    return dict(zip(header, values, strict=True))
+def _of_columns(header: list[str], values: list[str]) -> tuple[Record, str]:
+    record: Record = dict(zip(header, values, strict=False))
+    if len(values) == len(header):
+        return record, ""
+    own = {name: record[name] for name in ("id",) if name in record}  # other columns may have the wrong value
+    return own, f"the row has {len(values)} columns, the header has {len(header)}: {show(values)}"
 
 
-def _parquet(path: Path, place: int) -> Iterator[tuple[int, Record]]:
+def _parquet(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
     """A parquet file, a group of rows at a time."""
     try:
         file = import_parquet().ParquetFile(path)
@@ -143,7 +167,7 @@ def _parquet(path: Path, place: int) -> Iterator[tuple[int, Record]]:
         if place < first + count:
             for number, record in enumerate(file.read_row_group(group).to_pylist(), first):
                 if number >= place:
-                    yield number, {name: _plain(value) for name, value in record.items()}
+                    yield number, {name: _plain(value) for name, value in record.items()}, ""
         first += count
 
 

@@ -42,25 +42,24 @@ class Row:
         return len(prompt if isinstance(prompt, str) else str(prompt))
 
 
-def read_row(record: Record, default_id: str, template: str | None = None) -> Row:
+def read_row(record: Record, default_id: str, template: str | None = None, problem: str = "") -> Row:
     """A record as a row; a problem with it becomes the row's error."""
-    if isinstance(record, str):
-        return Row(id=default_id, error=record)
     body: Mapping[str, Any] | None = {} if is_request(record) else None
+    carried = {} if body is not None else {name: value for name, value in record.items() if name not in _OWN}
     key = record.get("id" if body is None else "custom_id")
     if key in (None, ""):
         key = default_id
     if not isinstance(key, str | int) or isinstance(key, bool):
-        return Row(id=default_id, error=f"an id must be a text or a whole number, got {show(key)}", body=body)
+        key, problem = default_id, problem or f"an id must be a text or a whole number, got {show(key)}"
     key = str(key)
     try:
+        if problem:
+            raise ArgumentError(problem)
         if body is not None:
             return Row(id=key, body=read_request(record))
-        carried = {name: value for name, value in record.items() if name not in _OWN}
         asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
         return Row(id=key, prompt=_prompt(record, template), asked=asked, carried=carried)
     except ArgumentError as error:
-        carried = {} if body is not None else {name: value for name, value in record.items() if name not in _OWN}
         return Row(id=key, error=str(error), carried=carried, body=body)
 
 
@@ -107,7 +106,11 @@ def _column(record: Mapping[str, Any], name: str) -> str:
     if name not in record:
         raise ArgumentError(f"the prompt template asks for {name!r}, the row has {', '.join(map(str, record))}.")
     value = record[name]
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        problem = f"the prompt template asks for {name!r}, which has no form in JSON: {show(value)}"
+        raise ArgumentError(problem) from None
 
 
 def _given(record: Mapping[str, Any], name: str) -> bool:
