@@ -43,6 +43,7 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
     quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
+    context_length: int | None = None,
     probe: bool = True,
 ) -> TransformersModel:
     """Load a language model in Hugging Face format, or a GGUF file, onto the device that you ask for.
@@ -65,12 +66,14 @@ def load(
         attn_implementation: "sdpa" or "eager"; None is the model's own choice.
         quantization_config: how to quantise the weights, as transformers.BitsAndBytesConfig(load_in_4bit=True); its
             package is yours to install. None is the checkpoint's own way.
+        context_length: how many tokens a text may have, prompt and new ones, as for `from_transformers`.
         probe: see `from_transformers`.
     Raises:
         DeviceError: the device does not exist.
         ModelError: there is no such model, its files are not whole or not in this format, or it cannot be used (see
             `from_transformers`). A name that is no directory costs at most one request to the Hub, without retries.
-        ArgumentError: arguments that contradict each other, or an unknown dtype.
+        ArgumentError: arguments that contradict each other, an unknown dtype, or a context_length that the checkpoint's
+            config does not allow.
     """
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
@@ -95,7 +98,7 @@ def load(
             path_or_hub_id, device=target, dtype=dtype, device_map=device_map, attn_implementation=attn_implementation
         )
         _keep_logits_(gguf_model)
-        return _taken(gguf_model, gguf_tokenizer, probe, suited=dtype is None and target == CPU)
+        return _taken(gguf_model, gguf_tokenizer, context_length, probe, suited=dtype is None and target == CPU)
     source = find_source(path_or_hub_id, revision)
     if dtype is None and source.name == str(DEMO):
         weights_dtype = torch.float32
@@ -142,11 +145,16 @@ def load(
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     suited = dtype is None and target == CPU and not adapter and not hasattr(model, "hf_quantizer")
-    return _taken(model.eval(), tokenizer, probe, suited=suited)
+    return _taken(model.eval(), tokenizer, context_length, probe, suited=suited)
 
 
 def _taken(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin", probe: bool, *, suited: bool
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
+    context_length: int | None,
+    probe: bool,
+    *,
+    suited: bool,
 ) -> TransformersModel:
     """The adapter for a model that was just loaded.
 
@@ -155,10 +163,10 @@ def _taken(
     """
     if suited and suit_cpu_(model):
         try:
-            return from_transformers(model, tokenizer, probe=probe)
+            return _take(model, tokenizer, context_length, probe, own=True)
         except ModelError:  # a layer reads another layer's weights
             unpack_(model)
-    return from_transformers(model, tokenizer, probe=probe)
+    return _take(model, tokenizer, context_length, probe, own=True)
 
 
 def _register_exl3(name: str) -> None:
@@ -181,43 +189,71 @@ def from_transformers(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase | ProcessorMixin" = None,
     *,
+    context_length: int | None = None,
     probe: bool = True,
 ) -> TransformersModel:
-    """Use a model and tokenizer that are loaded already; neither is changed or moved.
+    """Use a model and tokenizer that are loaded already; neither is changed or moved, with one exception: see
+    context_length.
 
     Args:
         model: a decoder language model, or a vision-language model.
         tokenizer: the model's own; for a vision-language model its processor.
+        context_length: how many tokens a text may have, prompt and new ones. None is what the config says; for a model
+            with short and long factors (longrope: Phi-3, Phi-4-mini), how many the short ones serve. With more, all
+            texts get the long factors, short texts too, as in vLLM; a model that scales its frequencies by the length
+            of the text (dynamic) gets those for texts of context_length tokens. Then the model itself is set so, for
+            all its forwards; save_pretrained saves it as it was.
         probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
             `gen.models.transformers.probing`); a model with offloaded weights is not probed, and the log says so.
     Raises:
-        ArgumentError: something else came as a model or tokenizer.
+        ArgumentError: something else came as a model or tokenizer, or a context_length that the config does not allow.
         ModelError: it is not a decoder language model, is in training mode, cannot use a static cache, fails or
             differs in the probe, or its tokenizer or processor does not fit.
     """
     check_model("from_transformers", model, tokenizer, load="gen.load")
     check_tokenizer("from_transformers", tokenizer, processor=True, model=model)
     check_flag("probe", probe)
-    taken = _take(model, tokenizer)
+    return _take(model, tokenizer, context_length, probe, own=False)
+
+
+def _take(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
+    context_length: int | None,
+    probe: bool,
+    *,
+    own: bool,
+) -> TransformersModel:
+    """The adapter for a model, after it was probed.
+
+    Args:
+        own: whether nobody but gen has the model.
+    """
+    taken = _adapter(model, tokenizer, context_length, own)
     if probe:
         probe_model(taken)
     return taken
 
 
-def _take(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | ProcessorMixin") -> TransformersModel:
+def _adapter(
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase | ProcessorMixin",
+    context_length: int | None,
+    own: bool,
+) -> TransformersModel:
     """The adapter for a model that reads only texts, or images too."""
     processor = None if hasattr(tokenizer, "get_vocab") else tokenizer  # some tokenizers have a tokenizer too
     name = type(model).__name__
     if not reads_images(model):
         if processor is not None:
             raise ModelError(f"{name} reads no images; give processor.tokenizer instead of the processor.")
-        return TransformersModel(model, tokenizer)
+        return TransformersModel(model, tokenizer, context_length, own=own)
     if not hasattr(processor, "image_processor"):
         raise ModelError(
             f"{name} reads images, which {type(tokenizer).__name__} cannot prepare; give the model's processor, as "
             "AutoProcessor.from_pretrained loads it."
         )
-    return VisionModel(model, processor)
+    return VisionModel(model, processor, context_length, own=own)
 
 
 def load_tokenizer(path_or_hub_id: str | Path) -> "PreTrainedTokenizerBase":

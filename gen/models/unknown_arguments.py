@@ -20,7 +20,7 @@ _INSTEAD = {
     ("cache_dir",): "it into the environment variable HF_HOME",
     ("local_files_only",): "HF_HUB_OFFLINE=1 into the environment",
     ("low_cpu_mem_usage", "use_fast", "torchscript", "return_dict"): "nothing; gen sees to it",
-    ("max_model_len", "max_seq_len", "n_ctx"): "nothing; memory follows the tokens that are made",
+    ("max_model_len", "max_seq_len", "n_ctx", "max_position_embeddings"): "context_length={}",
     ("gpu_memory_utilization",): "max_batch_tokens=... in gen.generate",
     ("n_gpu_layers",): 'device="cuda:0"',
     ("quantization", "quantize"): "quantization_config=..., one of transformers'",

@@ -113,6 +113,8 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {  # other kinds of masks and
     "qwen3_moe": ("Qwen3Moe", _SMALL | {"head_dim": 8, "moe_intermediate_size": 16} | _FEW_EXPERTS),
     "mistral_window": ("Mistral", _SMALL | _WINDOW),
     "phi3_window": ("Phi3", _SMALL | _WINDOW),
+    "phi3": ("Phi3", _SMALL),
+    "phimoe": ("Phimoe", _SMALL | {"num_local_experts": 2, "num_experts_per_tok": 1}),
     "starcoder2_window": ("Starcoder2", _SMALL | _WINDOW),
     "gemma2_window": ("Gemma2", _SMALL | _WINDOW | {"head_dim": 8, "query_pre_attn_scalar": 8}),
     "cohere2_window": ("Cohere2", _SMALL | _WINDOW),

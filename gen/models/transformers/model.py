@@ -1,7 +1,6 @@
 """Hugging Face transformers models: placement, prefill and decode steps over a static cache."""
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -18,6 +17,7 @@ from gen.errors import ModelError
 from gen.models.exllama import turns
 from gen.models.generation_config import eos_of_config, read_eos, recommended_sampler
 from gen.models.idle_rows import Idle
+from gen.models.rotary import Rotary
 from gen.models.transformers.placement import embedding_rows, read_placement, runs_on, with_dtypes_of
 from gen.models.transformers.products import Products, copies_of, weights_for
 from gen.models.transformers.snapshot import Snapshot
@@ -48,7 +48,14 @@ class TransformersModel:
         has_products: whether `gen.models.transformers.products` computes linear layers.
     """
 
-    def __init__(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
+        context_length: int | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
         self.hf_model = model
         modules = [*model.modules()]
         self._known = WeakSet(modules)
@@ -73,8 +80,8 @@ class TransformersModel:
         self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
         self._step_rows: dict[tuple[int, str, torch.dtype], int] = {}
         self.vocab_size: int = getattr(model.get_output_embeddings(), "out_features", config.vocab_size)
-        limit = getattr(config, "max_position_embeddings", None) or 0
-        self.context_length: int = limit if limit > 0 else sys.maxsize  # some say -1 for none
+        self._rotary = Rotary(model, config, context_length, own=own)
+        self.context_length: int = self._rotary.context.length
         self._recommended: tuple[object, Sampler] | None = None  # and the settings that it comes from
         # some checkpoints name it in config.json alone
         self._eos_of_config = None if self._stated_eos is not None else eos_of_config(config, model.config)
@@ -170,6 +177,7 @@ class TransformersModel:
 
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""
+        self._rotary.check()
         found = Snapshot(self.hf_model)
         self._refuse_training(found.modules)
         self._refuse_moved()
@@ -179,7 +187,7 @@ class TransformersModel:
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
         """See `gen.models.base.Versioned.version`."""
-        return checked.versions()
+        return checked.versions(self._rotary.rewritten)
 
     def new_rows(self, count: int, length: int) -> "Rows":
         """See `gen.models.base.Model.new_rows`."""

@@ -5,7 +5,7 @@ from before and after differ there, and are equal everywhere else.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -66,10 +66,16 @@ class Snapshot:
 
     __hash__ = None  # type: ignore[assignment]  # what it holds can change
 
-    def versions(self) -> tuple[int, ...]:
+    def versions(self, without: Collection[int] = ()) -> tuple[int, ...]:
         """How often the numbers of each tensor have been changed so far, as torch counts it: `tensor.data.add_()` does
-        not count."""
-        return tuple([-1 if tensor.is_inference() else tensor._version for tensor in self._tensors])
+        not count.
+
+        Args:
+            without: the ids of tensors that are left out.
+        """
+        return tuple(
+            [-1 if tensor.is_inference() else tensor._version for tensor in self._tensors if id(tensor) not in without]
+        )
 
     @property
     def hooked(self) -> bool:

@@ -37,8 +37,15 @@ class VisionModel(TransformersModel):
         processor: the transformers processor; never changed.
     """
 
-    def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin") -> None:
-        super().__init__(model, processor.tokenizer)
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        processor: "ProcessorMixin",
+        context_length: int | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        super().__init__(model, processor.tokenizer, context_length, own=own)
         self.processor = processor
         template = getattr(processor, "chat_template", None)
         if isinstance(template, dict):  # named ones; "default" is used
