@@ -17,25 +17,25 @@ import numpy as np
 
 from gen.constraints.automata.arrays import Bools, Ints, adjacency, begins, by_number, overlapping
 from gen.constraints.automata.dfa import Dfa, trimmed
-from gen.constraints.automata.limits import MAX_STATES, Empty, TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.silent import aliases, through
 
 _MEMBERS = 2_000_000  # of all sets of states together: some 100 MB
-_BETWEEN_LOOKS = 20_000  # edges between two looks at the clock
+_BETWEEN_LOOKS = 1024  # edges between two looks at the bounds
 
 Edge = tuple[int, int, int]
 """Lowest and highest number, inclusive, and the state that it leads to."""
 
 
-def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES, deadline: float | None = None) -> Dfa:
+def determinise(nfa: Nfa, start: int, accept: int, max_states: int = MAX_STATES, budget: Budget | None = None) -> Dfa:
     """The deterministic automaton of the texts that lead from `start` to `accept`, by sets of states.
 
     Raises:
-        TooLarge: more than max_states states, or past the deadline (of `deadline_in`; None is 1 second from now).
+        TooLarge: more than max_states states, or more work than the budget has left.
         Empty: there is no such text.
     """
-    sets = _Sets(nfa, accept, max_states, deadline_in() if deadline is None else deadline)
+    sets = _Sets(nfa, accept, max_states, Budget() if budget is None else budget)
     found = trimmed(*sets.reach(start))
     if found is None:
         raise Empty("no text meets this")
@@ -51,14 +51,14 @@ class _Sets:
         node: for each state of the Nfa, its state in the deterministic automaton; -1: not known yet.
     """
 
-    def __init__(self, nfa: Nfa, accept: int, max_states: int, deadline: float) -> None:
+    def __init__(self, nfa: Nfa, accept: int, max_states: int, budget: Budget) -> None:
         self.accept, self.count = accept, nfa.states
-        self._max_states, self._deadline = max_states, deadline
+        self._max_states, self._budget = max_states, budget
         self._number: dict[frozenset[int], int] = {}
         self._members: list[frozenset[int]] = []
         self._closures: dict[int, frozenset[int]] = {}
         self._leaving: dict[int, list[Edge]] = {}
-        self._size = self._work = 0
+        self._size = 0
         edges, silent = nfa.arrays()
         self._alias = aliases(edges, silent, accept, self.count)
         edges[:, 3] = self._alias[edges[:, 3]]
@@ -94,20 +94,23 @@ class _Sets:
         order = [first] if first < count else []
         for state in order:
             reached[state] = 1
-        done = sets = 0
+        done = sets = work = 0
         while done < len(order) or sets < len(self._members):
             while done < len(order):
                 state = order[done]
                 done += 1
-                for target in targets[begin[state] : begin[state + 1]]:
+                leads = targets[begin[state] : begin[state + 1]]
+                work += 1 + len(leads)
+                for target in leads:
                     to = node[target]
                     if to < 0:
                         to = self._node(target)
                     if to < count and not reached[to]:
                         reached[to] = 1
                         order.append(to)
-                if not done % 1024:
-                    self._look(1024, len(order))
+                if work > _BETWEEN_LOOKS:
+                    self._look(work, len(order))
+                    work = 0
             if sets < len(self._members):
                 for low, high, to in self._taken_apart(self._members[sets]):
                     made.extend((count + sets, low, high, to))
@@ -116,7 +119,7 @@ class _Sets:
                         order.append(to)
                 sets += 1
                 self._look(0, len(order))
-        self._look(0, len(order))
+        self._look(work, len(order))
         return self._arranged(first, np.frombuffer(reached, np.bool_), np.array(made, np.int32).reshape(-1, 4))
 
     def _arranged(self, first: int, reached: Bools, made: Ints) -> tuple[Ints, Bools]:
@@ -203,13 +206,10 @@ class _Sets:
         return known
 
     def _look(self, work: int, reached: int) -> None:
-        """Check that there are not too many states and, once in a while, that there is time left."""
+        """Check that there are not too many states, and count work."""
         if reached + len(self._members) > self._max_states:
             raise TooLarge(f"more than {self._max_states} states")
-        self._work += work
-        if self._work > _BETWEEN_LOOKS:
-            self._work = 0
-            check_deadline(self._deadline, f"an automaton of {reached + len(self._members)} states and more")
+        self._budget.spend(work, f"an automaton of {reached + len(self._members)} states and more")
 
     def _add(self, members: int) -> None:
         self._size += members

@@ -1,9 +1,15 @@
-"""What an automaton may cost, and the three reasons why there may be none."""
+"""What an automaton may cost, and the three reasons why there may be none.
 
-import time
+Work is counted, not timed: the same type has the same automaton, or none, on every machine and whatever was compiled
+before.
+"""
 
 MAX_STATES = 30_000
-SECONDS = 1.0
+MOST_WORK = 1_500_000
+"""For one type, in edges that are looked at: one to two seconds."""
+
+MOST_WORK_OF_A_CONSTANT = 100 * MOST_WORK
+"""For what is the same in all types and made once: it must not fail, and counts for no type."""
 
 
 class Unsupported(Exception):
@@ -11,19 +17,21 @@ class Unsupported(Exception):
 
 
 class TooLarge(Exception):
-    """The automaton has too many states, or takes too long to make; another engine may do."""
+    """The automaton has too many states, or takes too much work; another engine may do."""
 
 
 class Empty(Exception):
     """No text at all meets the constraint: an error, never a reason to fall back."""
 
 
-def deadline_in(seconds: float = SECONDS) -> float:
-    """`seconds` from now, in CPU time of this thread: other load on the machine changes no result."""
-    return time.thread_time() + seconds
+class Budget:
+    """The work that is left for one type."""
 
+    def __init__(self, work: int = MOST_WORK) -> None:
+        self._left = work
 
-def check_deadline(deadline: float, what: str = "making the automaton") -> None:
-    """Raise TooLarge if the deadline is over."""
-    if time.thread_time() > deadline:
-        raise TooLarge(f"{what} takes too long")
+    def spend(self, work: int, what: str = "making the automaton") -> None:
+        """Count work. Raises TooLarge if more is asked for than is left."""
+        self._left -= work
+        if self._left < 0:
+            raise TooLarge(f"{what} takes too much work")

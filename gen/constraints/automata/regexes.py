@@ -15,7 +15,7 @@ from gen.constraints.automata import anchors
 from gen.constraints.automata.characters import EVERY, Ranges, any_case, category, complement, dot, union
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import MAX_STATES, Empty, TooLarge, Unsupported, check_deadline, deadline_in
+from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.parsing import parsed
 from gen.constraints.automata.spelling import raw_table
@@ -32,6 +32,7 @@ _CATEGORIES = {
 }
 
 
+_WORK = 5  # of an item of a pattern
 _CHARACTERS = re.ASCII | re.UNICODE  # one of the two holds: what `\w`, `\d`, `\s` and case are
 _NAMES = {
     op.ASSERT: "look-around",
@@ -52,11 +53,11 @@ def regex_table(pattern: str, flags: int = 0) -> Table:
     Raises:
         Unsupported, TooLarge, Empty: see gen.constraints.automata.limits.
     """
-    deadline = deadline_in()
-    texts = matched(pattern, deadline, flags=flags)
+    budget = Budget()
+    texts = matched(pattern, budget, flags=flags)
     if texts is None:
         raise Empty(f"no text matches the regex {pattern[:80]!r}")
-    return raw_table(texts, deadline)
+    return raw_table(texts, budget)
 
 
 def choice_table(texts: list[str]) -> Table:
@@ -69,18 +70,18 @@ def choice_table(texts: list[str]) -> Table:
 
 def text_table(without: Sequence[str], max_chars: int | None) -> Table:
     """All texts without these strings, of at most this many characters. Raises TooLarge."""
-    deadline = deadline_in()
+    budget = Budget()
     texts: Dfa | None = ANY
     if without:
-        with_them = matched("|".join(map(re.escape, without)), deadline, flags=re.DOTALL, search=True)
-        texts = both(ANY, with_them, deadline, without=True)
+        with_them = matched("|".join(map(re.escape, without)), budget, flags=re.DOTALL, search=True)
+        texts = both(ANY, with_them, budget, without=True)
     texts = of_length(texts, 0, max_chars)
     assert texts is not None  # the empty text is one; tells mypy
-    return raw_table(texts, deadline)
+    return raw_table(texts, budget)
 
 
 def matched(
-    pattern: str, deadline: float, *, flags: int = 0, search: bool = False, ecma: bool = False, certain: bool = True
+    pattern: str, budget: Budget, *, flags: int = 0, search: bool = False, ecma: bool = False, certain: bool = True
 ) -> Dfa | None:
     """The texts, over code points, that a pattern matches in full, or None.
 
@@ -90,18 +91,18 @@ def matched(
         certain: whether a text must match in every reading; otherwise in any.
     Raises:
         Unsupported: the pattern is not regular, or not supported.
-        TooLarge: too many states, or past the deadline.
+        TooLarge: too many states, or past the budget.
     """
     tree = parsed(pattern, flags)
-    return read_tree(list(tree), tree.state.flags, deadline, search=search, ecma=ecma, certain=certain)
+    return read_tree(list(tree), tree.state.flags, budget, search=search, ecma=ecma, certain=certain)
 
 
 def read_tree(
-    items: list[Any], flags: int, deadline: float, *, search: bool = False, ecma: bool = False, certain: bool | None
+    items: list[Any], flags: int, budget: Budget, *, search: bool = False, ecma: bool = False, certain: bool | None
 ) -> Dfa | None:
     """As `matched`, for a parsed pattern; `certain` may be None for Python's own reading."""
     try:
-        return _Reader(flags, search, ecma, certain, deadline).read(items)
+        return _Reader(flags, search, ecma, certain, budget).read(items)
     except RecursionError:
         raise TooLarge("a regex nested too deeply") from None
 
@@ -137,9 +138,8 @@ def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool | None) -> Ranges:
 class _Reader:
     """Makes the automaton of a parsed pattern."""
 
-    def __init__(self, flags: int, search: bool, ecma: bool, certain: bool | None, deadline: float) -> None:
-        self._flags, self._search, self._ecma, self._certain, self._deadline = flags, search, ecma, certain, deadline
-        self._steps = 0
+    def __init__(self, flags: int, search: bool, ecma: bool, certain: bool | None, budget: Budget) -> None:
+        self._flags, self._search, self._ecma, self._certain, self._budget = flags, search, ecma, certain, budget
 
     def read(self, items: list[Any]) -> Dfa | None:
         """The texts that the items match: those that meet the look-aheads at the beginning and match the rest."""
@@ -154,9 +154,9 @@ class _Reader:
         texts = self._texts(items[aheads:], before=False, after=self._search)
         for kind, (_, ahead) in items[begin:aheads]:
             wanted = kind is op.ASSERT
-            reader = _Reader(self._flags, self._search, self._ecma, self._certain is wanted, self._deadline)
+            reader = _Reader(self._flags, self._search, self._ecma, self._certain is wanted, self._budget)
             begun = reader._texts(list(ahead), before=False, after=True)
-            texts = both(texts, begun, self._deadline, without=not wanted)
+            texts = both(texts, begun, self._budget, without=not wanted)
         return texts
 
     def _texts(self, items: list[Any], *, before: bool, after: bool) -> Dfa | None:
@@ -174,15 +174,13 @@ class _Reader:
             self._nfa.edge(end, *EVERY[0], end)
         nfa, start, end = anchors.without_guards(self._nfa, self._guards, start, end)
         try:
-            return determinise(nfa, start, end, MAX_STATES, self._deadline)
+            return determinise(nfa, start, end, MAX_STATES, self._budget)
         except Empty:
             return None
 
     def _sequence(self, items: Any, state: int, flags: int) -> int:
         for kind, value in items:
-            self._steps += 1
-            if self._steps % 1000 == 0:
-                check_deadline(self._deadline, "reading the regex")
+            self._budget.spend(_WORK, "reading the regex")
             state = self._item(kind, value, state, flags)
         return state
 

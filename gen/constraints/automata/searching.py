@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import TooLarge, deadline_in
+from gen.constraints.automata.limits import Budget, TooLarge
 from gen.constraints.automata.regexes import read_tree
 
 Threads = Mapping[int, int]
@@ -84,7 +84,7 @@ class Search:
     def __init__(self, pattern: re.Pattern[str], *, anywhere: bool = True) -> None:
         self.pattern, self._anywhere = pattern.pattern, anywhere
         tree = parser.parse(pattern.pattern, pattern.flags)
-        read = partial(_read, flags=tree.state.flags, around=_has_anchors(tree), deadline=deadline_in())
+        read = partial(_read, flags=tree.state.flags, around=_has_anchors(tree), budget=Budget())
         items = [(op.SUBPATTERN, (None, 0, 0, tree))]
         self._whole = self._sought = read(items)
         if self._whole.later is not None:  # the next character may show that an anchor holds
@@ -128,14 +128,14 @@ def search_of(pattern: re.Pattern[str]) -> Search:
     return Search(pattern)
 
 
-def _read(items: list[Any], *, flags: int, around: bool, deadline: float) -> _Automaton:
+def _read(items: list[Any], *, flags: int, around: bool, budget: Budget) -> _Automaton:
     """The automaton of parsed items.
 
     Args:
         around: whether what they match depends on what is around it.
     """
-    first = read_tree(items, flags, deadline, certain=None)
-    later = read_tree([_ANY, *items], flags, deadline, certain=None) if around else None
+    first = read_tree(items, flags, budget, certain=None)
+    later = read_tree([_ANY, *items], flags, budget, certain=None) if around else None
     found = [one for one in (first, later) if one is not None]
     states = sum(len(one.final) for one in found)
     if states > _MOST_STATES:

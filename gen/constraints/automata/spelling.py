@@ -14,7 +14,7 @@ from gen.constraints.automata.arrays import Bools, Ints, ranges
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import Empty, deadline_in
+from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, Empty
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.table import Table, table
 
@@ -29,11 +29,11 @@ _BOUNDS = np.array([0, 32, 34, 35, 92, 93, 128, LAST + 1], np.int32)
 """Where ranges of characters begin. In every second one, from 32 to 33 on, each character is one byte, even in JSON."""
 
 
-def raw_table(texts: Dfa, deadline: float) -> Table:
+def raw_table(texts: Dfa, budget: Budget) -> Table:
     """Texts over code points as a table over the bytes of their UTF-8."""
     nfa = Nfa()
     start = nfa.state()
-    return table(determinise(nfa, start, spell(nfa, texts, start, utf8), deadline=deadline))
+    return table(determinise(nfa, start, spell(nfa, texts, start, utf8), budget=budget))
 
 
 def spell(nfa: Nfa, texts: Dfa, start: int, encode: Encode) -> int:
@@ -116,7 +116,7 @@ def _character(ranges: tuple[tuple[int, int], ...], encode: Encode) -> Dfa | Non
                 after = known[key]
             nfa.edge(start, *sequence[0], after)
     try:
-        found = determinise(nfa, start, end, deadline=deadline_in(60))
+        found = determinise(nfa, start, end, budget=Budget(MOST_WORK_OF_A_CONSTANT))
     except Empty:  # surrogates alone
         return None
     place = np.arange(len(found.final), dtype=np.int32)

@@ -13,13 +13,13 @@ import numpy as np
 from gen.constraints.automata.arrays import by_number
 from gen.constraints.automata.characters import LAST
 from gen.constraints.automata.dfa import Dfa, trimmed
-from gen.constraints.automata.limits import MAX_STATES, TooLarge, check_deadline
+from gen.constraints.automata.limits import MAX_STATES, Budget, TooLarge
 
 ANY = Dfa(np.array([[0, 0, LAST, 0]], np.int32), np.ones(1, np.bool_))
 
 
 def both(
-    one: Dfa | None, other: Dfa | None, deadline: float, *, without: bool = False, max_states: int = MAX_STATES
+    one: Dfa | None, other: Dfa | None, budget: Budget, *, without: bool = False, max_states: int = MAX_STATES
 ) -> Dfa | None:
     """The texts of `one` that are also in `other`; or, `without`, that are not. Raises TooLarge."""
     if without:
@@ -32,6 +32,7 @@ def both(
     edges = array("i")
     for place, pair in enumerate(order):
         here, there = divmod(pair, width)
+        budget.spend(1 + len(one.lines[here]) * len(other.lines[there]))
         for low, high, target in one.lines[here]:
             for low2, high2, target2 in other.lines[there]:
                 if high2 >= low and low2 <= high:
@@ -42,8 +43,6 @@ def both(
                     edges.extend((place, max(low, low2), min(high, high2), number[after]))
         if len(order) > max_states:
             raise TooLarge(f"more than {max_states} states")
-        if place % 256 == 0:
-            check_deadline(deadline)
     mine, theirs = np.divmod(np.array(order), width)
     return trimmed(np.array(edges, np.int32).reshape(-1, 4), one.final[mine] & other.final[theirs])
 

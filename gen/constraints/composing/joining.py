@@ -8,11 +8,14 @@ import numpy as np
 from gen.constraints.automata.arrays import Ints
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import check_deadline, deadline_in
+from gen.constraints.automata.limits import Budget
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.table import Table, table
 from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
 from gen.constraints.tables.runs import runs_of
+
+_WORK = 5  # of a node of the tree
+_COPIED = 16  # edges that are copied as fast as one is looked at
 
 
 def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[str, bytes]) -> Table:
@@ -22,13 +25,13 @@ def joined_table(tree: Tree, leaves: Mapping[object, Table], specials: Mapping[s
         leaves: the table of each leaf, by key.
         specials: the bytes of special tokens, by their texts.
     Raises:
-        TooLarge: too many states, or more than 1 second.
+        TooLarge: too many states, or too much work.
         Empty: there is no such text.
     """
-    deadline = deadline_in()
-    joiner = _Joiner(leaves, specials, deadline)
+    budget = Budget()
+    joiner = _Joiner(leaves, specials, budget)
     start = joiner.nfa.state()
-    return table(determinise(joiner.nfa, start, joiner.write(tree, start), deadline=deadline))
+    return table(determinise(joiner.nfa, start, joiner.write(tree, start), budget=budget))
 
 
 def word_table(word: Word, specials: Mapping[str, bytes]) -> Table:
@@ -50,14 +53,14 @@ def word_pieces(text: str, specials: Mapping[str, bytes]) -> list[str]:
 
 
 class _Joiner:
-    def __init__(self, leaves: Mapping[object, Table], specials: Mapping[str, bytes], deadline: float) -> None:
+    def __init__(self, leaves: Mapping[object, Table], specials: Mapping[str, bytes], budget: Budget) -> None:
         self.nfa = Nfa()
-        self._leaves, self._specials, self._deadline = leaves, specials, deadline
+        self._leaves, self._specials, self._budget = leaves, specials, budget
         self._automata: dict[object, Dfa] = {}
 
     def write(self, tree: Tree, state: int) -> int:
         """Write a tree after `state`; returns the state after it, which nothing leads away from."""
-        check_deadline(self._deadline)
+        self._budget.spend(_WORK)
         if isinstance(tree, Word):
             pieces = word_pieces(tree.text, self._specials)
             spelled = b"".join(self._specials.get(piece, piece.encode()) for piece in pieces)
@@ -75,7 +78,9 @@ class _Joiner:
             return self._again(tree, state)
         if tree.key not in self._automata:
             self._automata[tree.key] = Dfa(_edges(self._leaves[tree.key]), self._leaves[tree.key].final[1:])
-        return self.nfa.insert(self._automata[tree.key], self.nfa.after(state))
+        automaton = self._automata[tree.key]
+        self._budget.spend(len(automaton.edges) // _COPIED)
+        return self.nfa.insert(automaton, self.nfa.after(state))
 
     def _again(self, tree: Again, state: int) -> int:
         end = self.nfa.state()

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.limits import MOST_WORK, Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.spelling import spell, utf8
 from gen.constraints.automata.table import Table, table
@@ -17,7 +17,7 @@ from gen.constraints.schema.writing.writer import Place, Writer
 __all__ = ["Whitespace", "schema_grammar", "schema_table", "string_table", "string_terminal"]
 
 Whitespace = Literal["line", "compact", "indent"]
-_GRAMMAR_SECONDS = 5
+_GRAMMAR_WORK = 5 * MOST_WORK
 _DEPTH = 2  # how deep values of any type nest
 
 
@@ -30,11 +30,11 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
         whitespace: as `json.dumps` writes it ("line"), without any ("compact"), or indented by two ("indent").
     Raises:
         Unsupported: an automaton cannot say one of the keywords; the message names it with its path.
-        TooLarge: too many states, or more than 1 second.
+        TooLarge: too many states, or too much work.
         Empty: no value meets the schema.
     """
-    deadline = deadline_in()
-    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], deadline)
+    budget = Budget()
+    writer = AutomatonWriter(schema, closed, LAYOUTS[whitespace], budget)
     start = writer.nfa.state()
     try:
         end = writer.value((schema,), start, Place("#", _DEPTH, 0))
@@ -43,7 +43,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
     try:
         if end is None:
             raise Empty("no value meets this schema")
-        return table(determinise(writer.nfa, start, end, deadline=deadline))
+        return table(determinise(writer.nfa, start, end, budget=budget))
     except Empty:
         writer.check_whole()
         raise
@@ -51,7 +51,7 @@ def schema_table(schema: Any, *, closed: bool, whitespace: Whitespace) -> Table:
 
 def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
     """The same as `schema_table`, in llguidance's Lark; values of any type nest to any depth unless indented."""
-    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], deadline_in(_GRAMMAR_SECONDS))
+    writer = GrammarWriter(schema, closed, LAYOUTS[whitespace], Budget(_GRAMMAR_WORK))
     try:
         return writer.grammar(schema, Place("#", _DEPTH, 0))
     except Empty:
@@ -63,20 +63,20 @@ def schema_grammar(schema: Any, *, closed: bool, whitespace: Whitespace) -> str:
 
 def string_table(schema: Any) -> Table:
     """The strings of a schema as they are, without quotes and escapes, in UTF-8. Raises as `schema_table` does."""
-    deadline = deadline_in()
-    writer = AutomatonWriter(schema, True, LAYOUTS["line"], deadline)
+    budget = Budget()
+    writer = AutomatonWriter(schema, True, LAYOUTS["line"], budget)
     nfa = Nfa()
     start, end = nfa.state(), nfa.state()
     for part in _string_parts(writer, schema):
         texts = writer.texts(part, "#")
         if texts is not None:
             nfa.join(spell(nfa, texts, nfa.after(start), utf8), end)
-    return table(determinise(nfa, start, end, deadline=deadline))
+    return table(determinise(nfa, start, end, budget=budget))
 
 
 def string_terminal(schema: Any) -> str:
     """The same as `string_table`, as a terminal of llguidance's Lark."""
-    return grammar.string_terminal(_string_parts(GrammarWriter(schema, True, LAYOUTS["line"], deadline_in()), schema))
+    return grammar.string_terminal(_string_parts(GrammarWriter(schema, True, LAYOUTS["line"], Budget()), schema))
 
 
 def _string_parts(writer: Writer, schema: Any) -> list[Part]:

@@ -59,7 +59,7 @@ class Disjoint:
                 string_texts(written, self._patterns, "oneOf"),
                 perhaps_texts(other, self._patterns, "oneOf"),
             )
-            return both(texts, perhaps, self._patterns.deadline) is None
+            return both(texts, perhaps, self._patterns.budget) is None
         if name == "array":
             if _lengths_apart(written.min_items, written.max_items, other.min_items, other.max_items):
                 return True

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.limits import Budget, TooLarge, Unsupported
 from gen.constraints.schema.keywords import own_part
 from gen.constraints.schema.negation import negated
 from gen.constraints.schema.parts import ANYTHING, EVERY_TYPE, TYPES, Part, Properties, merge
 from gen.constraints.schema.references import References
 
 _MOST_PARTS = 512
+_WORK = 50  # of merging two parts
 _MOST_BESIDE = 4
 _OBJECT = frozenset(("object",))
 _SAME_VALUE = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired")
@@ -26,8 +27,8 @@ class Merger:
         disjoint: whether no value that is written for the first part meets the second one.
     """
 
-    def __init__(self, root: Any, deadline: float, disjoint: Callable[[Part, Part], bool]) -> None:
-        self._references, self._deadline, self._disjoint = References(root), deadline, disjoint
+    def __init__(self, root: Any, budget: Budget, disjoint: Callable[[Part, Part], bool]) -> None:
+        self._references, self._budget, self._disjoint = References(root), budget, disjoint
         self._known: dict[int, tuple[Any, Parts]] = {}
         self._open: list[int] = []
         self._met: dict[frozenset[int], tuple[list[Any], bool]] = {}
@@ -60,7 +61,7 @@ class Merger:
             return self._merge(schema, path, beside)
         known = self._known.get(id(schema))
         if known is None:
-            check_deadline(self._deadline, f"merging the schemas at {path[:80]}")
+            self._budget.spend(_WORK, f"merging the schemas at {path[:80]}")
             known = (schema, self._merge(schema, path))  # the schema is kept, so that no other one gets its id
             self._known[id(schema)] = known
         return known[1]
@@ -152,7 +153,9 @@ class Merger:
         exclusive = list(each)
         for number, one in enumerate(beside):
             for other, another in enumerate(beside):
-                check_deadline(self._deadline, f"comparing the alternatives of oneOf at {path[:80]}")
+                self._budget.spend(
+                    _WORK * len(one) * len(another), f"comparing the alternatives of oneOf at {path[:80]}"
+                )
                 if other == number or self._apart(one, another):
                     continue
                 kinds = [frozenset((name,)) for name in TYPES]
@@ -177,7 +180,7 @@ class Merger:
         out = tuple(part for part in merged if part.types and part.values != () and self._possible(part))
         if len(out) > _MOST_PARTS:
             raise TooLarge(f"more than {_MOST_PARTS} alternatives at {path[:80]}")
-        check_deadline(self._deadline, f"merging the schemas at {path[:80]}")
+        self._budget.spend(_WORK * (1 + len(merged)), f"merging the schemas at {path[:80]}")
         return out
 
     def _possible(self, part: Part) -> bool:

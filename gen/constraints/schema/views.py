@@ -3,7 +3,7 @@
 from typing import Any
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import Unsupported
+from gen.constraints.automata.limits import Budget, Unsupported
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Part
@@ -12,8 +12,8 @@ from gen.constraints.schema.parts import Part
 class Patterns:
     """The patterns of one schema, read once each."""
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
         self._known: dict[tuple[str, bool], Dfa | None] = {}
 
     def texts(self, pattern: str, path: str, *, certain: bool = True) -> Dfa | None:
@@ -21,7 +21,7 @@ class Patterns:
         key = (pattern, certain)
         if key not in self._known:
             try:
-                self._known[key] = matched(pattern, self.deadline, search=True, ecma=True, certain=certain)
+                self._known[key] = matched(pattern, self.budget, search=True, ecma=True, certain=certain)
             except Unsupported as error:
                 raise Unsupported(f"pattern at {path}: {error}") from None
         return self._known[key]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.limits import Empty, TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.limits import Budget, Empty, TooLarge
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.table import table
 
@@ -58,15 +58,15 @@ def test_no_text_at_all_is_an_error() -> None:
         determinise(nfa, start, end)
 
 
-def test_bounds_on_states_and_time_are_kept() -> None:
+def test_bounds_on_states_and_work_are_kept() -> None:
     with pytest.raises(TooLarge, match="more than 1000 states"):
         determinise(*third_from_the_end(97, 98, 12), max_states=1000)
     nfa = Nfa(max_states=10)
     with pytest.raises(TooLarge, match="more than 10 states"):
         for _ in range(11):
             nfa.state()
-    with pytest.raises(TooLarge, match="too long"):
-        check_deadline(deadline_in(-1))
+    with pytest.raises(TooLarge, match="too much work"):
+        determinise(*third_from_the_end(97, 98, 12), budget=Budget(1000))
 
 
 def random_nfa(chance: random.Random) -> tuple[Nfa, int, int]:

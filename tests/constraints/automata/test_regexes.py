@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.limits import Budget, Empty, TooLarge, Unsupported
 from gen.constraints.automata.regexes import choice_table, matched, regex_table
 from gen.constraints.automata.spelling import raw_table
 from gen.constraints.automata.table import Table
@@ -116,7 +116,7 @@ def test_every_text_of_a_regex_matches_it() -> None:
 
 def test_search_is_that_of_json_schema() -> None:
     for pattern in ("^a|b$", "a", "^[ab]+$", "^$", "", "(^a$|^b)", "a.b", "^(?!.*bb)a", "^(?=.*b)(?=.*a)"):
-        texts = matched(pattern, deadline_in(), search=True, ecma=True)
+        texts = matched(pattern, Budget(), search=True, ecma=True)
         for length in range(5):
             for number in range(4**length):
                 text = "".join("ab\nc"[number // 4**place % 4] for place in range(length))
@@ -126,7 +126,7 @@ def test_search_is_that_of_json_schema() -> None:
 
 def test_a_pattern_is_narrow_in_every_reading_and_wide_in_any() -> None:
     for pattern, text in ((r"^\w$", "é"), (r"^\d$", "٣"), (r"^\s$", "\x1c"), (r"^.$", "\r"), (r"^a$", "a\n")):
-        narrow, wide = (matched(pattern, deadline_in(), search=True, ecma=True, certain=one) for one in (True, False))
+        narrow, wide = (matched(pattern, Budget(), search=True, ecma=True, certain=one) for one in (True, False))
         assert not holds(narrow, text) and holds(wide, text), pattern
         assert re.search(pattern, text)  # Python's reading
 
@@ -170,9 +170,9 @@ def test_a_choice_is_its_options_and_nothing_else() -> None:
 
 
 def test_bytes_that_are_no_utf8_are_never_accepted() -> None:
-    texts = matched("[\\s\\S]{1,2}", deadline_in())
+    texts = matched("[\\s\\S]{1,2}", Budget())
     assert texts is not None
-    found = raw_table(texts, deadline_in())
+    found = raw_table(texts, Budget())
     for data in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xe2\x98", b"a\x80"):
         assert not found.accepts(data)
     for code in (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gen.constraints.automata.determinising import determinise
-from gen.constraints.automata.limits import deadline_in
+from gen.constraints.automata.limits import Budget
 from gen.constraints.automata.nfa import Nfa
 from gen.constraints.automata.spelling import Encode, json_content, spell, utf8
 from gen.constraints.automata.table import Table, table
@@ -37,7 +37,7 @@ def all_but(names: list[str], encode: Encode) -> Table:
     """All texts except the names, in bytes."""
     nfa = Nfa()
     start = nfa.state()
-    texts = both(ANY, listed(names), deadline_in(), without=True)
+    texts = both(ANY, listed(names), Budget(), without=True)
     assert texts is not None
     return table(determinise(nfa, start, spell(nfa, texts, start, encode)))
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import TooLarge, deadline_in
+from gen.constraints.automata.limits import Budget, TooLarge
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import ANY, both, holds, listed, of_length
 
@@ -18,15 +18,15 @@ def members(texts: Dfa | None) -> set[str]:
 
 
 def texts_of(pattern: str) -> Dfa | None:
-    return matched(pattern, deadline_in())
+    return matched(pattern, Budget())
 
 
 @pytest.mark.parametrize("one", PATTERNS)
 @pytest.mark.parametrize("other", PATTERNS)
 def test_both_and_without(one: str, other: str) -> None:
     mine, theirs = texts_of(one), texts_of(other)
-    assert members(both(mine, theirs, deadline_in())) == members(mine) & members(theirs)
-    assert members(both(mine, theirs, deadline_in(), without=True)) == members(mine) - members(theirs)
+    assert members(both(mine, theirs, Budget())) == members(mine) & members(theirs)
+    assert members(both(mine, theirs, Budget(), without=True)) == members(mine) - members(theirs)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import TooLarge, check_deadline, deadline_in
+from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge
 from gen.constraints.automata.nfa import Mark, Nfa
 from gen.constraints.automata.spelling import json_content, spell
 from gen.constraints.automata.texts import ANY, listed
@@ -15,6 +15,7 @@ from gen.constraints.schema.writing.layout import Layout
 from gen.constraints.schema.writing.numbers import part_numbers
 from gen.constraints.schema.writing.writer import Place, Writer
 
+_WORK = 50  # of a place of a schema
 _LEVELS = 100
 
 
@@ -32,8 +33,8 @@ class AutomatonWriter(Writer):
 
     nfa: Nfa
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
-        super().__init__(root, closed, layout, deadline)
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
+        super().__init__(root, closed, layout, budget)
         self.nfa = Nfa()
         self._open: set[tuple[int, ...]] = set()
         self._copies: dict[tuple[tuple[int, ...], int, int], _Written | None] = {}
@@ -48,7 +49,7 @@ class AutomatonWriter(Writer):
             raise TooLarge(f"$ref at {place.path[:200]}: the schema refers to itself")
         if place.level > _LEVELS:
             raise TooLarge(f"schemas nested too deeply at {place.path[:80]}")
-        check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+        self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
         if not schemas:
             return self.nfa.insert(_any_value(self.layout, place.depth, indented), self.nfa.after(state))
         start = self.nfa.after(state)
@@ -98,14 +99,14 @@ def _any_string() -> Dfa:
     nfa = Nfa()
     start = nfa.state()
     end = nfa.spell(spell(nfa, ANY, nfa.spell(start, b'"'), json_content), b'"')
-    return determinise(nfa, start, end, deadline=deadline_in(60))
+    return determinise(nfa, start, end, budget=Budget(MOST_WORK_OF_A_CONSTANT))
 
 
 @lru_cache(256)
 def _any_value(layout: Layout, depth: int, level: int) -> Dfa:
     """Values of any type, as they are written at a level: the same in all schemas."""
-    writer = AutomatonWriter(True, False, layout, deadline_in(60))
+    writer = AutomatonWriter(True, False, layout, Budget(MOST_WORK_OF_A_CONSTANT))
     start = writer.nfa.state()
     end = writer.any_of((ANYTHING,), start, Place("#", depth, level))
     assert end is not None  # there is always null; tells mypy
-    return determinise(writer.nfa, start, end, deadline=writer.deadline)
+    return determinise(writer.nfa, start, end, budget=writer.budget)

@@ -7,7 +7,7 @@ of them is too long. Any other format says nothing about a text, as in the speci
 from functools import cache
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import deadline_in
+from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import ANY, of_length
 
@@ -74,4 +74,4 @@ def format_texts(name: str) -> Dfa | None:
 
 @cache
 def _known(name: str) -> Dfa | None:
-    return of_length(matched(FORMATS[name], deadline_in(60)), 0, LONGEST.get(name))
+    return of_length(matched(FORMATS[name], Budget(MOST_WORK_OF_A_CONSTANT)), 0, LONGEST.get(name))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.limits import Budget, TooLarge, Unsupported
 from gen.constraints.automata.rust_syntax import (
     Conditions,
     characters,
@@ -27,6 +27,7 @@ from gen.constraints.schema.writing.network import Network
 from gen.constraints.schema.writing.numbers import ANY_NUMBER, ANY_WHOLE, number_texts, part_numbers
 from gen.constraints.schema.writing.writer import Place, Writer
 
+_WORK = 50  # of a place of a schema
 _MOST_RULES = 20_000
 _LEVELS = 100
 
@@ -36,9 +37,9 @@ class GrammarWriter(Writer):
 
     nfa: Network
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
-        super().__init__(root, closed, layout, deadline)
-        self.nfa = Network(deadline)
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
+        super().__init__(root, closed, layout, budget)
+        self.nfa = Network(budget)
         self._rules: dict[tuple[tuple[int, ...], int, int], int] = {}
         self._todo: list[tuple[Sequence[Any], int, Place]] = []
         self._kept: list[Sequence[Any]] = []  # schemas of rules, kept so that no other schema gets their ids
@@ -50,7 +51,7 @@ class GrammarWriter(Writer):
         start = self._rule((schema,), place)
         while self._todo:
             schemas, first, place = self._todo.pop()
-            check_deadline(self.deadline, f"writing the values at {place.path[:80]}")
+            self.budget.spend(_WORK, f"writing the values at {place.path[:80]}")
             try:
                 end = self.any_of(self.parts_of(schemas, place.path), first, place)
             except Unsupported as error:  # raised later, if the grammar needs this rule

@@ -8,9 +8,10 @@ becomes, in Lark, `s0: "[" s1`, `s1: s7 s2`, `s2: ", " s1 | "]"`; a state with o
 rules that lead to it.
 """
 
-from gen.constraints.automata.limits import Empty, TooLarge, Unsupported, check_deadline
+from gen.constraints.automata.limits import Budget, Empty, TooLarge, Unsupported
 
 _MOST_STATES = 300_000
+_WORK = 3  # of a state
 
 Symbol = str | int
 """A terminal, as Lark writes one, or the first state of a rule."""
@@ -28,21 +29,20 @@ class Network:
         refused: for the first state of a rule, why the rule cannot be written.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.states = 0
         self.ends: set[int] = set()
         self.refused: dict[int, Unsupported] = {}
         self._edges: dict[int, list[Way]] = {}
         self._silent: dict[int, list[int]] = {}
-        self._deadline = deadline
+        self._budget = budget
 
     def state(self) -> int:
         """A new state. Raises TooLarge at the bound."""
         self.states += 1
         if self.states > _MOST_STATES:
             raise TooLarge(f"more than {_MOST_STATES} states of a grammar")
-        if self.states % 1000 == 0:
-            check_deadline(self._deadline, "writing the grammar")
+        self._budget.spend(_WORK, "writing the grammar")
         return self.states - 1
 
     def join(self, source: int, target: int) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gen.constraints.automata.dfa import Dfa, trimmed
-from gen.constraints.automata.limits import TooLarge, Unsupported, deadline_in
+from gen.constraints.automata.limits import MOST_WORK_OF_A_CONSTANT, Budget, TooLarge, Unsupported
 from gen.constraints.automata.regexes import matched
 from gen.constraints.automata.texts import both, of_length
 from gen.constraints.schema.parts import Bound, Part
@@ -38,7 +38,7 @@ def part_numbers(part: Part, whole: bool) -> Dfa | None:
         return None
     numbers = number_texts(part.low, part.high, (), False)
     # with more digits, the float may be whole
-    return of_length(both(numbers, matched(_BROKEN, deadline_in(60)), deadline_in()), 0, _EXACT + 1)
+    return of_length(both(numbers, matched(_BROKEN, Budget(MOST_WORK_OF_A_CONSTANT)), Budget()), 0, _EXACT + 1)
 
 
 @lru_cache(1024)
@@ -64,7 +64,7 @@ def number_texts(
     scale = max((len(_digits(one)[1]) for one in multiples), default=0)
     multiple = _Multiple(lcm(*(int(one * 10**scale) for one in multiples)), tuple(map(int, no_multiples)), scale)
     if low is None and high is None and not multiples and not no_multiples:
-        return matched(ANY_WHOLE if whole else ANY_NUMBER, deadline_in(60))
+        return matched(ANY_WHOLE if whole else ANY_NUMBER, Budget(MOST_WORK_OF_A_CONSTANT))
     zero = (Fraction(0), whole)  # "-0" is no whole number
     positive = negative = None
     if high is None or high[0] >= 0:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from gen.constraints.automata.dfa import Dfa
-from gen.constraints.automata.limits import Unsupported
+from gen.constraints.automata.limits import Budget, Unsupported
 from gen.constraints.automata.texts import few
 from gen.constraints.schema.disjoint import Disjoint
 from gen.constraints.schema.merging import Merger
@@ -56,11 +56,11 @@ class Writer(ABC):
 
     nfa: States
 
-    def __init__(self, root: Any, closed: bool, layout: Layout, deadline: float) -> None:
-        self.closed, self.layout, self.deadline = closed, layout, deadline
-        self.patterns = Patterns(deadline)
+    def __init__(self, root: Any, closed: bool, layout: Layout, budget: Budget) -> None:
+        self.closed, self.layout, self.budget = closed, layout, budget
+        self.patterns = Patterns(budget)
         self.disjoint = Disjoint(self.parts_of, self.patterns, closed)
-        self._merger = Merger(root, deadline, self.disjoint)
+        self._merger = Merger(root, budget, self.disjoint)
         self.left_out: str | None = None
         self._texts: dict[Hashable, Dfa | None] = {}
 

@@ -1,0 +1,51 @@
+"""What compiles, and on which engine, depends neither on the machine's speed nor on what was compiled before."""
+
+import subprocess
+import sys
+import time
+from itertools import count
+from typing import Any
+
+import pytest
+
+from gen.constraints.automata.limits import TooLarge
+from gen.constraints.schema import schema_table
+
+STRINGS = {f"s{n}": {"type": "string", "maxLength": 100} for n in range(12)}
+SCHEMAS: dict[str, Any] = {  # near the bound of work, above it, and far below it
+    "12 strings of 100 characters": {"type": "object", "properties": STRINGS},
+    "alternatives that are merged": {
+        "anyOf": [{"allOf": [{"minLength": n}, {"maxLength": n + 40}]} for n in range(40)]
+    },
+    "texts with letters far from their end": {"type": "string", "pattern": "^(a|b)*a(a|b){16}$"},
+    "a number": {"type": "integer", "minimum": -7, "maximum": 1234},
+}
+
+
+def engine_of(schema: Any) -> str:
+    """What comes of a schema: how many states its automaton has, or why there is none."""
+    try:
+        return f"{len(schema_table(schema, closed=True, whitespace='line').next)} states"
+    except TooLarge as error:
+        return str(error)
+
+
+def test_a_clock_that_runs_100_times_faster_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: engine_of(schema) for name, schema in SCHEMAS.items()}
+    ticks = count(0, 100)
+    for clock in ("thread_time", "process_time", "perf_counter", "monotonic", "time"):
+        monkeypatch.setattr(time, clock, lambda: float(next(ticks)))  # each look is 100 seconds after the last one
+    after = {name: engine_of(schema) for name, schema in SCHEMAS.items()}
+    monkeypatch.undo()
+    assert after == before
+    assert sum("states" in said and "more" not in said for said in before.values()) >= 2
+
+
+def test_what_was_compiled_before_changes_nothing() -> None:
+    warm = [engine_of(schema) for schema in reversed([*SCHEMAS.values(), *SCHEMAS.values()])][::-1]
+    program = (
+        "from tests.constraints.test_no_clock import SCHEMAS, engine_of\n"
+        "print('\\n'.join(map(engine_of, SCHEMAS.values())))"
+    )
+    cold = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert cold.stdout.splitlines() == warm[: len(SCHEMAS)] == warm[len(SCHEMAS) :]
