@@ -210,7 +210,7 @@ class EngineStream(Stream, AsyncIterator[str]):
         if not self._feed.ended:
             raise GenError("the stream was closed before its text had ended; it has no completion.")
         self._feed.check()
-        return valued(self._feed.job.request, self._feed.job.completions()[0])
+        return valued(self._feed.job.request, self._feed.completion())
 
     async def acompletion(self) -> Completion:
         """As `completion`, for event loops."""

@@ -13,7 +13,7 @@ from gen import calls
 from gen.constraints import compiling
 from gen.loop import engine_thread, feed
 from gen.samplers import beam_search, greedy, multinomial, sample_seed
-from gen.tokenizers import Tokenizer
+from gen.tokenizers import Detokenizer, Tokenizer
 from tests.helpers import EOS, ScriptedModel, byte_tokenizer
 from tests.helpers.engines import FailingModel, GatedModel
 
@@ -59,6 +59,46 @@ def test_a_stream_tells_what_has_come_so_far_and_gives_all_pieces_nevertheless()
         stream.cancel()
         assert stream.so_far().finish_reason == "eos"
         assert failing.completion().finish_reason == "length"
+
+
+@pytest.mark.parametrize("events", [False, True])
+def test_a_completion_in_another_thread_takes_no_piece_away(events: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a reader decodes, another thread asks for the completion: it decodes the same tokens, or waits its turn."""
+    came, push, flush = threading.Event(), Detokenizer.push, Detokenizer.flush
+
+    class Turn:
+        def __enter__(self) -> None:
+            if threading.current_thread() is other:
+                came.set()
+            turn.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            turn.release()
+
+    def slow(self: Detokenizer, *token_ids: int) -> str:
+        if threading.current_thread() is other:
+            came.set()
+        elif not other.is_alive():
+            other.start()
+            assert came.wait(60)
+        return push(self, *token_ids)
+
+    def last(self: Detokenizer) -> str:
+        if threading.current_thread() is other:
+            came.set()
+        return flush(self)
+
+    turn, made = threading.Lock(), list[gen.Completion]()
+    with gen.Engine(ScriptedModel("hello")) as engine:
+        stream = engine.submit("abc")
+        monkeypatch.setattr(stream._feed, "_reading", Turn())
+        other = threading.Thread(target=lambda: made.append(stream.completion()))
+        stream._feed.wait(end=True)
+        monkeypatch.setattr(Detokenizer, "push", slow)
+        monkeypatch.setattr(Detokenizer, "flush", last)
+        pieces = [event.text for event in stream.events()] if events else [*stream]
+        other.join()
+    assert ("".join(pieces), made[0].text) == ("hello", "hello")
 
 
 def test_a_text_of_an_output_type_has_no_value_before_its_end_and_a_failed_one_tells_why() -> None:

@@ -93,6 +93,15 @@ class Feed:
         with self._reading:
             return self.job.so_far(over=over)
 
+    def completion(self) -> Completion:
+        """The text once it has ended; a reader that decodes it at this moment is waited for.
+
+        Raises:
+            Exception: as `Job.completions`.
+        """
+        with self._reading:
+            return self.job.completions()[0]
+
     def check(self) -> None:
         """Raise the error of the request or the engine, if there is one; each time a copy."""
         for error in (self.failure, self.job.error, *(text.error for text in self._texts)):
