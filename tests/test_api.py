@@ -130,6 +130,8 @@ def test_what_ended_a_text_is_kept_where_that_is_asked_for(stop: Any) -> None:
         ([*b"one", EOS, *b"two"], "</s>", "one", "eos"),  # an eos is one first
         ([*b"one", OTHER_EOS], "<end>!", "one", "eos"),
         (["中".encode()[0], OTHER_EOS, *b"two"], "<end>", "\ufffd", "stop"),
+        (["中".encode()[0], OTHER_EOS, OTHER_EOS, *b"two"], "<end><end>", "\ufffd", "stop"),
+        ([*b"G", "中".encode()[0], OTHER_EOS, *b"two"], "G<end>", "", "stop"),  # an unfinished character has no text
     ],
 )
 def test_a_stop_string_may_have_special_tokens_in_it(
@@ -143,6 +145,26 @@ def test_a_stop_string_may_have_special_tokens_in_it(
     assert (beams.text, beams.finish_reason) == (text, finish_reason)
     if finish_reason == "stop":  # the special token that ended it is among the tokens, as with other stop strings
         assert completion.token_ids == script[: len(completion.token_ids)]
+
+
+@pytest.mark.parametrize("sampler", [None, beam_search(1)])
+def test_stops_that_never_come_change_no_text(sampler: Any) -> None:
+    """Special tokens, which have no text, stand anywhere, within characters too. Oracle: all tokens decoded at once."""
+    rng = random.Random(0)
+    tokenizer = Tokenizer(byte_tokenizer())
+    for _ in range(12):
+        script = [*"aߞ中🙂".encode()]
+        for _ in range(rng.randint(1, 3)):
+            script.insert(rng.randint(0, len(script)), OTHER_EOS)
+        del script[rng.randint(len(script) - 2, len(script)) :]
+        model = ScriptedModel(partial(_same, script))
+        made: Any = gen.generate(model, "x", stop="<end>!", sampler=sampler, details=True)
+        assert (made.token_ids, made.text) == (script, tokenizer.decode(script))
+        assert "".join(gen.stream(model, "x", stop="<end>!", sampler=sampler)) == made.text
+
+
+def _same(script: list[int], prompt: Sequence[int]) -> list[int]:
+    return script
 
 
 def test_a_stop_string_that_never_comes_loses_no_text() -> None:

@@ -31,8 +31,13 @@ class StopStrings:
         self.found = False
         self.stop: str | None = None
 
-    def push(self, piece: str, *, hidden: bool = False) -> str:
-        """Take more text; return what is certain to come before any stop."""
+    def push(self, piece: str, *, hidden: bool = False, unfinished: str = "") -> str:
+        """Take more text; return what is certain to come before any stop.
+
+        Args:
+            unfinished: what shows of a character that hidden text interrupts. It is passed on before a stop that has
+                no other text in it; later, its rest may come.
+        """
         if self.found or not piece:
             return ""
         before = len(self._text)
@@ -41,7 +46,11 @@ class StopStrings:
             self._hidden = (*self._hidden, (before, len(self._text)))
         if spans := [*self._strings_found(before), *self._patterns_found(before)]:
             _, begin, minus_end, self.stop = min(spans)
-            taken = self._take(begin) + (self._text[begin:-minus_end] if self._include else "")
+            shown = len(self._text)  # where the last text ends that is not hidden
+            for first, end in reversed(self._hidden):
+                shown = first if end == shown else shown
+            taken = self._take(begin) + (unfinished if begin >= shown else "")
+            taken += self._text[begin:-minus_end] if self._include else ""
             self.found, self._at = True, len(self._text)
             return taken
         return self._take(self._undecided())

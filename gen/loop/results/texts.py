@@ -149,9 +149,10 @@ class Text:
         if token_id not in self._eos:
             piece = self._detokenizer.push(token_id)
             hidden = self.request.hidden.get(token_id, "")
-        if self.finish_reason or hidden:
+        if self.finish_reason:
             piece += self._detokenizer.flush()
-        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True)
+        unfinished = copy(self._detokenizer).flush() if hidden else ""
+        piece = self._stops.push(piece) + self._stops.push(hidden, hidden=True, unfinished=unfinished)
         if self._stops.found:
             self.finish_reason, self.stop_reason = "stop", self._stops.stop
         elif self.finish_reason:
