@@ -152,9 +152,9 @@ def made_type(described: Described | None) -> Any:
             return Union[tuple(map(made_type, args))]  # noqa: UP007 - of types that are not known here
         case "of", origin:
             args = tuple(map(made_type, described["args"]))
-            return _imported(origin)[*args, ...] if described.get("any_length") else _imported(origin)[args]
+            return imported(origin)[*args, ...] if described.get("any_length") else imported(origin)[args]
         case _, name:
-            return _imported(name)
+            return imported(name)
 
 
 def _describe_text(output_type: Any) -> Described:
@@ -226,7 +226,12 @@ def _path_of(kind: type) -> str:
     return f"{module}:{name}"
 
 
-def _imported(path: str) -> Any:
+def imported(path: str) -> Any:
+    """A class by the path of its description.
+
+    Raises:
+        ArgumentError: it cannot be imported here.
+    """
     module, _, name = path.partition(":")
     try:
         found: Any = import_module(module)

@@ -28,6 +28,7 @@ from gen.offline.manifest import (
     write_manifest,
 )
 from gen.offline.parts import done_parts, error_result, join_pieces, part_path, read_meta, write_piece
+from gen.offline.sources import sources_of
 
 _SHARD = 8  # times as many rows as run at once
 Report = dict[str, Any]
@@ -103,7 +104,8 @@ class Driver:
                     f"the job in {self.folder} has {name}={show(value)}, got {show(asked.get(name))}; give the same, "
                     "or another folder."
                 )
-        if (problem := difference(manifest, {"versions": versions()})) is not None:
+        facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
+        if (problem := difference(manifest, facts)) is not None:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
         check_unchanged([dict(one) for one in manifest.inputs], self.names)
         return manifest, digest
@@ -128,6 +130,7 @@ class Driver:
             inputs=inputs,
             fingerprint=facts["fingerprint"],
             schema=facts["schema"],
+            sources=facts["sources"],
             rows=rows,
             shard_rows=shard_rows,
             threads=threads,

@@ -21,7 +21,7 @@ from gen.offline.inputs.opening import records_of
 from gen.offline.inputs.rows import Row, read_row
 
 NAME = "manifest.json"
-_FORM = 1  # of the manifest; it changes when the manifest's meaning does
+_FORM = 2  # of the manifest; it changes when the manifest's meaning does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class Manifest:
         inputs: see `gen.offline.inputs.opening.open_inputs`.
         fingerprint: see `gen.offline.worker.fingerprint`.
         schema: the JSON Schema of the values, if they have one.
+        sources: see `gen.offline.sources`.
         rows: how many run at once.
         shard_rows: how many a shard has at most.
         threads: of torch in a worker on a CPU.
@@ -48,6 +49,7 @@ class Manifest:
     inputs: Sequence[Mapping[str, Any]]
     fingerprint: Mapping[str, str]
     schema: Any
+    sources: Mapping[str, str]
     rows: int
     shard_rows: int
     threads: int
@@ -83,13 +85,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+_FACTS = {
+    "fingerprint": "model",
+    "versions": "versions",
+    "sources": "output type's source",
+    "schema": "output type's JSON Schema",
+}
+
+
 def difference(manifest: Manifest, facts: Mapping[str, Any]) -> str | None:
     """What has changed since the job began, in words; None if nothing has.
 
     Args:
-        facts: a worker's "fingerprint", "schema" and "versions", or some of them.
+        facts: a worker's "fingerprint", "sources", "schema" and "versions", or some of them.
     """
-    for name, what in (("fingerprint", "model"), ("versions", "versions"), ("schema", "output type's JSON Schema")):
+    for name, what in _FACTS.items():
         had, has = getattr(manifest, name), facts.get(name, getattr(manifest, name))
         if had != has:
             keys = [key for key in {**(had or {}), **(has or {})} if (had or {}).get(key) != (has or {}).get(key)]

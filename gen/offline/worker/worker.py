@@ -17,6 +17,7 @@ from gen.offline.described import made_speculate, made_type
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
 from gen.offline.parts import Result, counts_of, failed, write_part, write_piece
+from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
 from gen.server.errors import ApiError
 
@@ -187,7 +188,8 @@ class Worker:
     def _facts(self) -> Result:
         """What must be the same on every worker, beside the manifest."""
         schema = schema_of_type(made_type(self._settings["output_type"]))
-        return {"fingerprint": self._fingerprint, "schema": schema, "versions": versions()}
+        sources = sources_of(self._settings["output_type"])
+        return {"fingerprint": self._fingerprint, "schema": schema, "sources": sources, "versions": versions()}
 
     def _read_manifest(self, folder: Path, digest: str) -> Manifest:
         """The job's manifest, if it is the driver's, and if the worker's model is the manifest's."""
