@@ -41,6 +41,13 @@ def _spell(spelled: Mapping[int, bytes], token_ids: Sequence[int]) -> bytes:
     return b"".join(spelled.get(token_id, b"") for token_id in token_ids)
 
 
+def letters_of_bytes() -> list[str]:
+    """How byte-level BPE writes each byte, as in GPT-2: printable ones as themselves, the others from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
 class _Letters(dict[int, str]):
     """A table for `str.translate` from the characters that byte-level BPE writes to the bytes that they stand for.
 
@@ -48,9 +55,7 @@ class _Letters(dict[int, str]):
     """
 
     def __init__(self) -> None:
-        printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-        others = iter(range(0x100, 0x200))
-        super().__init__({byte if byte in printable else next(others): chr(byte) for byte in range(256)})
+        super().__init__({ord(letter): chr(byte) for byte, letter in enumerate(letters_of_bytes())})
 
     def __missing__(self, letter: int) -> str:
         return "\u0100"

@@ -197,8 +197,8 @@ engine = gen.Engine(model)
 stream = engine.submit("a")
 own = gen.astream(model, "a")
 model.begun.acquire()
-lock = model.tokenizer._encoding  # another thread is within the tokenizer
-holder = threading.Thread(target=lock.acquire); holder.start(); holder.join()
+reading = threading.Thread(target=lambda: [model.tokenizer.encode("x" * 10**5) for _ in range(20)])
+reading.start()  # another thread is within the tokenizer
 child = os.fork()
 if child == 0:
     model.open()
@@ -213,7 +213,7 @@ if child == 0:
         told.append("".join(other.submit("c")) == "hello")
     told.append(asyncio.run(gen.agenerate(model, "d")) == "hello")
     os._exit(0 if told == [True] * 6 else 1)
-lock.release()
+reading.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 model.open()
 print("".join(stream), "".join(own))

@@ -17,7 +17,7 @@ FILES = {
 LEVELS = (  # in the order of the data: what is read, the model, the logits, the loop, the calls
     {"arguments", "completions", "cpu_memory", "cpu_threads", "devices", "errors"}
     | {"forking", "isolation", "lent_streams"},
-    {"thoughts", "token_spelling", "tokenizers"},
+    {"thoughts", "token_lengths", "token_spelling", "tokenizers"},
     {"attention", "samplers", "testing"},
     {"models"},
     {"constraints", "tools"},

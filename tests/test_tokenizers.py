@@ -1,9 +1,12 @@
 """Encoding, chat templates, and decoding piece by piece compared with decoding at once."""
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 import pytest
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
 import gen
@@ -155,3 +158,25 @@ def test_an_unfinished_character_shows_at_the_end() -> None:
     assert [decoder.push(0), decoder.push(1), decoder.flush()] == ["a", "", "\ufffd"]
     assert [other.push(0), other.push(2), other.flush()] == ["a", "\ufffdb", ""]
     assert other.decode([0, 1]) == "a\ufffd"
+
+
+def test_a_text_is_encoded_beside_others() -> None:
+    """The first text waits in its tokenizer until others have been encoded."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Waiting:
+        def pre_tokenize(self, text: object) -> None:
+            if not inside.is_set():
+                inside.set()
+                assert go_on.wait(60)
+
+    hf_tokenizer = byte_tokenizer()
+    hf_tokenizer.backend_tokenizer.enable_truncation(2)  # as some folders have it; transformers drops it
+    hf_tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(Waiting())
+    tokenizer = Tokenizer(hf_tokenizer)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(tokenizer.encode, "wait")
+        assert inside.wait(60)
+        found = [tokenizer.encode_plain("other") for _ in range(3)]
+        go_on.set()
+        assert (first.result(), found) == ([*b"wait"], [[*b"other"]] * 3)

@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from gen.arguments import Array, as_lists, check_text, is_whole, read_token_ids
-from gen.errors import ArgumentError, show
+from gen.errors import ArgumentError, ContextError, show
 from gen.models.base import ImageReader, Inputs, Model
 from gen.requests.chats import chat_text
 from gen.requests.images import take_images
@@ -49,16 +49,25 @@ def messages_of(prompt: Prompt) -> list[Message]:
 
 
 def read_prompt(
-    model: Model, prompt: Prompt, *, chat: bool, template_kwargs: Mapping[str, object] | None = None
+    model: Model,
+    prompt: Prompt,
+    *,
+    chat: bool,
+    template_kwargs: Mapping[str, object] | None = None,
+    check: Callable[[str], object] | None = None,
 ) -> list[int]:
     """The token ids of one prompt.
 
+    Args:
+        check: sees a text before it is encoded, and may raise an error.
     Raises:
         ArgumentError: the prompt is empty and there is no bos token, a chat has no template, or an id is outside the
             vocabulary.
     """
     if written := text_of(model.tokenizer, prompt, chat=chat, template_kwargs=template_kwargs):
         text, encode = written
+        if check is not None:
+            check(text)
         return encode(text)
     if not _is_list(prompt) or not prompt or not all(map(is_whole, prompt)):
         raise _no_prompt(prompt)
@@ -134,11 +143,14 @@ def read_illustrated(
     *,
     chat: bool,
     template_kwargs: Mapping[str, object] | None = None,
+    check: Callable[[str], object] | None = None,
 ) -> tuple[list[int], Inputs]:
     """The token ids of a prompt that may have images, and the model's inputs for these images.
 
     In a chat that is given as a text, the images come before the text.
 
+    Args:
+        check: sees a text without images before it is encoded, and may raise an error.
     Raises:
         ArgumentError: as for `read_prompt`; or token ids come with images, or the prompt does not have one place for
             each image.
@@ -146,10 +158,12 @@ def read_illustrated(
     if isinstance(prompt, str) and chat:
         content = [*({"type": "image"} for _ in images), {"type": "text", "text": prompt}]
         prompt = [{"role": "user", "content": content}]
-    if messages := messages_of(prompt):
-        return model.encode(chat_text(model.tokenizer, messages, template_kwargs), images, add_special_tokens=False)
-    if isinstance(prompt, str):
-        return model.encode(prompt, images)
+    messages = messages_of(prompt)
+    if messages or isinstance(prompt, str):
+        text = chat_text(model.tokenizer, messages, template_kwargs) if messages else str(prompt)
+        if check is not None and not images:
+            check(text)
+        return model.encode(text, images, add_special_tokens=not messages)
     if images:
         raise ArgumentError("a prompt of token ids takes no images; give the prompt as a text or as messages.")
     return read_prompt(model, prompt, chat=chat), {}
@@ -164,26 +178,52 @@ def read_one_prompt(
     chat: bool,
     template_kwargs: Mapping[str, object] | None,
     local_files: bool = True,
+    most: int | None = None,
 ) -> tuple[list[int], Inputs]:
     """One prompt's token ids, and the model's inputs for its images.
 
     Args:
         local_files: whether images in its messages may be paths and file: URLs.
+        most: how many tokens it may have; a text that must have more is not encoded, which may take long. None for any
+            number.
+    Raises:
+        ContextError: a text must have more than `most` tokens.
+        ArgumentError: as for `read_illustrated`.
     """
     _check_template_kwargs(number, prompt, chat, template_kwargs)
     reader = model if isinstance(model, ImageReader) else None
     prompt, images = _place_images(number, prompt, images, readable=reader is not None, local_files=local_files)
     _check_texts(prompt)
+
+    def check(text: str) -> None:
+        if most is not None and (least := model.tokenizer.least_tokens(text, most)):
+            raise no_room(number, f"at least {least}", most, whole=bool(messages_of(prompt)) or chat)
+
     inputs: Inputs = {}
     if reader is not None:
-        token_ids, inputs = read_illustrated(reader, prompt, images, chat=chat, template_kwargs=template_kwargs)
+        token_ids, inputs = read_illustrated(
+            reader, prompt, images, chat=chat, template_kwargs=template_kwargs, check=check
+        )
     elif images:
         raise ArgumentError("this model reads no images; load a vision-language model, or leave images out.")
     else:
-        token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs)
+        token_ids = read_prompt(model, prompt, chat=chat, template_kwargs=template_kwargs, check=check)
     if not token_ids:
         raise ArgumentError("the chat template writes no text for these messages; give another, or the prompt as text.")
     return token_ids, inputs
+
+
+def no_room(number: int, tokens: int | str, context_length: int, *, whole: bool) -> ContextError:
+    """The error for a prompt after which the context has no room for a new token.
+
+    Args:
+        whole: whether the prompt cannot be cut, as a chat or with images.
+    """
+    advice = "" if whole else '; gen.generate(truncate="left") keeps its end'
+    return ContextError(
+        f"prompt {number} has {tokens} tokens; the model's context of {context_length} leaves no room for a new one. "
+        f"Shorten the prompt{advice}."
+    )
 
 
 def _check_template_kwargs(number: int, prompt: Prompt, chat: bool, given: Mapping[str, object] | None) -> None:

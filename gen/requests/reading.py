@@ -9,7 +9,7 @@ from gen.errors import ArgumentError, ContextError, GenError, check_number
 from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.processors import read_processors
-from gen.requests.prompts import Prompt, messages_of, read_one_prompt, vocabulary
+from gen.requests.prompts import Prompt, messages_of, no_room, read_one_prompt, vocabulary
 from gen.requests.request import Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
@@ -88,7 +88,10 @@ def read_requests(
                 chat=settings.chat,
                 template_kwargs=settings.chat_template_kwargs,
                 local_files=settings.local_files,
+                most=model.context_length if settings.truncate is None else None,
             )
+        except ContextError:
+            raise
         except ArgumentError as error:
             raise ArgumentError(f"prompt {number}: {error}" if len(prompts) > 1 else str(error)) from error
         is_chat = bool(messages_of(prompt)) or (settings.chat and isinstance(prompt, str))
@@ -108,11 +111,7 @@ def read_requests(
         if asked is None and has_type and max_batch_tokens is not None:
             most = min(most, max(1, room_in_batch(max_batch_tokens, sampler, token_ids)))
         if room < min(1, most):
-            advice = "" if why_whole else '; gen.generate(truncate="left") keeps its end'
-            raise ContextError(
-                f"prompt {number} has {len(token_ids)} tokens; the model's context of {model.context_length} leaves no "
-                f"room for a new one. Shorten the prompt{advice}."
-            )
+            raise no_room(number, len(token_ids), model.context_length, whole=bool(why_whole))
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
         if count > _MOST_SAMPLES:
             raise ArgumentError(
