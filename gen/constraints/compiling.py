@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from gen.constraints.automata.limits import Empty, TooLarge, Unsupported
 from gen.constraints.composing.composition import Composition, Tables
 from gen.constraints.composing.trees import Plan, Told, Tree, bare, read_tree
@@ -75,13 +77,18 @@ def read_type(model: Model, output_type: Any) -> Tree | Told:
 
 
 def _checked(model: Model, constraint: Constraint) -> Constraint:
-    """The constraint, if it is for the model's vocabulary.
+    """The constraint, if it is for the model's vocabulary; its tables are on the device of the logits.
 
     Raises:
-        ConstraintError: it is for another one.
+        ConstraintError: it is for another one, or the device's memory has no room for its rows.
     """
     vocabulary = vocabulary_of(model)
     if constraint.vocabulary is vocabulary or constraint.vocabulary.tokens == vocabulary.tokens:
+        try:
+            if constraint.automaton is not None:
+                constraint.automaton.place(model.placement.logits_device)
+        except TooLarge as error:
+            raise ConstraintError(f"{error}; compile the type for this model, as gen.compile(model, ...).") from error
         return constraint
     raise ConstraintError(
         f"the constraint was compiled for another vocabulary, of {len(constraint.vocabulary.tokens)} tokens; this "
@@ -102,7 +109,7 @@ def carry_out(model: Model, plan: Tree | Told, worked: "Worked | None" = None) -
         constraint = kept.get(plan.key)
     new = constraint is None or constraint.vocabulary is not vocabulary
     if constraint is None or new:
-        constraint = _made(plan, vocabulary, worked)
+        constraint = _made(plan, vocabulary, model.placement.logits_device, worked)
     with _changing:
         kept[plan.key] = constraint
         kept.move_to_end(plan.key)
@@ -140,7 +147,7 @@ def work_out(plan: Tree | Told, vocabulary: Vocabulary) -> Worked:
         ConstraintError: as `compile`.
     """
     made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary)
-    constraint = _held(made, vocabulary)
+    constraint = _held(made, vocabulary, torch.device("cpu"))
     found = None if constraint.automaton is None else constraint.automaton.found
     return Worked(found, made.tables() if isinstance(made, Composition) else {}, constraint.reason)
 
@@ -150,20 +157,24 @@ def portable(plan: Tree | Told) -> Tree | Told:
     return Told(bare(plan.written), bare(plan.read)) if isinstance(plan, Told) else bare(plan)
 
 
-def _made(plan: Tree | Told, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
+def _made(plan: Tree | Told, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None) -> Constraint:
     """The constraint of a plan, made from what was worked out before, or from scratch."""
     tables: Tables = {} if worked is None else worked.tables
-    return _held(plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables), vocabulary, worked)
+    made = plan if isinstance(plan, Plan) else Composition(plan, vocabulary, tables)
+    return _held(made, vocabulary, device, worked)
 
 
-def _held(made: Plan | Composition, vocabulary: Vocabulary, worked: Worked | None = None) -> Constraint:
-    """The constraint, with an automaton if there is one, otherwise with a grammar."""
+def _held(
+    made: Plan | Composition, vocabulary: Vocabulary, device: torch.device, worked: Worked | None = None
+) -> Constraint:
+    """The constraint, with an automaton if there is one that the device has room for, otherwise with a grammar."""
     composed = made if isinstance(made, Composition) else None
     splitter, special_ids = (None, frozenset[int]()) if composed is None else (composed.splitter, composed.special_ids)
     reason = "a grammar is not regular" if worked is None else worked.reason
     if made.table is not None and (worked is None or worked.automaton is not None):
         try:
             automaton = TokenAutomaton((worked and worked.automaton) or made.table(), vocabulary)
+            automaton.place(device)
         except Empty as error:
             raise ConstraintError(f"no text meets the output type: {error}") from error
         except Unsupported as error:

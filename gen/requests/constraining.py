@@ -81,7 +81,5 @@ def constrained(
         if in_batch is not None and limit == max(1, in_batch):
             raise ConstraintError(f"{wanted}, max_batch_tokens={max_batch_tokens} leaves room for {in_batch}.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
-    if constraint.automaton is not None:
-        constraint.automaton.place(model.placement.logits_device)
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
     return replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)

@@ -4,7 +4,7 @@ Work is counted, not timed: the same type has the same automaton, or none, on ev
 before.
 """
 
-MAX_STATES = 30_000
+MAX_STATES = 200_000
 MOST_WORK = 1_500_000
 """For one type, in edges that are looked at: one to two seconds."""
 

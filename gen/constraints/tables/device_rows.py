@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gen.constraints.automata.arrays import Ints
+from gen.constraints.automata.limits import TooLarge
 from gen.constraints.automata.table import Table
 from gen.constraints.tables.tokens_needed import FAR
 from gen.constraints.tables.vocabulary import Vocabulary
@@ -22,6 +23,9 @@ from gen.devices import to_device
 
 KINDS = 3
 """Rows of a state: tokens that are allowed at all, those that do not raise the tokens needed, those that lower them."""
+
+MOST_BYTES = 2**26
+"""How many bytes the distinct rows may have."""
 
 _CHUNK = 2**24  # nodes times states that are walked at once on a device
 
@@ -71,6 +75,8 @@ def placed(
 
     Args:
         needed, groups, examples: as `tokens_needed.closable` and `groups.groups_of` give them.
+    Raises:
+        TooLarge: on another device, the distinct rows have more than 64 MB.
     Host sync: one on other devices, to count the distinct rows.
     """
     after, tokens = _put(table.next[1:], device), _put(needed[1:], device)
@@ -82,11 +88,26 @@ def placed(
     group_of = _put(groups[1:].astype(np.int64), device)
     tables = _tables(table, needed, vocabulary, device)
     size = max(1, _CHUNK // vocabulary.nodes)
-    parts = [_allowed(tables, chunk) for chunk in torch.split(_put(examples, device), size)]
-    packed = torch.cat([_packed(masks) for masks, _ in parts]).view(-1, row_bytes)
-    raised = torch.cat([raised for _, raised in parts]).index_select(0, group_of)
-    rows, which = _distinct(packed)
-    return Placed(after, tokens, tokens + raised, rows, which.view(-1, KINDS).index_select(0, group_of))
+    there = _put(examples, device)
+    factors = _factors(row_bytes, device)
+    sums, raised = [], []
+    for chunk in torch.split(there, size):  # the rows of all groups together may need gigabytes, so none stays here
+        masks, more = _allowed(tables, chunk)
+        sums.append(_sums(_packed(masks).view(-1, row_bytes), factors))
+        raised.append(more)
+    which, first = _distinct(torch.cat(sums))
+    if (bytes_ := len(first) * row_bytes) > MOST_BYTES:
+        raise TooLarge(f"its {len(first)} kinds of rows need {bytes_ >> 20} MB on {device}")
+    rows = torch.cat(
+        [
+            _packed(_allowed(tables, there.index_select(0, some // KINDS))[0])
+            .view(-1, row_bytes)
+            .index_select(0, some % KINDS + torch.arange(0, KINDS * len(some), KINDS, device=device))
+            for some in torch.split(first, size)
+        ]
+    )
+    worst = tokens + torch.cat(raised).index_select(0, group_of)
+    return Placed(after, tokens, worst, rows, which.view(-1, KINDS).index_select(0, group_of))
 
 
 def _tables(table: Table, needed: Ints, vocabulary: Vocabulary, device: torch.device) -> _Tables:
@@ -135,19 +156,26 @@ def _packed(masks: Tensor) -> Tensor:
     return packed
 
 
-def _distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows, and for each row which one it is, (rows,) int64. Rows are equal if two random sums of 64 bits
-    are. Host sync: one.
-    """
+def _factors(row_bytes: int, device: torch.device) -> Tensor:
+    """(2, bytes) int64, odd: two random weights for each byte of a row."""
     generator = np.random.default_rng(0)
-    factors = _put(generator.integers(-(2**63), 2**63 - 1, (2, rows.shape[1]), np.int64) | 1, rows.device)
-    sums = torch.stack(
-        [torch.cat([(part * factor).sum(1) for part in torch.split(rows, 256)]) for factor in factors], 1
-    )
+    return _put(generator.integers(-(2**63), 2**63 - 1, (2, row_bytes), np.int64) | 1, device)
+
+
+def _sums(rows: Tensor, factors: Tensor) -> Tensor:
+    """(rows, 2) int64, which are equal for equal rows, and for other ones by a chance of 2 ** -100. Host sync: none."""
+    parts = [torch.stack([(part * factor).sum(1) for factor in factors], 1) for part in torch.split(rows, 256)]
+    return torch.cat(parts)
+
+
+def _distinct(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row which of the distinct ones it is, (rows,) int64, and for each of these one row, (distinct,) int64.
+    Host sync: one.
+    """
     names, which = torch.unique(sums, dim=0, return_inverse=True)
-    first = torch.zeros(len(names), dtype=torch.int64, device=rows.device)
-    first.scatter_(0, which, torch.arange(len(rows), device=rows.device))
-    return rows.index_select(0, first), which
+    first = torch.zeros(len(names), dtype=torch.int64, device=sums.device)
+    first.scatter_(0, which, torch.arange(len(sums), device=sums.device))
+    return which, first
 
 
 def _put(array: npt.NDArray[np.generic] | Sequence[int], device: torch.device) -> Tensor:

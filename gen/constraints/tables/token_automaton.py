@@ -13,17 +13,15 @@ import numpy.typing as npt
 import torch
 
 from gen.constraints.automata.arrays import Ints
-from gen.constraints.automata.limits import Empty, TooLarge
+from gen.constraints.automata.limits import Empty
 from gen.constraints.automata.table import Table
-from gen.constraints.tables.device_rows import KINDS, Placed, placed
+from gen.constraints.tables.device_rows import Placed, placed
 from gen.constraints.tables.groups import groups_of
 from gen.constraints.tables.guesses import Guesses
 from gen.constraints.tables.host_rows import HostRows
 from gen.constraints.tables.tokens_needed import FAR, closable, most_needed
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.forking import new_lock
-
-MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,6 @@ class TokenAutomaton:
         table: the automaton; or what was found before, for the same vocabulary.
     Raises:
         Empty: no text can be spelled.
-        TooLarge: its rows might need more than 256 MB.
     """
 
     def __init__(self, table: Table | Found, vocabulary: Vocabulary) -> None:
@@ -68,8 +65,6 @@ class TokenAutomaton:
         self.table, self.needed = self.found.table, self.found.needed
         self.group_of, self._examples = self.found.group_of, self.found.examples
         self.row_bytes = -(-vocabulary.size // 8)
-        if (bytes_ := len(self._examples) * KINDS * self.row_bytes) > MOST_BYTES:
-            raise TooLarge(f"its {len(self._examples)} kinds of states need {bytes_ >> 20} MB of rows")
         self.states = len(self.table.next) - 1
         self.least_tokens = int(self.needed[1])
         self.most_tokens = int(self.needed[self.needed < FAR].max())
@@ -150,6 +145,8 @@ class TokenAutomaton:
     def place(self, device: torch.device) -> Placed:
         """The automaton on a device, made once; on a CPU without its rows.
 
+        Raises:
+            TooLarge: on another device, its distinct rows have more than 64 MB.
         Host sync: one when it is made on another device, to count the distinct rows.
         """
         with self._lock:

@@ -11,8 +11,8 @@ import torch
 import gen
 from gen.constraints.automata.limits import Empty, TooLarge
 from gen.constraints.automata.regexes import regex_table
+from gen.constraints.schema import schema_table
 from gen.constraints.tables import device_rows, host_rows
-from gen.constraints.tables import token_automaton as module
 from gen.constraints.tables.device_rows import Placed
 from gen.constraints.tables.token_automaton import TokenAutomaton
 from gen.constraints.tables.vocabulary import Vocabulary, vocabulary_of
@@ -150,15 +150,49 @@ def test_what_no_tokens_spell_is_refused() -> None:
         TokenAutomaton(regex_table("b+"), Vocabulary([b"a", b"c"]))
 
 
-def test_too_many_rows_are_refused_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = regex_table("[a-c]{3}")
-    automaton = TokenAutomaton(table, WORDY)
-    groups, row_bytes = int(automaton.group_of.max()) + 1, -(-WORDY.size // 8)
-    monkeypatch.setattr(module, "MOST_BYTES", groups * 3 * row_bytes)
-    TokenAutomaton(table, WORDY)
-    monkeypatch.setattr(module, "MOST_BYTES", groups * 3 * row_bytes - 1)
-    with pytest.raises(TooLarge, match="kinds of states"):
-        TokenAutomaton(table, WORDY)
+def test_only_distinct_rows_are_bounded_and_a_cpu_has_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    automaton = TokenAutomaton(regex_table("[a-c]{3}"), WORDY)
+    distinct = {row.tobytes() for group in range(automaton.group_of.max() + 1) for row in automaton.rows(group)[0]}
+    bytes_ = len(distinct) * automaton.row_bytes
+    monkeypatch.setattr(device_rows, "MOST_BYTES", bytes_ - 1)
+    automaton.place(CPU)
+    with virtual_gpus(2):
+        with pytest.raises(TooLarge, match=f"its {len(distinct)} kinds of rows need 0 MB on cuda:1"):
+            automaton.place(GPU1)
+        monkeypatch.setattr(device_rows, "MOST_BYTES", bytes_)
+        assert automaton.place(GPU1).rows.nbytes == bytes_
+
+
+def test_many_strings_have_few_distinct_rows_with_every_size_of_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their states differ in what is left to write: there are thousands of groups, and some hundred kinds of rows."""
+    schema = {"type": "object", "properties": {f"field_{n}": {"type": "string", "maxLength": 30} for n in range(9)}}
+    table = schema_table(schema, closed=True, whitespace="line")
+    monkeypatch.setattr(device_rows, "_CHUNK", 2**20)
+    for size in (WORDY.size, 10_007):
+        filled = [b"zq%07d" % number for number in range(size - WORDY.size)]
+        automaton = TokenAutomaton(table, Vocabulary([*WORDY.tokens, *filled]))
+        groups = len(automaton.found.examples)
+        with virtual_gpus(2):
+            rows = automaton.place(GPU1).rows
+            assert 10 * len(rows) < 3 * groups
+
+
+def test_a_type_whose_rows_a_device_has_no_room_for_goes_to_the_host_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output_type = gen.regex("(yes|no|perhaps), or never")
+    elsewhere = gen.compile(gen.load("demo", device="cpu"), output_type)
+    monkeypatch.setattr(device_rows, "MOST_BYTES", 1000)
+    with virtual_gpus(2):
+        model = gen.load("demo", device="cuda:1")
+        constraint = gen.compile(model, output_type)
+        assert constraint.engine == "host"
+        assert "kinds of rows need 0 MB on cuda:1" in constraint.reason
+        sampler = gen.samplers.greedy()
+        assert elsewhere.accepts(gen.generate(model, "Is it so?", output_type, sampler=sampler, max_new_tokens=30))
+        with pytest.raises(gen.ConstraintError, match="compile the type for this model"):
+            gen.generate(model, "Is it so?", elsewhere)
+    assert elsewhere.engine == "device"
 
 
 def test_threads_may_share_it() -> None:
