@@ -47,6 +47,24 @@ class Context:
     most: int
     two_sets: bool
 
+    @property
+    def stretched(self) -> bool:
+        """Whether texts get other frequencies than short ones usually have."""
+        return self.length > self.usual
+
+    def log(self, name: str) -> None:
+        """Log which factors a model of this name has, if there are two sets."""
+        if self.two_sets:
+            logger.info(
+                "%s rotates positions with its %s factors in all texts of up to %d tokens; a context of more than %d, and "
+                "at most %d, takes the long factors",
+                name,
+                "long" if self.stretched else "short",
+                self.length,
+                self.usual,
+                self.most,
+            )
+
 
 def read_context(
     config: object, positions: int | None, asked: int | None, *, argument: str = "context_length"
@@ -104,31 +122,22 @@ class Rotary:
         positions = getattr(config, "max_position_embeddings", None)
         found = self._fixed()
         self.context = read_context(config, positions, found if asked is None else asked)
-        if found is not None and (found > self.context.usual) != self._stretched:
+        if found is not None and (found > self.context.usual) != self.context.stretched:
             raise ArgumentError(
                 f"{type(model).__name__} was set to a context of {found} tokens when it was loaded, with the "
                 "frequencies for that; load it again for a context_length with others."
             )
-        if self._stretched and not self._parts and any(_kind(rope) in _CHOSEN for rope in _ropes(config)):
+        if self.context.stretched and not self._parts and any(_kind(rope) in _CHOSEN for rope in _ropes(config)):
             raise ArgumentError(
                 f"context_length must be at most {self.context.usual}, got {self.context.length}: {type(model).__name__} "
                 "chooses frequencies for longer texts in code of its own, by the longest text of a batch."
             )
-        if (own or self._stretched) and found is None:
+        if (own or self.context.stretched) and found is None:
             self._fix_()
         self._expected = self._fixed()
         unfixed = [(module, before) for module in self._parts for before, _, _ in _choosing(module)]
         self.rewritten = frozenset(id(getattr(module, f"{before}inv_freq")) for module, before in unfixed)
-        if self.context.two_sets:
-            logger.info(
-                "%s rotates positions with its %s factors in all texts of up to %d tokens; a context_length of more than "
-                "%d, and at most %d, takes the long factors",
-                type(model).__name__,
-                "long" if self._stretched else "short",
-                self.context.length,
-                self.context.usual,
-                self.context.most,
-            )
+        self.context.log(type(model).__name__)
 
     def _fix_(self) -> None:
         """Give the rotary embeddings the frequencies of the choice, and let their forwards choose no more."""
@@ -156,10 +165,6 @@ class Rotary:
                     setattr(module, f"{before}inv_freq", original.to(getattr(module, f"{before}inv_freq").device))
                     setattr(module, f"{before}max_seq_len_cached", module.original_max_seq_len)
 
-    @property
-    def _stretched(self) -> bool:
-        return self.context.length > self.context.usual
-
     def _fixed(self) -> int | None:
         """The context for which gen has chosen the frequencies, if it has set the model to them."""
         return next((vars(module)[_FIXED] for module in self._parts if _FIXED in vars(module)), None)
@@ -186,7 +191,7 @@ def _fix_(module: Any, before: str, layer: str | None, kind: str, context: Conte
     rope = module.config.rope_parameters
     if all(name in rope for name in _SCALES):
         module.config = copy.deepcopy(module.config)
-        scale = rope[_SCALES[context.length > context.usual]]
+        scale = rope[_SCALES[context.stretched]]
         module.config.rope_parameters |= dict.fromkeys(_SCALES, scale)
 
 

@@ -44,7 +44,8 @@ def from_exllamav2(
         path: a folder with config.json, a tokenizer and weights in safetensors format.
         device: where the whole model goes, embedding and caches with it; None is the current CUDA device.
         gpu_split: instead of a device, gigabytes for the weights on each GPU, in order; 0 leaves a GPU out.
-        max_seq_len: how many tokens a text may have; None for the checkpoint's context.
+        max_seq_len: how many tokens a text may have; None for the checkpoint's context, which is that of the short
+            factors if there are short and long ones (Phi-3, Phi-4-mini). More takes the long ones.
         max_batch_size: for how many rows of 2048 tokens there is scratch memory. Prompts of larger batches are read in
             more pieces; a batch has at most 2048 x max_batch_size rows.
         cache: "fp16", or "q8", "q6", "q4" for keys and values in fewer bits.
@@ -69,7 +70,7 @@ def from_exllamav2(
     split = _read_split(gpu_split) if gpu_split is not None else _split_for(resolve_device(device))
     checkpoint = read_checkpoint(path)
     exl2 = import_exllama("exllamav2")
-    config = new_config(
+    config, longest = new_config(
         exl2, checkpoint.folder, checkpoint.config, max_seq_len=max_seq_len, max_batch_size=max_batch_size
     )
     used = [torch.device("cuda", index) for index, size in enumerate(split) if size > 0]
@@ -77,7 +78,7 @@ def from_exllamav2(
         model = _load(exl2, config, split, cpu_embedding)
         for one in used:
             torch.cuda.synchronize(one)
-    loaded = Exllamav2Model(model, checkpoint, getattr(exl2, CACHES[cache]))
+    loaded = Exllamav2Model(model, checkpoint, getattr(exl2, CACHES[cache]), longest)
     if lora is not None:
         loaded.load_lora(lora)
     return loaded

@@ -4,10 +4,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gen.arguments import read_whole
 from gen.errors import ModelError, show, show_path
+from gen.models.rotary import read_context
 
 _KNOWN = {"default", "dynamic", "linear", "llama3", "longrope", "mrope", "su", "yarn"}  # of rope_scaling
 _LLAMA3 = {
@@ -21,8 +23,8 @@ _READ = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *_LLAMA3.va
 
 def new_config(
     exl2: Any, folder: Path, text: Mapping[str, Any], *, max_seq_len: int | None, max_batch_size: int
-) -> Any:
-    """An ExLlamaV2Config with which the model computes what transformers computes.
+) -> tuple[Any, int]:
+    """An ExLlamaV2Config with which the model computes what transformers computes, and how many tokens a text may have.
 
     Args:
         exl2: the package.
@@ -44,7 +46,14 @@ def new_config(
         raise ModelError(f"exllamav2 does not know {show(config.architecture)}, and would run it as a Llama.")
     longest = config.max_seq_len
     if max_seq_len is not None:
-        config.max_seq_len = read_whole("max_seq_len", max_seq_len, minimum=2, maximum=longest)
+        max_seq_len = read_whole("max_seq_len", max_seq_len, minimum=2, maximum=longest)
+    context = read_context(SimpleNamespace(**text), longest, max_seq_len, argument="max_seq_len")
+    context.log(config.architecture)
+    if context.two_sets:  # with a shorter table, it would scale them less
+        factors = config.scale_long_factor if context.stretched else config.scale_short_factor
+        config.scale_long_factor = config.scale_short_factor = factors
+    else:
+        config.max_seq_len = context.length
     config.max_batch_size = read_whole("max_batch_size", max_batch_size, minimum=1, maximum=1024)
     config.arch_compat_overrides(quiet=True)
     if config.architecture.startswith("Qwen3"):
@@ -54,7 +63,7 @@ def new_config(
         # with a window, flash-attn attends to one token too many, and xformers to all tokens
         config.no_flash_attn = config.no_xformers = True
     _read_positions_(config, text)
-    return config
+    return config, context.length
 
 
 def _read_positions_(config: Any, text: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Exllamav2Model:
         window: the shortest sliding window of a layer; exllamav2 reads longer prompts wrong. None without windows.
     """
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any) -> None:
+    def __init__(self, model: Any, checkpoint: Checkpoint, cache_class: Any, context_length: int) -> None:
         config = model.config
         self.exl2_model = model
         self.params_class: Any = import_exllama("exllamav2.attn_params").Params
@@ -54,7 +54,7 @@ class Exllamav2Model:
         self.eos_token_ids = checkpoint.eos_token_ids
         self.idle: Idle[object] = Idle()
         self._checkpoint, self._cache_class = checkpoint, cache_class
-        self.context_length: int = config.max_seq_len  # its tables of positions end there
+        self.context_length = context_length
         windows = [layer.sliding_window for layer in model.modules if getattr(layer, "sliding_window", 0)]
         self.window: int | None = min(windows, default=None)
         if checkpoint.window is not None and not windows:  # exllamav2 attends to everything, not to a window

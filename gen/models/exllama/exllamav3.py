@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from gen.devices import resolve_device
 from gen.errors import ArgumentError, DeviceError, ModelError, check_number, show, show_path
 from gen.isolation import isolated
 from gen.models.exllama import turns
-from gen.models.exllama.checkpoint import read_checkpoint
+from gen.models.exllama.checkpoint import Checkpoint, read_checkpoint
 from gen.models.exllama.exllamav3_model import Exllamav3Model
 from gen.models.exllama.exllamav3_rows import PAGE
 from gen.models.exllama.importing import import_exllama
+from gen.models.rotary import read_context
 
 
 @isolated
@@ -29,6 +31,7 @@ def from_exllamav3(
     device: str | int | torch.device | None = None,
     max_num_tokens: int = 8192,
     cache_bits: int | None = None,
+    context_length: int | None = None,
     use_per_device: Sequence[float] | None = None,
 ) -> Exllamav3Model:
     """Load a checkpoint with exllamav3's own engine: EXL3, or plain weights in 16 bits.
@@ -41,6 +44,8 @@ def from_exllamav3(
         max_num_tokens: how many tokens the cache has room for, over all calls that run at one time; in pages of 256.
             A row takes whole pages.
         cache_bits: of keys and values, 2 to 8; None is float16.
+        context_length: how many tokens a text may have, prompt and new ones. None is what the config says; for a model
+            with short and long factors (Phi-3, Phi-4-mini), how many the short ones serve. More takes the long ones.
         use_per_device: instead of a device, gigabytes that may be used on each GPU, in order; 0 leaves a GPU out.
     Raises:
         ArgumentError: arguments that contradict each other, or are out of range.
@@ -67,10 +72,10 @@ def from_exllamav3(
     checkpoint = read_checkpoint(path)
     exl3 = import_exllama("exllamav3")
     with turns.EXLLAMAV3(used[-1], used):
-        model, cache = _load(exl3, checkpoint.folder, pages * PAGE, cache_bits, place)
+        model, cache, longest = _load(exl3, checkpoint, context_length, pages * PAGE, cache_bits, place)
         for one in used:
             torch.cuda.synchronize(one)
-    return Exllamav3Model(model, cache, checkpoint)
+    return Exllamav3Model(model, cache, checkpoint, longest)
 
 
 def _read_sizes(use_per_device: Sequence[float]) -> list[float]:
@@ -84,14 +89,22 @@ def _read_sizes(use_per_device: Sequence[float]) -> list[float]:
     return [float(size) for size in use_per_device]
 
 
-def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: dict[str, Any]) -> tuple[Any, Any]:
-    """The model and its cache, which is made with the weights, layer by layer."""
-    kind: dict[str, Any] = {}
+def _load(
+    exl3: Any,
+    checkpoint: Checkpoint,
+    context_length: int | None,
+    tokens: int,
+    cache_bits: int | None,
+    place: dict[str, Any],
+) -> tuple[Any, Any, int]:
+    """The model, its cache, which is made with the weights, layer by layer, and how many tokens a text may have."""
+    folder, kind = checkpoint.folder, dict[str, Any]()
     if cache_bits is not None:
         kind = {"layer_type": exl3.CacheLayer_quant, "k_bits": cache_bits, "v_bits": cache_bits}
     try:
         with redirect_stdout(sys.stderr):
             config = exl3.Config.from_directory(str(folder))
+            longest = _choose_factors_(config, checkpoint.config, context_length)
             model = exl3.Model.from_config(config)
             if model.get_recurrent_layers():
                 raise ModelError(
@@ -101,9 +114,23 @@ def _load(exl3: Any, folder: Path, tokens: int, cache_bits: int | None, place: d
             model.modules[0].caps["prefer_cpu"] = False  # with an embedding on the CPU, the host would wait for ids
             cache = exl3.Cache(model, max_num_tokens=tokens, **kind)
             model.load(**place, max_chunk_size=min(tokens, 2048))
-    except (ModelError, torch.OutOfMemoryError):
+    except (ArgumentError, ModelError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # it asserts, and fails with errors of every kind
         told = f"{type(error).__name__}: {show(str(error), 200)}"
         raise ModelError(f"exllamav3 cannot load {show_path(folder)}: {told}") from error
-    return model, cache
+    return model, cache, longest
+
+
+def _choose_factors_(config: Any, text: dict[str, Any], context_length: int | None) -> int:
+    """Set the factors for rotated positions, which exllamav3 derives from the number of positions, to those of the
+    context and of config.json; how many tokens a text may have."""
+    context = read_context(SimpleNamespace(**text), config.max_position_embeddings, context_length)
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind, factor, original = (rope.get(name) for name in ("rope_type", "factor", "original_max_position_embeddings"))
+    context.log(config.architecture)
+    if context.two_sets:
+        config.rope_settings.override_max_position_embeddings = context.length
+    elif (kind or rope.get("type")) == "yarn" and factor and original:
+        config.rope_settings.override_max_position_embeddings = round(factor * original)
+    return context.length

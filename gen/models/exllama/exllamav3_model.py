@@ -28,7 +28,7 @@ class Exllamav3Model:
         exl3_model, cache: the Model and its Cache.
     """
 
-    def __init__(self, model: Any, cache: Any, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: Any, cache: Any, checkpoint: Checkpoint, context_length: int) -> None:
         config = model.config
         self.exl3_model, self.cache = model, cache
         self.tokenizer = checkpoint.tokenizer
@@ -39,7 +39,7 @@ class Exllamav3Model:
         self._free = list(range(cache.max_num_tokens // PAGE))
         self._returned: deque[int] = deque()  # given back, but not in `_free` yet
         self._lending = Lock()
-        self.context_length: int = config.max_position_embeddings
+        self.context_length = context_length
         windows = [layer.sliding_window for layer in model if getattr(layer, "sliding_window", -1) > 0]
         if checkpoint.window is not None and not windows:  # exllamav3 attends to everything, not to a window
             self.context_length = min(self.context_length, checkpoint.window)

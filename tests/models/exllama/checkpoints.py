@@ -29,6 +29,11 @@ COMMON: dict[str, Any] = {
     "initializer_range": 0.2,
 }
 LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {  # short and long factors, for texts of up to 40 tokens, and of more
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.05 * index for index in range(16)],
+    "long_factor": [4.0 + index for index in range(16)],
+}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "wide": ("Llama", {"num_attention_heads": 16, "num_key_value_heads": 16}),  # 512 numbers a token
@@ -44,6 +49,15 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
     "linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "llama3": ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}}),
+    "yarn": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}
+        | {"max_position_embeddings": 128, "original_max_position_embeddings": 64},
+    ),
+    "longrope": (
+        "Phi3",
+        {"rope_parameters": LONGROPE | {"rope_theta": 1e4}, "original_max_position_embeddings": 40},
+    ),
 }
 
 

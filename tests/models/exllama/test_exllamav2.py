@@ -16,7 +16,7 @@ from gen.doctor import diagnose, examine
 from gen.models.exllama.exllamav2_model import CACHES, Exllamav2Model
 from gen.testing import no_host_sync
 from tests.helpers import needs_float16_products_that_agree
-from tests.models.exllama.checkpoints import change, save
+from tests.models.exllama.checkpoints import LONGROPE, change, save
 from tests.models.exllama.oracle import NEAR, Plain, generated, ids, logits_of, plain_of, tokens_of
 from tests.models.exllama.packages import two_gpus
 
@@ -60,6 +60,25 @@ def test_logits_are_those_of_transformers(shape: str, folders: Callable[[str], P
         expected = plain.logits(prompt, tokens)
         assert (found[row] - expected).abs().max() < NEAR
         assert expected.std() > 10 * NEAR, "the logits hardly vary"
+
+
+def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
+    save(tmp_path, "longrope")
+    oracle = Plain(tmp_path)
+    change(tmp_path, rope_parameters=None, rope_theta=1e4, rope_scaling=LONGROPE)
+    prompts, new = ids("The quick brown fox", "one"), ids("the lazy", "and five")
+    whole = ids("The quick brown fox jumps over the lazy dog, one and five")[0]
+    short, long = load(tmp_path), load(tmp_path, max_seq_len=200)
+    assert (short.context_length, long.context_length) == (40, 200)
+    for row, found in enumerate(logits_of(short, prompts, new)):
+        assert (found - oracle.logits(prompts[row], new[row])).abs().max() < NEAR
+    expected = oracle.logits(whole[:1], whole[1:])  # one forward of more than 40 tokens, with long factors throughout
+    for start in (2, 20, 50):
+        found = logits_of(long, [whole[:start], whole[:1]], [whole[start : start + 3], whole[1:4]])
+        assert (found[0] - expected[start - 1 : start + 3]).abs().max() < NEAR
+        assert (found[1] - expected[:4]).abs().max() < NEAR
+    with pytest.raises(gen.ArgumentError, match="max_seq_len must be .*at most 256"):
+        load(tmp_path, max_seq_len=257)
 
 
 @pytest.mark.parametrize("options", [{}, {"gpu_split": SPLIT}, {"cpu_embedding": True}, {"max_batch_size": 4}])

@@ -87,7 +87,7 @@ def syncs(model: Any, sampler: Any, new_tokens: int, prompts: list[str] = PROMPT
 
 
 @pytest.mark.parametrize(
-    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3"]
+    "shape", ["llama", "tied llama", "qwen2", "qwen3", "gemma2", "mistral", "theta", "linear", "llama3", "yarn"]
 )
 def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
     prompts, new = ids("The quick brown fox jumps over", "one"), ids("the lazy", "and five")
@@ -97,6 +97,24 @@ def test_logits_are_those_of_transformers(shape: str, folders: Folders) -> None:
         expected = plain.logits(prompt, tokens)
         assert (found[row] - expected).abs().max() < NEAR
         assert expected.std() > 10 * NEAR, "the logits hardly vary"
+
+
+def test_short_factors_or_long_ones_are_chosen_once_by_the_context(tmp_path: Path) -> None:
+    save(tmp_path, "longrope")
+    oracle = Plain(tmp_path)
+    prompts, new = ids("The quick brown fox", "one"), ids("the lazy", "and five")
+    whole = ids("The quick brown fox jumps over the lazy dog, one and five")[0]
+    short, long = load(tmp_path), load(tmp_path, context_length=200)
+    assert (short.context_length, long.context_length) == (40, 200)
+    for row, found in enumerate(logits_of(short, prompts, new)):
+        assert (found - oracle.logits(prompts[row], new[row])).abs().max() < NEAR
+    expected = oracle.logits(whole[:1], whole[1:])  # one forward of more than 40 tokens, with long factors throughout
+    for start in (2, 20, 50):
+        found = logits_of(long, [whole[:start], whole[:1]], [whole[start : start + 3], whole[1:4]])
+        assert (found[0] - expected[start - 1 : start + 3]).abs().max() < NEAR
+        assert (found[1] - expected[:4]).abs().max() < NEAR
+    with pytest.raises(gen.ArgumentError, match="context_length must be .*at most 256"):
+        load(tmp_path, context_length=257)
 
 
 @pytest.mark.parametrize("kind", ["float16", "exl3", "through transformers"])
