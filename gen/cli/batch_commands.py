@@ -85,6 +85,7 @@ def run_command(
             output_type=choose_output_type(asked.schema, asked.regex, asked.choice),
             devices=devices,
             dtype=asked.dtype,
+            context_length=asked.context_length,
             engine=engine,  # type: ignore[arg-type]  # run_batch checks it
             ray_address=ray_address,
             rows=rows,

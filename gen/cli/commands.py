@@ -74,7 +74,7 @@ def generate_command(
     settings, output_type = _read(asked)
     given = read_prompts(prompts, file)
     pictures = read_pictures(image)
-    loaded = _load(asked.model, device, asked.dtype)
+    loaded = _load(asked, device)
     returned = asked.num_return_sequences
     run = partial(
         gen.generate, loaded, details=True, top_logprobs=top_logprobs, num_return_sequences=returned, **settings
@@ -118,7 +118,7 @@ def stream_command(
     settings, output_type = _read(asked)
     [given] = read_prompts([prompt] if prompt is not None else None, None)
     pictures = read_pictures(image)
-    loaded = _load(asked.model, device, asked.dtype)
+    loaded = _load(asked, device)
     most = asked.max_new_tokens
     for piece in gen.stream(loaded, given.text, output_type, images=pictures, max_new_tokens=most, **settings):
         say(piece)
@@ -147,10 +147,10 @@ def _read(asked: TextOptions) -> tuple[dict[str, Any], Any]:
     return {"sampler": sampler, "speculate": speculate, **settings}, output_type
 
 
-def _load(model: str, device: str | None, dtype: str | None) -> Any:
+def _load(asked: TextOptions, device: str | None) -> Any:
     check_output()
     keep_stderr_tidy()
-    return gen.load(model, device=device, dtype=dtype)
+    return gen.load(asked.model, device=device, dtype=asked.dtype, context_length=asked.context_length)
 
 
 def _attempt(

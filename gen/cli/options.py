@@ -64,6 +64,15 @@ Threads = Annotated[
         callback=_choose_threads,
     ),
 ]
+ContextLength = Annotated[
+    int | None,
+    _option(
+        "Model",
+        "Let a text have N tokens, prompt included. If you give none: what the checkpoint says.",
+        "N",
+        min=2,
+    ),
+]
 
 MaxNewTokens = Annotated[
     int | None,

@@ -41,6 +41,7 @@ def score_command(
     model: options.ModelName = "demo",
     device: options.Device = None,
     dtype: options.DType = None,
+    context_length: options.ContextLength = None,
     threads: options.Threads = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each text, with its tokens.")
@@ -56,7 +57,7 @@ def score_command(
     lines = _read(file) if prompt is None else [_Line(prompt, continuations or [])]
     check_output()
     keep_stderr_tidy()
-    loaded = gen.load(model, device=device, dtype=dtype)
+    loaded = gen.load(model, device=device, dtype=dtype, context_length=context_length)
     wanted: Any = [line.continuations or None for line in lines]
     for line, found in zip(lines, gen.score(loaded, [line.prompt for line in lines], wanted, chat=chat), strict=True):
         scores = found if isinstance(found, list) else [found]

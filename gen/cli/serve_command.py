@@ -33,6 +33,7 @@ def serve_command(
     embedder: Annotated[str | None, _option("Model", "An encoder for /v1/embeddings.", "PATH")] = None,
     device: options.Device = None,
     dtype: options.DType = None,
+    context_length: options.ContextLength = None,
     threads: options.Threads = None,
     device_map: Annotated[str | None, _option("Model", '"auto" spreads the model over the devices.', "MAP")] = None,
     chat_template: Annotated[
@@ -124,7 +125,7 @@ def serve_command(
         from gen.server.settings import name_of
 
         keep_stderr_tidy()
-        loaded = gen.load(model, device=device, dtype=dtype, device_map=device_map)
+        loaded = gen.load(model, device=device, dtype=dtype, device_map=device_map, context_length=context_length)
         if template is not None:
             loaded.tokenizer.use_chat_template(template)
         encoder = None if embedder is None else gen.load_encoder(embedder, device=device)

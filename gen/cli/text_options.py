@@ -21,6 +21,7 @@ class TextOptions:
     chat: options.Chat = False
     model: options.ModelName = "demo"
     dtype: options.DType = None
+    context_length: options.ContextLength = None
     threads: options.Threads = None
     schema: options.Schema = None
     regex: options.Regex = None

@@ -63,7 +63,9 @@ class GenLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if isinstance(pretrained, str):
-            pretrained = gen.load(pretrained, device=device, dtype=dtype, device_map=device_map)
+            pretrained = gen.load(
+                pretrained, device=device, dtype=dtype, device_map=device_map, context_length=max_length
+            )
         check_model(pretrained)
         self.model = pretrained
         known = self.model.context_length

@@ -47,6 +47,7 @@ def run_batch(
     output_type: Any = None,
     devices: str | Sequence[str] | None = None,
     dtype: str | None = None,
+    context_length: int | None = None,
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
     rows: int | None = None,
@@ -93,7 +94,7 @@ def run_batch(
             of a module.
         devices: names, as ["cuda:0", "cuda:1"] or "cuda:0,cuda:1"; name a device twice for two processes. None is
             every CUDA device, or else the CPU.
-        dtype: as for `gen.load`.
+        dtype, context_length: as for `gen.load`.
         engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
             there is none); all must see `out` and the inputs (`pip install 'gen-torch[ray]'`).
         ray_address: of the cluster; None starts one on this machine.
@@ -139,6 +140,7 @@ def run_batch(
     settings = {
         "model": model if model == "demo" or not Path(model).exists() else str(Path(model).absolute()),
         "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+        "context_length": context_length,
         "output_type": describe_type(output_type) if not isinstance(output_type, dict) else output_type,
         "sampler": sampler if isinstance(sampler, list) else describe_sampler(sampler),
         "max_new_tokens": max_new_tokens,

@@ -37,9 +37,12 @@ def demo() -> TransformersModel:
 
 @pytest.fixture(autouse=True)
 def _load_once(demo: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        gen, "load", lambda name, device=None, dtype=None: demo if name == "demo" else real_load(name, device=device)
-    )
+    def load(name: str, device: Any = None, dtype: Any = None, context_length: int | None = None) -> Any:
+        if name == "demo" and context_length is None:
+            return demo
+        return real_load(name, device=device, context_length=context_length)
+
+    monkeypatch.setattr(gen, "load", load)
 
 
 def write(path: Path, lines: list[str]) -> str:
@@ -391,3 +394,12 @@ def test_convert_writes_a_folder_that_loads(tmp_path: Path, capsys: Capture) -> 
     assert run("convert", str(tmp_path / "missing.gguf"), str(tmp_path / "other")) == 1
     assert "gen: cannot read" in capsys.readouterr().err
     assert run("convert", str(tmp_path / "model.gguf")) == 2
+
+
+@pytest.mark.parametrize("command", ["generate", "stream", "score"])
+def test_a_context_length_is_the_limit_of_prompt_and_text(command: str, capsys: Any) -> None:
+    long = "once upon a time " * 8
+    assert run(command, long, "--context-length", "300") == 0
+    assert run(command, long, "--context-length", "20") == (1 if command == "generate" else 2)
+    assert "20" in capsys.readouterr().err.rpartition("context of")[2]
+    assert run(command, long, "--context-length", "1") == 2

@@ -180,12 +180,12 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
 
 
 def test_long_prompts_can_be_cut_and_texts_have_the_same_bits_in_any_batch(tmp_path: Path) -> None:
-    model = gen.load("demo")
+    model = gen.load("demo", context_length=300)
     needs_kernels_that_agree(model)
     prompts: list[Any] = ["One night", [40] * 2000, "Two", "One morning"]
     source = write_rows(tmp_path / "rows.jsonl", [{"prompt": prompt, "seed": 3} for prompt in prompts])
     arguments: Any = {"truncate": "left", "exact": True, "top_logprobs": 1, "max_new_tokens": 60}
-    report = gen.run_batch(source, tmp_path / "out", model="demo", rows=3, **arguments)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", context_length=300, rows=3, **arguments)
     made = [gen.generate(model, prompt, seed=3, details=True, **arguments) for prompt in prompts]
     results = read_parts(report.parts)
     assert [result["text"] for result in results] == [one.text for one in made]

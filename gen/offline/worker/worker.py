@@ -68,7 +68,8 @@ class Worker:
         target = resolve_device(device)
         if target.type == "cpu":
             torch.set_num_threads(threads)
-        self._model = gen.load(settings["model"], device=target, dtype=settings["dtype"])
+        given = {name: settings[name] for name in ("dtype", "context_length")}
+        self._model = gen.load(settings["model"], device=target, **given)
         self._fingerprint = fingerprint(settings["model"])
         self._reader = Reader(self._model, settings)
         self._manifest: tuple[Manifest, str] | None = None
