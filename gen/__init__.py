@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Interrupted,
         ModelError,
         SamplingError,
+        ValueRefusedError,
     )
     from gen.loop.engine_thread import EngineStats
     from gen.loop.speculation.settings import Speculation
@@ -76,6 +77,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolCalls",
     "TopLogprobs",
+    "ValueRefusedError",
     "agenerate",
     "astream",
     "choice",
@@ -137,6 +139,7 @@ _HOMES = {
         "Interrupted",
         "ModelError",
         "SamplingError",
+        "ValueRefusedError",
     ],
     "loop.engine_thread": ["EngineStats"],
     "loop.speculation.settings": ["Speculation"],

@@ -311,7 +311,8 @@ def generate(
         ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
         ConstraintError: an output type cannot be used, or there is no room for a whole text of it; nothing has run.
         IncompleteError: the text of an output type ended before it was whole, at a stop string, at max_time or, on the
-            host engine, at its limit; or it is whole, but its limit has shaped it; or its type refuses the value.
+            host engine, at its limit; or it is whole, but its limit has shaped it.
+        ValueRefusedError: the text of an output type is whole, but its type refuses the value, as your validators do.
         SamplingError: a row had no token left to choose.
         BatchError: some prompts of a list failed, with this or another error; its `results` has the others' results.
         Interrupted: you pressed Ctrl-C; its `results` has the texts that were done, and the begun parts of the others.
@@ -407,7 +408,8 @@ def stream(
     Args, Raises: as for `generate`. Arguments are checked at the call, before the first piece is asked for.
     Returns:
         An iterator of str, none of them empty. After the last piece its `completion()` is what `generate` returns with
-        details=True. Where `generate` raises an IncompleteError, the iterator raises it after the last piece.
+        details=True. Where `generate` raises an IncompleteError or a ValueRefusedError, the iterator
+        raises it after the last piece.
     """
     for name, flag in (("replay", replay), ("cuda_graph", cuda_graph)):
         check_flag(name, flag)

@@ -81,7 +81,8 @@ class Completion:
             text. It is "timeout" if max_time was over. In what `so_far()` of a stream returns, it is None while the
             text grows, and "cancelled" once the stream was cancelled.
         stop_reason: the stop string, or the pattern of the stop regex, that ended the text; or the token id that did,
-            if it is from `eos_token_id` and not one of the model's own. None if something else ended the text.
+            if it is from `eos_token_id` and not one of the model's own. With the finish_reason "length" it is "context"
+            if the limit was the end of the context. None if something else ended the text.
         seed: the seed that gives this text again, alone or in any batch.
         engine: the engine that held the text to its output type, "device" or "host"; None without an output type.
         top_logprobs: for each token, how likely it and the likeliest tokens are to the model itself; None unless asked

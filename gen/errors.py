@@ -60,8 +60,7 @@ class ConstraintError(ArgumentError):
 
 
 class IncompleteError(GenError):
-    """A text ended before it was a whole value of its output type, its limit has shaped it, or its type refuses the
-    value.
+    """A text ended before it was a whole value of its output type, or its limit has shaped it.
 
     Attributes:
         completion: the text as it is. If it is a whole value, which its limit has shaped or after which max_time was
@@ -71,6 +70,22 @@ class IncompleteError(GenError):
     def __init__(self, message: str, completion: "Completion") -> None:
         super().__init__(message)
         self.completion = completion
+
+
+class ValueRefusedError(GenError):
+    """A text is whole, but its output type refuses the value, as a validator of yours does.
+
+    The validator's own error is the `__cause__`.
+
+    Attributes:
+        text: the text, which meets the type's schema.
+        errors: what pydantic says, as `ValidationError.errors()` gives it; empty if another error was raised.
+        completion: the text as it is, whose `value` is None.
+    """
+
+    def __init__(self, message: str, errors: Sequence[Mapping[str, Any]], completion: "Completion") -> None:
+        super().__init__(message)
+        self.text, self.errors, self.completion = completion.text, list(errors), completion
 
 
 class EngineFull(GenError):

@@ -19,7 +19,8 @@ T = TypeVar("T")
 class Stream(Iterator[str], ABC):
     """The pieces of one text, none of them empty, and at its end the completion.
 
-    A text of an output type that ends before it is whole raises `IncompleteError` after its last piece.
+    A text of an output type that ends before it is whole raises `IncompleteError` after its last piece, and one whose
+    type refuses the value a `ValueRefusedError`.
 
     A stream is closed at the end of its `with` block, and when nothing refers to it any more.
     """
@@ -71,6 +72,7 @@ class Stream(Iterator[str], ABC):
         Raises:
             GenError: the text has not ended yet, or it was closed or failed before its end.
             IncompleteError: the text is no whole value of its output type.
+            ValueRefusedError: its output type refuses the value.
         """
 
     def __enter__(self) -> Self:

@@ -61,6 +61,7 @@ def test_errors_come_out_of_a_pickle_as_they_were() -> None:
         gen.generate(ScriptedModel("hello"), "x", gen.grammar('start: "hello"'), max_new_tokens=2)
     errors: list[BaseException] = [
         caught.value,
+        gen.ValueRefusedError("no", [{"loc": ("age",), "msg": "too young"}], caught.value.completion),
         gen.BatchError(2, {1: ValueError("no")}, ["text", None]),
         gen.Interrupted(["text", None]),
         ArgumentError("no"),

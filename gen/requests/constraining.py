@@ -75,7 +75,7 @@ def constrained(
     limit = request.limit
     if least > limit:
         wanted = f"prompt {request.number}: the shortest text of its output type has {least} tokens"
-        if limit == model.context_length - len(request.prompt_ids):
+        if request.bound == "context":
             raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
         in_batch = max_batch_tokens and room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids)
         if in_batch is not None and limit == max(1, in_batch):

@@ -10,7 +10,7 @@ from gen.isolation import isolated
 from gen.models.base import Model
 from gen.requests.processors import read_processors
 from gen.requests.prompts import Prompt, messages_of, no_room, read_one_prompt, vocabulary
-from gen.requests.request import Request
+from gen.requests.request import Bound, Request
 from gen.requests.settings import Settings
 from gen.requests.stops import read_stops_of_each
 from gen.requests.truncating import check_truncate, cut_left
@@ -107,9 +107,13 @@ def read_requests(
                 why=why_whole,
             )
         room = model.context_length - len(token_ids)
+        bound: Bound = "max_new_tokens"
         most = asked if asked is not None else MOST_TYPED if has_type else MOST
-        if asked is None and has_type and max_batch_tokens is not None:
-            most = min(most, max(1, room_in_batch(max_batch_tokens, sampler, token_ids)))
+        if own and max_batch_tokens is not None:
+            in_batch = max(1, room_in_batch(max_batch_tokens, sampler, token_ids))
+            most, bound = (in_batch, "max_batch_tokens") if in_batch < most else (most, bound)
+        if room <= most and (settings.truncate is None or why_whole):  # else a larger limit cuts more of the prompt
+            bound = "context"
         if room < min(1, most):
             raise no_room(number, len(token_ids), model.context_length, whole=bool(why_whole))
         count = 1 if isinstance(sampler, BeamSearchSampler) else sampler.samples
@@ -130,6 +134,7 @@ def read_requests(
             sampler=sampler,
             seeds=tuple(sample_seed(prompt_seed, sample) for sample in range(count)),
             limit=min(most, room),
+            bound=bound,
             stops=stops[number],
             include_stop=settings.include_stop,
             eos_token_ids=eos_token_ids,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gen.constraints.constraint import Constraint
 from gen.models.base import Inputs
@@ -9,6 +10,8 @@ from gen.requests.processors import LogitsProcessor
 from gen.requests.stops import Stop
 from gen.samplers.base import Sampler
 from gen.thoughts import Marks
+
+Bound = Literal["max_new_tokens", "context", "max_batch_tokens"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,6 +23,7 @@ class Request:
         sampler: how tokens are chosen.
         seeds: one for each text to make, below 2**63.
         limit: how many new tokens a text may have, by max_new_tokens and by the context.
+        bound: what the limit is from, which has to change if a text is to have more tokens.
         stops: strings and regexes that end a text.
         include_stop: whether the text includes the stop that ended it.
         eos_token_ids: tokens that end a text.
@@ -46,6 +50,7 @@ class Request:
     sampler: Sampler
     seeds: tuple[int, ...]
     limit: int
+    bound: Bound = "max_new_tokens"
     stops: tuple[Stop, ...] = ()
     include_stop: bool = False
     eos_token_ids: tuple[int, ...] = ()

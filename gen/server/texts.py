@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gen.completions import Completion, StreamEvent
-from gen.errors import EngineFull, IncompleteError
+from gen.errors import EngineFull, IncompleteError, ValueRefusedError
 from gen.server.errors import ClientGone
 from gen.streaming import EngineStream
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive  # jobs have texts without starlette
 
 T = TypeVar("T")
+_WITHOUT_VALUE = (IncompleteError, ValueRefusedError)  # errors of texts that clients get nevertheless
 _PAUSE = 0.02  # seconds until a text asks again for room in the engine, after other texts of its request got room
 _TOGETHER = 0.01  # seconds: what grows within this time after an event is part of the next event
 
@@ -143,12 +144,12 @@ class Texts:
             stream = await self._stream(number)
             try:
                 made = await stream.acompletion()
-            except IncompleteError as error:
+            except _WITHOUT_VALUE as error:
                 made = error.completion
             if self._only_prompts:
                 made = replace(made, text="", token_ids=[], logprobs=[], top_logprobs=[], finish_reason="length")
             if self._calls:
-                with suppress(IncompleteError):
+                with suppress(*_WITHOUT_VALUE):
                     async for event in stream.events():  # only one: events that nobody has read are merged
                         return Ended(made, event)
             return Ended(made, as_event(made))
@@ -161,14 +162,14 @@ class Texts:
             return
         async with self._slots:
             stream, now = await self._stream(number), asyncio.get_running_loop().time
-            with suppress(IncompleteError):
+            with suppress(*_WITHOUT_VALUE):
                 async for event in stream.events():
                     told = now()
                     yield number, event
                     await asyncio.sleep(told + _TOGETHER - now())
             try:
                 yield number, stream.completion()
-            except IncompleteError as error:
+            except _WITHOUT_VALUE as error:
                 yield number, error.completion
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, field_validator
 from pydantic_core import from_json
 from torch import Tensor
 
@@ -127,6 +128,27 @@ def test_results_are_json_whatever_rows_have(form: Any, tmp_path: Path) -> None:
         for line in path.read_bytes().splitlines():
             assert from_json(line, allow_inf_nan=False)
     assert "Infinity" not in (tmp_path / "out" / "manifest.json").read_text()
+
+
+class Even(BaseModel):
+    number: int = Field(ge=0, le=99)
+
+    @field_validator("number")
+    @classmethod
+    def _check(cls, number: int) -> int:
+        if number % 2:
+            raise ValueError("an odd number")
+        return number
+
+
+def test_a_value_that_its_type_refuses_is_a_failed_row_with_its_text(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{number}:"} for number in range(12)])
+    report = gen.run_batch(source, tmp_path / "out", model="demo", output_type=Even, rows=4, seed=1)
+    results = read_parts(report.parts)
+    odd = [json.loads(result["text"])["number"] % 2 for result in results]
+    assert 0 < sum(odd) < 12
+    assert ["an odd number" in result.get("error", "") for result in results] == [bool(one) for one in odd]
+    assert [result.get("value") is None for result in results] == [bool(one) for one in odd]
 
 
 def test_what_is_missing_is_made_again_and_no_finished_part_is_touched(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """The server's texts are those of `gen.generate`, in every protocol, alone or beside other requests."""
 
+import asyncio
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator, Field
 
 import gen
 from gen.samplers import multinomial
 from gen.server.filling_in import fill_in
+from gen.server.texts import Ended, Texts
 from gen.tokenizers import Tokenizer
 from tests.helpers import ScriptedModel, byte_tokenizer
 from tests.server.client import Client, Reply
@@ -195,8 +198,30 @@ def test_what_ended_a_text_is_told(client: Client) -> None:
     assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", " a")
     cut = client.post(TEXT, {**fields, "max_tokens": 2}).json["choices"][0]
     assert (cut["finish_reason"], cut["stop_reason"]) == ("length", None)
+    context = client.post(TEXT, {**fields, "max_tokens": None, "ignore_eos": True}).json["choices"][0]
+    assert (context["finish_reason"], context["stop_reason"]) == ("length", "context")
     squeezed = client.post(TEXT, {**fields, "structured_outputs": {"regex": "[a-z ]{30,}"}, "max_tokens": 30}).json
     assert squeezed["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_text_whose_type_refuses_the_value_is_answered_nevertheless(engine: gen.Engine) -> None:
+    def refuse(value: int) -> int:
+        raise ValueError("no")
+
+    number = Annotated[int, Field(ge=0, le=9), AfterValidator(refuse)]
+
+    def texts() -> Texts:
+        return Texts(lambda _: [engine.submit("One", number, seed=1)], 1, 1, calls=False)
+
+    async def read() -> tuple[list[Ended], list[Any]]:
+        whole, streamed = texts(), texts()
+        for one in (whole, streamed):
+            await one.begin()
+        return await whole.all(), [said async for _, said in streamed.events()]
+
+    [ended], [*events, last] = asyncio.run(read())
+    assert ended.completion == last
+    assert ended.completion.text == "".join(event.text for event in events) != ""
 
 
 def test_echo_begins_with_the_prompt(demo: Any, client: Client) -> None:

@@ -26,6 +26,7 @@ from tests.helpers import ScriptedModel, tiny_model
 
 EOS = len(spelled()) - 4
 NUMBERS = gen.regex("[0-9]+(x[0-9]{4})?")
+ENDLESS = multinomial(logit_bias={EOS: -100.0})
 ON_HOST = gen.grammar("start: /[0-9]+/")
 
 
@@ -208,9 +209,59 @@ def test_a_validator_that_refuses_a_value_that_a_limit_has_shaped_says_both(mode
         raise ValueError("too few")
 
     kind = Annotated[list[int], Field(min_length=2), AfterValidator(refuse)]
-    with pytest.raises(gen.IncompleteError, match=r"(?s)its limit of 5 tokens has shaped it.*too few") as raised:
+    with pytest.raises(
+        gen.ValueRefusedError, match=r"(?s)the limit of 5 new tokens has shaped it.*more max_new_tokens.*too few"
+    ) as raised:
         gen.generate(model, "x", kind, seed=2, max_new_tokens=5)
     assert raised.value.completion.value is None
+
+
+@pytest.fixture(scope="module")
+def short() -> Any:
+    return new_model(context=16)
+
+
+class TestTheContextIsTheLimit:
+    """The prompt takes one of 16 tokens, so that the context leaves room for 15."""
+
+    @pytest.mark.parametrize("read", READS, ids=lambda one: one.__name__)
+    @pytest.mark.parametrize("most", [None, 14, 15, 400])
+    def test_a_text_that_the_context_ends_says_so(self, short: Any, read: Callable[..., Any], most: int | None) -> None:
+        arguments: dict[str, Any] = {"sampler": multinomial(), "seed": 3, "eos_token_id": [], "max_new_tokens": most}
+        made = read(short, None, **arguments)
+        expected = ("length", None, 14) if most == 14 else ("length", "context", 15)
+        assert (made.finish_reason, made.stop_reason, len(made.token_ids)) == expected
+
+    @pytest.mark.parametrize("read", [Reads.generate, Reads.stream, Reads.engine], ids=lambda one: one.__name__)
+    @pytest.mark.parametrize("kind", [gen.regex("[0-9]+"), ON_HOST], ids=["device", "host"])
+    def test_no_larger_limit_is_advised(self, short: Any, read: Callable[..., Any], kind: Any) -> None:
+        for most in (None, 400):
+            with pytest.raises(gen.IncompleteError, match=r"the context.*Give a shorter prompt") as told:
+                read(short, kind, sampler=ENDLESS, seed=3, max_new_tokens=most)
+            assert "max_new_tokens" not in str(told.value)
+            assert told.value.completion.stop_reason == "context"
+
+    def test_a_search_says_it_too(self, short: Any) -> None:
+        made: Any = gen.generate(short, "x", sampler=beam_search(2), max_new_tokens=400, eos_token_id=[], details=True)
+        assert (made.finish_reason, made.stop_reason) == ("length", "context")
+
+    def test_a_prompt_that_is_cut_leaves_max_new_tokens_as_the_limit(self, short: Any) -> None:
+        arguments: dict[str, Any] = {"sampler": ENDLESS, "seed": 3, "truncate": "left"}
+        made = gen.generate(short, "x" * 40, max_new_tokens=9, eos_token_id=[], details=True, **arguments)
+        assert (made.finish_reason, made.stop_reason, len(made.token_ids)) == ("length", None, 9)
+        for most in (None, 5):
+            with pytest.raises(gen.IncompleteError, match="Give more max_new_tokens"):
+                gen.generate(short, "x" * 40, gen.regex("[0-9]+"), max_new_tokens=most, **arguments)
+        with pytest.raises(gen.ConstraintError, match="max_new_tokens is 3; give at least 5"):
+            gen.generate(short, "x" * 40, gen.regex("[a-z]{15}"), max_new_tokens=3, **arguments)
+
+    def test_max_batch_tokens_may_be_the_limit_of_a_type(self, model: Any) -> None:
+        arguments: dict[str, Any] = {"sampler": ENDLESS, "seed": 3, "max_batch_tokens": 8}
+        with pytest.raises(gen.IncompleteError, match=r"max_batch_tokens leaves.*Give more max_batch_tokens") as told:
+            gen.generate(model, "x", gen.regex("[0-9]+"), **arguments)
+        assert told.value.completion.stop_reason is None
+        with pytest.raises(gen.IncompleteError, match="Give more max_new_tokens"):
+            gen.generate(model, "x", gen.regex("[0-9]+"), max_new_tokens=3, **arguments)
 
 
 class TestSteps:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from threading import current_thread
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 import gen
 from gen.constraints import compiling
@@ -36,6 +37,15 @@ class Even(BaseModel):
     @classmethod
     def _refuse_all(cls, value: int) -> int:
         raise KeyError("not even an error of pydantic's")
+
+
+class Adult(BaseModel):
+    age: int = Field(le=9, ge=0)
+
+    @field_validator("age")
+    @classmethod
+    def _refuse_all(cls, value: int) -> int:
+        raise ValueError("too young")
 
 
 NESTED = gen.grammar('start: "(" start ")" | "(" ")"')
@@ -231,17 +241,60 @@ class TestIncomplete:
                     pieces.append(piece)
             assert "".join(pieces) == raised.value.completion.text == "aaaa"
 
-    def test_a_validator_that_refuses_a_whole_text(self, model: Any) -> None:
-        with pytest.raises(gen.IncompleteError, match="refuses a text that meets its schema") as raised:
-            gen.generate(model, "x", Even)
-        assert isinstance(raised.value.__cause__, KeyError)
-        assert json.loads(raised.value.completion.text).keys() == {"number"}
-
     def test_only_texts_that_are_returned_must_be_whole(self, model: Any) -> None:
         """Some beams of a host constraint may be cut; they do not make the requested one fail."""
         kind = gen.grammar('start: "a" | "b" start')
         best = gen.generate(model, "x", kind, sampler=beam_search(3, length_penalty=-5.0), max_new_tokens=4)
         assert best in ("a", "ba", "bba", "bbba")
+
+
+def by_stream(model: Any, *arguments: Any, **others: Any) -> Any:
+    list(gen.stream(model, *arguments, **others))
+
+
+def by_engine(model: Any, *arguments: Any, **others: Any) -> Any:
+    with gen.Engine(model, rows=1) as engine:
+        engine.generate(*arguments, **others)
+
+
+def by_list(model: Any, prompt: str, output_type: Any, **others: Any) -> Any:
+    [first, error] = gen.generate(model, [prompt, prompt], [None, output_type], errors="return", **others)
+    assert isinstance(first, str)
+    raise error
+
+
+def by_iterating(model: Any, prompt: str, output_type: Any, **others: Any) -> Any:
+    [(_, error)] = gen.generate_iter(model, [prompt], output_type, **others)
+    raise error
+
+
+class TestValuesThatTheirTypesRefuse:
+    @pytest.mark.parametrize("read", [gen.generate, by_stream, by_engine, by_list, by_iterating])
+    def test_the_error_has_the_text_and_what_pydantic_says(self, model: Any, read: Callable[..., Any]) -> None:
+        with pytest.raises(gen.ValueRefusedError, match="refuses a text that meets its schema") as raised:
+            read(model, "x", Adult, seed=1)
+        error = raised.value
+        assert not isinstance(error, gen.IncompleteError)
+        assert json.loads(error.text).keys() == {"age"} and error.text == error.completion.text
+        assert (error.completion.value, error.completion.finish_reason) == (None, "eos")
+        with pytest.raises(ValidationError) as expected:
+            Adult.model_validate_json(error.text)
+        assert repr(error.errors) == repr(expected.value.errors(include_url=False))
+        assert [(one["type"], one["loc"], one["msg"]) for one in error.errors] == [
+            ("value_error", ("age",), "Value error, too young")
+        ]
+
+    def test_errors_that_are_not_pydantics_are_the_cause_alone(self, model: Any) -> None:
+        with pytest.raises(gen.ValueRefusedError) as raised:
+            gen.generate(model, "x", Even)
+        assert isinstance(raised.value.__cause__, KeyError)
+        assert raised.value.errors == []
+        assert json.loads(raised.value.text).keys() == {"number"}
+
+    def test_arguments_of_tools_are_values_too(self, model: Any) -> None:
+        with pytest.raises(gen.ValueRefusedError) as raised:
+            gen.generate(model, "x", gen.tool_calls([Adult], choice="required", parallel=False), seed=1)
+        assert raised.value.errors[0]["msg"] == "Value error, too young"
 
 
 class TestRefused:

@@ -243,6 +243,9 @@ class Text:
         if self.error is not None:
             raise self.error
         assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
+        stop_reason = self.stop_reason
+        if self.finish_reason == "length" and self.request.bound == "context":
+            stop_reason = "context"
         if self._decoded or self.request.stops:
             self._decode()
         elif self.token_ids:
@@ -258,7 +261,7 @@ class Text:
             seed=self.seed,
             top_logprobs=self.top_logprobs,
             reasoning=None if self._thoughts is None else self._thoughts.reasoning,
-            stop_reason=self.stop_reason,
+            stop_reason=stop_reason,
             drafted=self.drafted,
             accepted=self.accepted,
         )

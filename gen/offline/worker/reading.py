@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gen
 from gen.calls import Call, find_step_rows, read_call
 from gen.constraints.constraint import Constraint
-from gen.errors import ArgumentError, IncompleteError, show
+from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show
 from gen.loop.jobs import Job
 from gen.models.base import Model
 from gen.offline.described import made_sampler, made_type
@@ -104,7 +104,7 @@ def failure_of(manifest: Manifest, row: Row, error: Exception) -> Result:
         from gen.offline.worker.bodies import refusal_of
 
         return refusal_of(row, error)
-    text = error.completion.text if isinstance(error, IncompleteError) else None
+    text = error.completion.text if isinstance(error, IncompleteError | ValueRefusedError) else None
     return error_result(manifest, row, _own_words(error), text)
 
 
