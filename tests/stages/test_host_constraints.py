@@ -163,12 +163,17 @@ def test_a_row_whose_matcher_fails_says_so(model: Any, monkeypatch: pytest.Monke
     """A matcher fails in the middle of a text without raising: while it makes a mask, or while it takes a token."""
     from llguidance import LLMatcher, LLParserLimits
 
+    from gen.constraints.host_engine import _tokenizer_of
+
     lark = 'start: "a" | start start'
     kind = gen.compile(model, gen.grammar(lark))
     assert kind.grammar is not None
     tight: dict[str, Any] = {limit: 4}
     matcher = LLMatcher(
-        kind.grammar._tokenizer, LLMatcher.grammar_from_lark(lark), log_level=0, limits=LLParserLimits(**tight)
+        _tokenizer_of(kind.vocabulary)[0],
+        LLMatcher.grammar_from_lark(lark),
+        log_level=0,
+        limits=LLParserLimits(**tight),
     )
     monkeypatch.setattr(kind.grammar, "_start", matcher)
     with pytest.raises(gen.BatchError) as raised:
