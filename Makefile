@@ -5,15 +5,17 @@ RUN := .venv/bin/python
 TORCH_INDEX ?=
 # How many processes run the tests side by side: one for each core, at most four, of up to 1.5 GB each; 0 is one alone.
 JOBS ?= logical
+# Which tests: none for all, or paths.
+TESTS ?=
 PYTEST := -m pytest -q -n $(JOBS) --maxprocesses 4 --dist worksteal
 REAL := models/SmolLM2-135M-Instruct
 
-.PHONY: demo real test check docs resolve size release-check lowest ray bench gpu gpu-exllama clean
+.PHONY: demo real test check docs resolve size elsewhere release-check lowest ray bench gpu gpu-exllama clean
 
 # $(call install,ENVIRONMENT,CONSTRAINTS): a new environment with the package, to be edited, and what it needs
 define install
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(1)
+	"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gen needs Python 3.11 or later: make PYTHON=python3.11")'
+	"$(PYTHON)" -m venv $(1)
 	$(if $(TORCH_INDEX),$(1)/bin/pip install --constraint $(2) --index-url $(TORCH_INDEX) --no-deps torch)
 	$(1)/bin/pip install --constraint $(2) --editable .
 	touch $(1)/.installed
@@ -59,7 +61,7 @@ $(REAL)/config.json: | .venv/.installed
 	$(RUN) -m gen convert $(REAL).Q4_1.gguf $(REAL) --dtype float16
 
 test: .venv/.tools
-	$(RUN) $(PYTEST)
+	$(RUN) $(PYTEST) $(TESTS)
 
 check: .venv/.tools resolve docs size
 	$(RUN) -m ruff check .
@@ -75,9 +77,13 @@ docs: .venv/.tools
 resolve: .venv/.tools
 	$(RUN) .ci/resolve.py
 
+# What may depend on the checkout's name or place, in a clone named gen, under a path with a space.
+elsewhere: .venv/.tools
+	.ci/elsewhere
+
 # Lines, tokens and files of each folder; a part that is larger than .ci/size.py allows fails.
 size:
-	$(PYTHON) .ci/size.py
+	"$(PYTHON)" .ci/size.py
 
 # Builds dist/, and installs and uses it in a new environment.
 release-check: .venv/.tools
@@ -110,14 +116,14 @@ bench: .venv/.tools
 # What a machine with CUDA shows, in under ten minutes and without a network; nothing is installed. PYTHON, or .venv
 # where that is there and no PYTHON is given, needs torch, transformers and accelerate, and pytest for the tests.
 OUT ?= build/gpu
-ON_GPU = PYTHONPATH=. $(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON)) -m benchmarks.gpu
+ON_GPU = PYTHONPATH=. "$(if $(and $(filter file,$(origin PYTHON)),$(wildcard $(RUN))),$(RUN),$(PYTHON))" -m benchmarks.gpu
 
 gpu:
-	$(ON_GPU) --out $(OUT)
+	$(ON_GPU) --out "$(OUT)"
 
 # Builds exllamav2's and exllamav3's extensions where they are installed, and runs the tests of them.
 gpu-exllama:
-	$(ON_GPU) --exllama --out $(OUT)
+	$(ON_GPU) --exllama --out "$(OUT)"
 
 clean:
 	rm -rf $(REAL)* dist .venv .venv-lowest .venv-ray .mypy_cache .pytest_cache .ruff_cache .cache build/docs
