@@ -51,7 +51,6 @@ def run_command(
     prompt_template: Annotated[
         str | None, _job('Make a prompt of each row\'s columns, such as "Classify: {text}".', "TEXT")
     ] = None,
-    format: Annotated[str, _job('The format of the parts: "jsonl" or "parquet".', "FORMAT")] = "jsonl",
     retry_failed: Annotated[bool, _job("Make parts with failed rows again.", None, "--retry-failed")] = False,
     dry_run: Annotated[bool, _job("Check everything, and run nothing.", None, "--dry-run")] = False,
     asked: TextsOptions,
@@ -91,7 +90,6 @@ def run_command(
             rows=rows,
             shard_rows=shard_rows,
             prompt_template=prompt_template,
-            format=format,  # type: ignore[arg-type]  # run_batch checks it
             retry_failed=retry_failed,
             dry_run=dry_run,
             sampler=asked.choose_sampler(),
@@ -134,9 +132,12 @@ def status_command(
 
 @app.command("merge", cls=Grouped, short_help="Write all results into one file.")
 def merge_command(
-    out: Out, file: Annotated[Path, typer.Argument(metavar="FILE", help="*.jsonl or *.parquet, like the parts.")]
+    out: Out,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="*.jsonl or *.parquet.")],
+    *,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Leave out parts that are missing.")] = False,
 ) -> None:
-    """Write the results of a finished job into one file, in the order of the inputs."""
+    """Write the results of a job into one file, in the order of the inputs."""
     from gen.offline.status import merge
 
-    merge(out, file)
+    merge(out, file, incomplete=incomplete)

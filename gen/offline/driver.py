@@ -118,8 +118,6 @@ class Driver:
         """
         inputs = open_inputs(self.names, copies)
         found = scan(inputs, self.settings["prompt_template"])
-        if found.bodies and self.settings["format"] == "parquet":
-            raise ArgumentError("lines of OpenAI's batch format have answers as JSON lines; leave out format=parquet.")
         drawn = secrets.randbits(53) if self.settings["seed"] is None else self.settings["seed"]
         settings, threads = {**self.settings, "seed": drawn}, self.engine.threads()
         facts = self.engine.check(settings, threads, None if found.longest is None else asdict(found.longest))
@@ -134,7 +132,6 @@ class Driver:
             rows=rows,
             shard_rows=shard_rows,
             threads=threads,
-            columns=found.columns,
             shards=shards_of(found.places, shard_rows),
         )
 
@@ -148,19 +145,19 @@ class Driver:
         """The shards that are to be run: how many rows each has, by its number."""
         done = done_parts(self.folder, manifest)
         if retry_failed:
-            done = {number for number in done if not read_meta(self.folder, manifest, number)["failed"]}
+            done = {number for number in done if not read_meta(self.folder, number)["failed"]}
         return {number: shard[-1] for number, shard in enumerate(manifest.shards) if number not in done}
 
     def _run_open(self, manifest: Manifest, digest: str, open_shards: dict[int, int]) -> None:
         done = {*range(len(manifest.shards))} - {*open_shards}
         total = sum(shard[-1] for shard in manifest.shards)
-        failed = sum(read_meta(self.folder, manifest, number)["failed"] for number in done)
+        failed = sum(read_meta(self.folder, number)["failed"] for number in done)
 
         def told(device: str, answer: Answer) -> None:
             progress.add(device, answer["rows"], answer["failed"], answer["tokens"])
 
         def join(number: int) -> None:
-            join_pieces(self.folder, manifest, number)
+            join_pieces(self.folder, number)
 
         def blame(work: Work, reason: str) -> None:
             [row] = manifest.shard(work.shard, work.first, 1)
@@ -184,9 +181,9 @@ class Driver:
             )
 
     def _report(self, manifest: Manifest) -> Report:
-        metas = [read_meta(self.folder, manifest, number) for number in range(len(manifest.shards))]
+        metas = [read_meta(self.folder, number) for number in range(len(manifest.shards))]
         return {
             **{name: sum(meta[name] for meta in metas) for name in ("rows", "failed", "tokens")},
             "seconds": time.monotonic() - self._began,
-            "parts": [part_path(self.folder, manifest, number) for number in range(len(manifest.shards))],
+            "parts": [part_path(self.folder, number) for number in range(len(manifest.shards))],
         }

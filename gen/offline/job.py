@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gen.errors import ArgumentError, check_number, show, show_path
+from gen.errors import ArgumentError, GenError, check_number, show, show_path
 from gen.offline.described import as_json, describe_sampler, describe_speculate, describe_type
 from gen.offline.driver import Driver
 from gen.offline.engines.local import Local
 from gen.offline.engines.ray_data import RayData
 from gen.offline.inputs.rows import LARGEST, check_template
+from gen.offline.status import merge
 
 if TYPE_CHECKING:
     from gen.loop.speculation.settings import Speculate
@@ -29,7 +30,7 @@ class BatchReport:
         failed: how many have an error.
         tokens: how many new tokens all texts have.
         seconds: how long this call took.
-        parts: the files with the results, in the order of the rows.
+        parts: the files with the results, JSON lines, in the order of the rows.
     """
 
     rows: int
@@ -37,6 +38,21 @@ class BatchReport:
     tokens: int
     seconds: float
     parts: list[Path]
+
+    def merge(self, path: str | Path) -> None:
+        """Write all results into one file, in the order of the rows.
+
+        Args:
+            path: *.jsonl, or *.parquet (needs pyarrow): there a `value` with a fixed schema is a struct, and any other
+                one is JSON.
+        Raises:
+            ArgumentError: pyarrow is not installed.
+            GenError: there are no parts, or the file's name asks for no such format.
+            OSError: it cannot be written.
+        """
+        if not self.parts:
+            raise GenError("there are no results to write: nothing was run.")
+        merge(self.parts[0].parent, Path(path))
 
 
 def run_batch(
@@ -53,7 +69,6 @@ def run_batch(
     rows: int | None = None,
     shard_rows: int | None = None,
     prompt_template: str | None = None,
-    format: Literal["jsonl", "parquet"] = "jsonl",
     retry_failed: bool = False,
     dry_run: bool = False,
     progress: bool = True,
@@ -102,7 +117,6 @@ def run_batch(
             as `gen.generate` runs at once.
         shard_rows: how many rows a part has; None is eight times `rows`.
         prompt_template: makes a prompt from a row's columns, as "Classify: {text}".
-        format: of the parts.
         retry_failed: make parts with failed rows again.
         dry_run: check everything, and only say what would be done.
         progress: whether stderr shows how far the job is.
@@ -128,8 +142,6 @@ def run_batch(
         raise ArgumentError("with the engine ray each actor has a GPU that Ray chooses; leave devices out.")
     if engine == "local" and ray_address is not None:
         raise ArgumentError('ray_address is for the engine "ray"; give engine="ray" too.')
-    if format not in ("jsonl", "parquet"):
-        raise ArgumentError(f'format must be "jsonl" or "parquet", got {show(format)}')
     for name, number in (("rows", rows), ("shard_rows", shard_rows)):
         if number is not None:
             check_number(name, number, minimum=1, whole=True)
@@ -158,7 +170,6 @@ def run_batch(
         "exact": exact,
         "speculate": describe_speculate(speculate),
         "prompt_template": prompt_template,
-        "format": format,
     }
     driver = Driver(
         names=names,

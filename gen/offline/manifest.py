@@ -37,7 +37,6 @@ class Manifest:
         rows: how many run at once.
         shard_rows: how many a shard has at most.
         threads: of torch in a worker on a CPU.
-        columns: the columns that are carried through, and their types: "string", "int64", "double", "bool", "json".
         shards: for each, the number of its input, its first row's number and place there, and how many rows it has.
         created: when it was made, in seconds since 1970.
         versions: of gen and of the packages that compute.
@@ -53,7 +52,6 @@ class Manifest:
     rows: int
     shard_rows: int
     threads: int
-    columns: Mapping[str, str]
     shards: Sequence[Sequence[int]]
     created: int = field(default_factory=lambda: int(time.time()))
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
@@ -138,15 +136,11 @@ class Scan:
 
     Attributes:
         places: for each input, where its rows begin.
-        columns: see `Manifest.columns`.
         longest: the row with the longest prompt; None if no row can be run.
-        bodies: whether some rows are lines of OpenAI's batch format.
     """
 
     places: Sequence["array[int]"]
-    columns: Mapping[str, str]
     longest: Row | None
-    bodies: bool
 
 
 def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
@@ -157,29 +151,20 @@ def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
         OSError: an input cannot be read.
     """
     places, hashes = [], array("q")
-    columns: dict[str, str | None] = {}
-    longest, size, bodies = None, -1, False
+    longest, size = None, -1
     for one in inputs:
         records, here = records_of(dict(one)), array("q")
         for number, (place, record, problem) in enumerate(records.read(), 1):
             row = read_row(record, f"{records.name}:{number}", template, problem)
             here.append(place)
             hashes.append(_hash(row.id))
-            for name, value in row.carried.items():
-                columns[name] = _wider(columns.get(name), value)
-            bodies |= row.body is not None
             if not row.error and (length := row.length) > size:
                 longest, size = row, length
         if not here:
             raise ArgumentError(f"the input {one['name']} has no rows.")
         places.append(here)
     _check_ids(inputs, template, hashes)
-    return Scan(
-        places=places,
-        columns={name: kind or "string" for name, kind in columns.items()},
-        longest=longest,
-        bodies=bodies,
-    )
+    return Scan(places=places, longest=longest)
 
 
 def shards_of(places: Sequence[Sequence[int]], shard_rows: int) -> list[list[int]]:
@@ -212,18 +197,3 @@ def _check_ids(inputs: Sequence[Mapping[str, Any]], template: str | None, hashes
 def _hash(key: str) -> int:
     digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
-
-
-_KINDS = {bool: "bool", int: "int64", float: "double", str: "string"}
-
-
-def _wider(kind: str | None, value: Any) -> str | None:
-    """The type of a column of type `kind` that also has this value."""
-    if value is None:
-        return kind
-    found = _KINDS.get(type(value), "json")
-    if found == "int64" and not -(2**63) <= value < 2**63:
-        found = "json"
-    if kind in (None, found):
-        return found
-    return "double" if {kind, found} == {"int64", "double"} else "json"

@@ -4,22 +4,20 @@ There is one result for each row, a dict, in the order of the rows; see `gen.run
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gen.offline.files import as_line, finite, remove, write_aside, written_aside
-from gen.offline.inputs.records import import_parquet
+from gen.offline.files import as_line, remove, write_aside
 from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest
-from gen.offline.parquet_schema import columns_of, value_type
 
 Result = dict[str, Any]
 
 
-def part_path(folder: Path, manifest: Manifest, number: int) -> Path:
+def part_path(folder: Path, number: int) -> Path:
     """Where the results of a shard are."""
-    return folder / f"part-{number:05d}.{manifest.settings['format']}"
+    return folder / f"part-{number:05d}.jsonl"
 
 
 def meta_path(folder: Path, number: int) -> Path:
@@ -27,23 +25,27 @@ def meta_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.meta.json"
 
 
-def write_part(folder: Path, manifest: Manifest, number: int, results: Sequence[Result], meta: Result) -> None:
+def write_part(folder: Path, number: int, results: Sequence[Result], meta: Result) -> None:
     """Write a shard's results; facts that are beside a part are always those of this part.
 
     Raises:
         OSError: they cannot be written.
     """
-    path = part_path(folder, manifest, number)
     remove(meta_path(folder, number))
-    if path.suffix == ".jsonl":
-        write_aside(path, lines(results))
-    else:
-        with written_aside(path) as aside:
-            import_parquet().write_table(_table(manifest, results), aside)
+    write_aside(part_path(folder, number), lines(results))
     write_aside(meta_path(folder, number), as_line(counts_of(results) | meta))
 
 
-def read_meta(folder: Path, manifest: Manifest, number: int) -> Result:
+def read_part(folder: Path, number: int) -> list[Result]:
+    """A shard's results.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    return [json.loads(line) for line in part_path(folder, number).read_bytes().splitlines()]
+
+
+def read_meta(folder: Path, number: int) -> Result:
     """The facts in the file beside a part, or, if a kill has left none, what the part itself says.
 
     Raises:
@@ -55,10 +57,7 @@ def read_meta(folder: Path, manifest: Manifest, number: int) -> Result:
             return read
     except (FileNotFoundError, ValueError):
         pass
-    path = part_path(folder, manifest, number)
-    if path.suffix == ".jsonl":
-        return counts_of(json.loads(line) for line in path.read_bytes().splitlines())
-    return counts_of(import_parquet().read_table(path, columns=["tokens", "error"]).to_pylist())
+    return counts_of(read_part(folder, number))
 
 
 def counts_of(results: Iterable[Result]) -> Result:
@@ -77,7 +76,7 @@ def write_piece(folder: Path, number: int, first: int, results: Sequence[Result]
     write_aside(path, lines(results))
 
 
-def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:
+def join_pieces(folder: Path, number: int) -> None:
     """Make a part of the pieces that a shard was halved into.
 
     Raises:
@@ -85,7 +84,7 @@ def join_pieces(folder: Path, manifest: Manifest, number: int) -> None:
     """
     pieces = sorted(folder.glob(f"pieces/part-{number:05d}-*"), key=lambda path: int(path.stem.split("-")[2]))
     results = [json.loads(line) for path in pieces for line in path.read_bytes().splitlines()]
-    write_part(folder, manifest, number, results, {"pieces": len(pieces)})
+    write_part(folder, number, results, {"pieces": len(pieces)})
     for path in pieces:
         path.unlink()
 
@@ -131,45 +130,5 @@ def tokens_of(result: Result) -> int:
 
 def done_parts(folder: Path, manifest: Manifest) -> set[int]:
     """The numbers of the shards that are done."""
-    suffix = f".{manifest.settings['format']}"
-    names = {path.name for path in folder.glob(f"part-*{suffix}")}
-    return {number for number in range(len(manifest.shards)) if part_path(folder, manifest, number).name in names}
-
-
-def merge_parts(folder: Path, manifest: Manifest, path: Path) -> None:
-    """Write all results into one file, in the order of the inputs.
-
-    Raises:
-        OSError: as `write_part`.
-    """
-    parts = [part_path(folder, manifest, number) for number in range(len(manifest.shards))]
-    with written_aside(path) as aside:
-        if manifest.settings["format"] == "jsonl":
-            with aside.open("wb") as file:
-                for part in parts:
-                    file.write(part.read_bytes())
-            return
-        parquet = import_parquet()
-        with parquet.ParquetWriter(aside, columns_of(manifest)) as writer:
-            for part in parts:
-                writer.write_table(parquet.read_table(part))
-
-
-def _table(manifest: Manifest, results: Sequence[Result]) -> Any:
-    """Results as a table, the same columns in every part."""
-    import pyarrow
-
-    schema, rows = columns_of(manifest), []
-    as_json = value_type(manifest) is None
-    for result in map(finite, results):
-        row = {name: result.get(name) for name in schema.names if not name.startswith("input_")}
-        if as_json and "value" in result:
-            row["value"] = json.dumps(result["value"], ensure_ascii=False)
-        if as_json and "values" in result:
-            row["values"] = [json.dumps(value, ensure_ascii=False) for value in result["values"]]
-        given: Mapping[str, Any] = result.get("input", {})
-        for name, kind in manifest.columns.items():
-            value = given.get(name)
-            row[f"input_{name}"] = json.dumps(value, ensure_ascii=False) if kind == "json" and name in given else value
-        rows.append(row)
-    return pyarrow.Table.from_pylist(rows, schema=schema)
+    names = {path.name for path in folder.glob("part-*.jsonl")}
+    return {number for number in range(len(manifest.shards)) if part_path(folder, number).name in names}

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
-
 from gen.offline.engines.processes import Answer, WorkerDied, read_answer
 from gen.offline.manifest import read_manifest
 from gen.offline.worker.process import answered
@@ -52,7 +50,5 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_parts(parts: Sequence[Path]) -> list[dict[str, Any]]:
-    """The results of parts, in JSON lines or parquet."""
-    if parts[0].suffix == ".parquet":
-        return [row for part in parts for row in pyarrow.parquet.read_table(part).to_pylist()]
+    """The results of parts."""
     return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]

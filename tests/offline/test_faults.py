@@ -23,18 +23,14 @@ def run(source: Path, name: str, **more: Any) -> gen.BatchReport:
     return gen.run_batch(source, source.parent / name, model="demo", progress=False, **arguments)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_rows_that_kill_are_found_and_all_others_have_the_texts_of_a_quiet_run(
-    form: str, source: Path, workers_here: type[WorkerHere], capsys: pytest.CaptureFixture[str]
+    source: Path, workers_here: type[WorkerHere], capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = read_parts(run(source, "quiet").parts)
     workers_here.deadly = frozenset({"row 0", "row 5", "row 9"})
-    report = run(source, "loud", format=form)
+    report = run(source, "loud")
     assert (report.rows, report.failed) == (11, 3)
     results = read_parts(report.parts)
-    if form == "parquet":
-        results = [{name: row[name] for name in row if row[name] is not None} for row in results]
-        expected = [{"input_n": row.pop("input")["n"], **row} for row in expected]
     killed = "a worker was killed by SIGKILL while it ran this row alone"
     for number, (result, quiet) in enumerate(zip(results, expected, strict=True)):
         if number in (0, 5, 9):
@@ -46,7 +42,7 @@ def test_rows_that_kill_are_found_and_all_others_have_the_texts_of_a_quiet_run(
     assert "gen: a worker of cpu was killed by SIGKILL, in rows 0 to 7 of shard 0" in told
     assert not list((source.parent / "loud").glob("pieces/*"))
     workers_here.deadly = frozenset({"row 0"})  # the other rows killed by chance, or for a cause that is mended now
-    again = run(source, "loud", format=form, retry_failed=True)
+    again = run(source, "loud", retry_failed=True)
     assert again.failed == 1
 
 

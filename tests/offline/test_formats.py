@@ -31,56 +31,73 @@ class Person(BaseModel):
     addresses: list[Address]
 
 
-def parquet_job(folder: Path, output_type: Any, **more: Any) -> tuple[gen.BatchReport, gen.BatchReport]:
-    """The same job with parts in JSON lines and in parquet."""
-    rows: list[dict[str, Any]] = [
-        {"prompt": "Describe Ada as JSON.\n", "n": 1, "text": "clash", "any": [1], "x": 1},
-        {"prompt": "Describe Bob as JSON.\n", "n": None, "any": "a", "x": 1.5},
-        {"prompt": 7, "text": "of a row with an error"},
-        {"prompt": "Describe Cleo as JSON.\n"},
-    ]
-    source = write_rows(folder / "a.jsonl", rows)
-    arguments: Any = {"model": "demo", "output_type": output_type, "seed": 3, "shard_rows": 2, **more}
-    return (
-        gen.run_batch(source, folder / "lines", **arguments),
-        gen.run_batch(source, folder / "parquet", format="parquet", **arguments),
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "Describe Ada as JSON.\n", "n": 1, "text": "clash", "any": [1], "x": 1, "only": None},
+    {"prompt": "Describe Bob as JSON.\n", "n": None, "any": "a", "x": 1.5, "large": 3},
+    {"prompt": 7, "text": "of a row with an error", "flag": True, "large": 2**70},
+    {"prompt": "Describe Cleo as JSON.\n", "flag": None},
+]
+KINDS = {
+    "n": "int64", "text": "string", "any": "string", "x": "double", "only": "string", "large": "string", "flag": "bool",
+}  # fmt: skip
+
+
+def merged(folder: Path, output_type: Any, **more: Any) -> tuple[list[dict[str, Any]], Any]:
+    """The results of a job, and the same ones as a table that was read from parquet."""
+    source = write_rows(folder / "a.jsonl", ROWS)
+    report = gen.run_batch(
+        source, folder / "out", model="demo", output_type=output_type, seed=3, shard_rows=2, progress=False, **more
     )
+    report.merge(folder / "all.jsonl")
+    assert (folder / "all.jsonl").read_bytes() == b"".join(part.read_bytes() for part in report.parts)
+    report.merge(folder / "all.parquet")
+    return read_parts(report.parts), pyarrow.parquet.read_table(folder / "all.parquet")
 
 
-def test_a_value_of_a_class_is_a_struct_and_every_part_has_the_same_columns(tmp_path: Path) -> None:
-    # the ids contain the path, and seeds depend on ids
-    lines, parquet = parquet_job(tmp_path, Person, max_new_tokens=400, sampler=gen.samplers.greedy())
-    tables = [pyarrow.parquet.read_table(part) for part in parquet.parts]
-    assert tables[0].schema == tables[1].schema
-    schema = tables[0].schema
+def test_a_value_of_a_class_is_a_struct_and_columns_have_the_types_of_all_rows(tmp_path: Path) -> None:
+    results, table = merged(tmp_path, Person, max_new_tokens=400, sampler=gen.samplers.greedy())
     address = pyarrow.struct([("street", pyarrow.string()), ("number", pyarrow.int64())])
     value = [("name", pyarrow.string()), ("height", pyarrow.float64()), ("kind", pyarrow.string())]
-    assert schema.field("value").type == pyarrow.struct([*value, ("addresses", pyarrow.list_(address))])
+    assert table.schema.field("value").type == pyarrow.struct([*value, ("addresses", pyarrow.list_(address))])
     names = ["id", "text", "value", "finish_reason", "tokens", "seed", "error"]
-    assert schema.names == [*names, "input_n", "input_text", "input_any", "input_x"]
-    assert [str(schema.field(name).type) for name in schema.names[-4:]] == ["int64", "string", "string", "double"]
-    rows, results = pyarrow.concat_tables(tables).to_pylist(), read_parts(lines.parts)
+    assert table.schema.names[:7] == names
+    assert {name[6:]: str(table.schema.field(name).type) for name in table.schema.names[7:]} == KINDS
+    rows = table.to_pylist()
     for row, result in zip(rows, results, strict=True):
         assert {name: row[name] for name in names} == {name: result.get(name) for name in names}
     assert [row["input_text"] for row in rows] == ["clash", None, "of a row with an error", None]
     assert [row["input_any"] for row in rows] == ["[1]", '"a"', None, None]
     assert [row["input_x"] for row in rows] == [1.0, 1.5, None, None]
+    assert [row["input_large"] for row in rows] == [None, "3", str(2**70), None]
     assert rows[0]["value"] == Person.model_validate_json(rows[0]["text"]).model_dump()
-    merge(tmp_path / "parquet", tmp_path / "all.parquet")
-    assert pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pylist() == rows
-    with pytest.raises(gen.GenError, match=r"the parts are parquet; give a file \*\.parquet"):
-        merge(tmp_path / "parquet", tmp_path / "all.jsonl")
 
 
 @pytest.mark.parametrize("output_type", [int | bool, gen.json_schema({"enum": [1, "a"]})])
 def test_values_of_no_fixed_form_are_json_and_several_texts_are_lists(output_type: Any, tmp_path: Path) -> None:
-    sampler = gen.samplers.multinomial(2, temperature=0.5)
-    lines, parquet = parquet_job(tmp_path, output_type, sampler=sampler)
-    rows = pyarrow.concat_tables([pyarrow.parquet.read_table(part) for part in parquet.parts]).to_pylist()
-    for row, result in zip(rows, read_parts(lines.parts), strict=True):
+    results, table = merged(tmp_path, output_type, sampler=gen.samplers.multinomial(2, temperature=0.5))
+    for row, result in zip(table.to_pylist(), results, strict=True):
         assert row["texts"] == result.get("texts")
         assert row["values"] == (None if "error" in result else [*map(json.dumps, result["values"])])
         assert "text" not in row
+
+
+def test_what_is_there_can_be_merged_and_other_files_are_refused(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "a.jsonl", ROWS)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=2, shard_rows=1, progress=False)
+    kept = report.parts[0].read_bytes() + report.parts[3].read_bytes()
+    for part in report.parts[1:3]:
+        part.unlink()
+    with pytest.raises(
+        gen.GenError, match=r"2 of 4 parts are missing; run the job to its end first, or ask for an inc"
+    ):
+        report.merge(tmp_path / "all.jsonl")
+    merge(tmp_path / "out", tmp_path / "all.jsonl", incomplete=True)
+    assert (tmp_path / "all.jsonl").read_bytes() == kept
+    merge(tmp_path / "out", tmp_path / "all.parquet", incomplete=True)
+    assert pyarrow.parquet.read_table(tmp_path / "all.parquet").num_rows == 2
+    with pytest.raises(gen.GenError, match=r"give a file \*\.jsonl or \*\.parquet, got '.*all\.csv'"):
+        report.merge(tmp_path / "all.csv")
+    assert gen.run_batch(source, tmp_path / "other", model="demo", dry_run=True).parts == []
 
 
 BODY: dict[str, Any] = {"model": "gpt-x", "messages": [{"role": "user", "content": "Describe Ada as JSON."}], "seed": 5}
@@ -179,8 +196,11 @@ def test_a_body_takes_from_the_job_what_it_does_not_say(tmp_path: Path) -> None:
 
 def test_answers_are_json_lines_alone(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", [line("a")])
-    with pytest.raises(gen.ArgumentError, match="leave out format=parquet"):
-        gen.run_batch(source, tmp_path / "out", model="demo", format="parquet")
+    report = gen.run_batch(source, tmp_path / "out", model="demo", max_new_tokens=1)
+    report.merge(tmp_path / "all.jsonl")
+    with pytest.raises(gen.GenError, match=r"answers in OpenAI's format are JSON lines; give a file \*\.jsonl"):
+        report.merge(tmp_path / "all.parquet")
+    assert not (tmp_path / "all.parquet").exists()
 
 
 def test_other_urls_are_refused() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import from_json
@@ -95,8 +96,7 @@ def test_every_row_has_once_what_generate_gives_for_it(tmp_path: Path) -> None:
         assert "text" not in result
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_results_are_json_whatever_rows_have(form: Any, tmp_path: Path) -> None:
+def test_results_are_json_whatever_rows_have(tmp_path: Path) -> None:
     """The oracle is pydantic's parser, which takes no NaN, no infinity and no lone surrogate."""
     lines = [
         b'{"id": "a", "prompt": "x", "number": 1e999, "nested": {"n": [-1e999, 1]}}',
@@ -107,16 +107,12 @@ def test_results_are_json_whatever_rows_have(form: Any, tmp_path: Path) -> None:
     ]
     source = tmp_path / os.fsdecode(b"\xff.jsonl")
     source.write_bytes(b"\n".join(lines))
-    more: Any = {"top_logprobs": 3, "output_type": gen.regex("[ab]{2}")} if form == "jsonl" else {}
+    more: Any = {"top_logprobs": 3, "output_type": gen.regex("[ab]{2}")}
     sampler = gen.samplers.greedy(logit_bias={7: -math.inf})
-    report = gen.run_batch(source, tmp_path / "out", model="demo", format=form, shard_rows=2, sampler=sampler, **more)
+    report = gen.run_batch(source, tmp_path / "out", model="demo", shard_rows=2, sampler=sampler, **more)
     assert (report.rows, report.failed) == (5, 3)
     results = read_parts(report.parts)
     assert [result["id"] for result in results] == ["a", "b", f"{tmp_path}/\\xff.jsonl:3", "d", "e"]
-    if form == "parquet":
-        assert [result["input_number"] for result in results] == [None, None, None, None, 1.5]
-        assert json.loads(results[0]["input_nested"]) == {"n": [None, 1]}
-        return
     assert [result.get("input") for result in results] == [
         {"number": None, "nested": {"n": [None, 1]}},
         {"number": None},
@@ -128,6 +124,10 @@ def test_results_are_json_whatever_rows_have(form: Any, tmp_path: Path) -> None:
         for line in path.read_bytes().splitlines():
             assert from_json(line, allow_inf_nan=False)
     assert "Infinity" not in (tmp_path / "out" / "manifest.json").read_text()
+    report.merge(tmp_path / "all.parquet")
+    columns = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pydict()
+    assert columns["input_number"] == [None, None, None, None, 1.5]
+    assert json.loads(columns["input_nested"][0]) == {"n": [None, 1]}
 
 
 class Even(BaseModel):
@@ -192,7 +192,7 @@ def test_a_part_made_again_by_a_fresh_worker_in_another_order_is_equal(
     monkeypatch.setattr(TransformersRows, "step_wide", noted)
     monkeypatch.setattr(Costs, "learn", None)  # no clock decides
     for number in reversed(range(len(report.parts))):
-        part_path(out, manifest, number).unlink()
+        part_path(out, number).unlink()
         worker.run(out, digest, Task(shard=number))
     assert [part.read_bytes() for part in report.parts] == before
     assert bool(wide) == (dtype == "float32")
@@ -265,7 +265,6 @@ def test_a_finished_job_starts_no_worker(tmp_path: Path, monkeypatch: pytest.Mon
         ({"sampler": gen.samplers.greedy()}, "has sampler=None, got"),
         ({"rows": 7}, "has rows="),
         ({"seed": 9}, "has seed="),
-        ({"format": "parquet"}, "has format='jsonl'"),
     ],
 )
 def test_a_folder_with_another_job_is_refused(
@@ -314,7 +313,6 @@ def _inner() -> Any:
         ({"output_type": dict[str, _inner()]}, "cannot be imported"),  # type: ignore[misc]
         ({"max_new_tokens": {1}}, "which has no max_new_tokens"),
         ({"engine": "slurm"}, "engine must be"),
-        ({"format": "xml"}, "format must be"),
         ({"seed": -1}, "seed must be"),
         ({"speculate": True}, 'speculate must be "auto", False or'),
     ],

@@ -46,30 +46,28 @@ def kill_before(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "unlink", watched(os.unlink))
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("number", range(4))
 def test_a_part_that_is_made_again_has_its_own_facts_after_a_kill_at_any_place(
-    form: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"format": form, "sampler": None, "num_return_sequences": 1, "output_type": None}
-    manifest: Any = SimpleNamespace(settings=settings, shards=[[0, 0, 0, 2]], columns={}, schema=None)
+    manifest: Any = SimpleNamespace(shards=[[0, 0, 0, 2]])
     for before, after in ((FAILED, GOOD), (GOOD, FAILED), (None, FAILED)):
         for left in tmp_path.iterdir():
             left.unlink()
         if before is not None:
-            write_part(tmp_path, manifest, 0, before, {})
+            write_part(tmp_path, 0, before, {})
         with monkeypatch.context() as patch:
             kill_before(patch, number)
             try:
-                write_part(tmp_path, manifest, 0, after, {})
+                write_part(tmp_path, 0, after, {})
                 ended = True
             except Killed:
                 ended = False
         if done_parts(tmp_path, manifest):
-            results = read_parts([part_path(tmp_path, manifest, 0)])
+            results = read_parts([part_path(tmp_path, 0)])
             counted = {"rows": 2, "failed": sum(one.get("error") is not None for one in results)}
             counted["tokens"] = sum(one.get("tokens") or 0 for one in results)
-            found = read_meta(tmp_path, manifest, 0)
+            found = read_meta(tmp_path, 0)
             assert {name: found[name] for name in counted} == counted
             assert counted["failed"] == (after is FAILED) or not ended
         else:

@@ -122,7 +122,7 @@ class Worker:
         if task.probe:
             pass
         elif task.count is None:
-            write_part(folder, manifest, task.shard, results, meta)
+            write_part(folder, task.shard, results, meta)
         else:
             write_piece(folder, task.shard, task.first, results)
         good = next((task.first + index for index, result in enumerate(results) if not failed(result)), None)
