@@ -1,15 +1,23 @@
 """What errors quote: values of any kind and length, on one short line."""
 
+import asyncio
 import copy
 import pickle
+import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
 
 import gen
+from gen.calls import read_call
 from gen.errors import ArgumentError, check_number, show
+from gen.loop.jobs import new_job
+from gen.loop.options import Options
+from gen.loop.run_all import run_all
+from gen.requests.settings import Settings
 from tests.helpers import ScriptedModel
 
 
@@ -69,3 +77,51 @@ def test_errors_come_out_of_a_pickle_as_they_were() -> None:
     for error in errors:
         for made in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
             assert (type(made), str(made), made.args, vars(made)) == (type(error), str(error), error.args, vars(error))
+
+
+class FailingModel(ScriptedModel):
+    """A model whose steps fail for all prompts alike."""
+
+    def new_rows(self, count: int, length: int) -> Any:
+        rows: Any = super().new_rows(count, length)
+        rows.step = self.fail
+        return rows
+
+    def fail(self, *_: object) -> Any:
+        raise RuntimeError("a step has failed")
+
+
+def lines_of(error: BaseException) -> int:
+    return sum(text.count("\n") for text in traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("call", [gen.generate, lambda *args: asyncio.run(gen.agenerate(*args))])
+def test_an_error_of_many_prompts_has_a_traceback_as_long_as_that_of_one(call: Any) -> None:
+    """The prompts have the same text and sampler, and fail together."""
+    lengths = []
+    for count in (1, 40):
+        with pytest.raises(RuntimeError, match="a step has failed") as caught:
+            call(FailingModel("abc"), ["x"] * count)
+        lengths.append(lines_of(caught.value))
+    assert lengths[1] <= lengths[0] + 40  # a step of many rows may be tried again
+
+
+def test_each_prompt_has_an_error_of_its_own() -> None:
+    found = gen.generate(FailingModel("abc"), ["x"] * 20, errors="return")
+    assert len({id(error) for error in found}) == 20
+    assert len({lines_of(error) for error in found}) == 1
+
+
+@pytest.mark.parametrize("sampler", [None, gen.samplers.beam_search(2)])
+def test_an_error_that_is_asked_for_again_is_as_short_as_before(sampler: Any) -> None:
+    nothing = [lambda token_ids, lengths, logits: logits.fill_(-torch.inf)]
+    model: Any = ScriptedModel("a")
+    [request] = read_call(model, "x", None, Settings(sampler=sampler, logits_processors=nothing)).requests
+    job = new_job(model, request)
+    run_all(model, [job], Options())
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(gen.SamplingError) as caught:
+            job.completions()
+        lengths.append(lines_of(caught.value))
+    assert len(set(lengths)) == 1

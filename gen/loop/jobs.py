@@ -1,10 +1,11 @@
 """Requests in a batch: how far each has come, and its results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gen.completions import Completion, TopLogprobs
+from gen.errors import own
 from gen.loop.prefixes.columns import Kept
 from gen.loop.results.prompt_tokens import PromptTokens
 from gen.loop.results.taker import Taker
@@ -121,7 +122,8 @@ class Job:
             Exception: the error of the job, or of one of its texts.
         """
         if self.error is not None:
-            raise self.error
+            error, self.error = self.error, own(self.error)  # for the next one who asks
+            raise error
         found = [one for source in self.parts or self.takers for one in source.completions()]
         if not self.parts and (told := self.told_of_prompt()) is not None:
             found = [replace(one, prompt_logprobs=told) for one in found]
@@ -228,3 +230,9 @@ def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
         and abs(first.left - job.left) <= max(_NEAR, longest // 8)
         and (len(jobs) + 1) * longest <= budget
     )
+
+
+def fail_all(jobs: Iterable[Job], error: Exception) -> None:
+    """End jobs with an error, of which each has a copy of its own."""
+    for number, job in enumerate(jobs):
+        job.fail(own(error) if number else error)

@@ -5,7 +5,7 @@ If all rows of a model must have room for as much as the longest one, requests a
 
 from collections.abc import Callable, Hashable, Sequence
 
-from gen.loop.jobs import Job
+from gen.loop.jobs import Job, fail_all
 from gen.loop.memory import check_room
 from gen.loop.options import Options
 from gen.loop.runner import Runner
@@ -49,9 +49,7 @@ def run_all(
             with Runner(model, group, options, options.rows if options.fixed else None) as runner:
                 runner.drain()
         except Exception as error:  # not the error of a single prompt: all jobs that have not ended get it
-            for job in group:
-                if not job.ended:
-                    job.fail(error)
+            fail_all([job for job in group if not job.ended], error)
 
 
 def _alike(longest: Job, job: Job) -> bool:

@@ -7,7 +7,7 @@ from typing import Self
 
 from gen.errors import ModelError, ResultError
 from gen.loop.batch import Batch
-from gen.loop.jobs import Job, new_job
+from gen.loop.jobs import Job, fail_all, new_job
 from gen.loop.memory import TooManyRows, is_out_of_memory
 from gen.loop.options import Options
 from gen.loop.prefixes.sharing import together
@@ -123,8 +123,8 @@ class Runner:
             except ModelError as too_large:
                 if not jobs or isinstance(too_large, TooManyRows):
                     raise
-                for job in running or jobs[:1]:  # if none was running, the first waiting prompt was being read
-                    job.fail(too_large)
+                # if none was running, the first waiting prompt was being read
+                fail_all(running or jobs[:1], too_large)
         traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
         self._drop()  # before new rows are made
         if not short and not stale:
@@ -150,9 +150,7 @@ class Runner:
                 return
         if not failing:
             raise error
-        for job in suspects:
-            if not job.ended:
-                job.fail(error)
+        fail_all([job for job in suspects if not job.ended], error)
 
     def _try(self, job: Job) -> None:
         """Run a job alone until it has come further than before; if there is an error, the job ends with it."""

@@ -9,7 +9,7 @@ from copy import copy
 
 from gen.completions import Completion, FinishReason, TopLogprobs
 from gen.constraints.constraint import Walker
-from gen.errors import GenError, SamplingError
+from gen.errors import GenError, SamplingError, own
 from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
@@ -241,7 +241,7 @@ class Text:
             GenError: the error of this text.
         """
         if self.error is not None:
-            raise self.error
+            raise own(self.error)
         assert self.finish_reason is not None  # the loop ends when every text has; tells mypy
         stop_reason = self.stop_reason
         if self.finish_reason == "length" and self.request.bound == "context":

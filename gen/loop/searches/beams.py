@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gen.completions import Completion
 from gen.devices import to_device
-from gen.errors import GenError
+from gen.errors import GenError, own
 from gen.loop.results.ring import StepResults, packed
 from gen.loop.results.texts import Text, nothing_left
 from gen.requests.request import Request
@@ -259,7 +259,7 @@ class BeamTexts:
             GenError: the search has failed.
         """
         if self._error is not None:
-            raise self._error
+            raise own(self._error)
         assert self._hypotheses is not None  # the loop runs until the search is done; tells mypy
         made = [self._trace(hypothesis) for hypothesis in self._hypotheses]
         if not self._steps:
