@@ -233,6 +233,6 @@ def alike(jobs: Sequence[Job], job: Job, budget: int) -> bool:
 
 
 def fail_all(jobs: Iterable[Job], error: Exception) -> None:
-    """End jobs with an error, of which each has a copy of its own."""
-    for number, job in enumerate(jobs):
-        job.fail(own(error) if number else error)
+    """End jobs with an error: the first prompt's has this one, which a call raises, and the others have copies."""
+    for place, job in enumerate(sorted(jobs, key=lambda job: job.request.number)):
+        job.fail(own(error) if place else error)
