@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from gen.constraints.tables.vocabulary import Vocabulary
 from gen.errors import ConstraintError
 from gen.forking import new_lock
@@ -37,6 +39,25 @@ class Grammar:
         self._start = _on_a_large_stack(lambda: LLMatcher(tokenizer, text, log_level=0))
         if self._start.is_error():
             raise ConstraintError(f"llguidance: {_first_line(self._start)}")
+        self.try_out(1)
+
+    def try_out(self, tokens: int) -> None:
+        """Follow one text, of the longest tokens that are allowed, to find out whether llguidance can.
+
+        Its lexer works out its states when they are first needed, and keeps them for all matchers of the grammar.
+
+        Raises:
+            ConstraintError: llguidance fails on it.
+        """
+        matcher = self.matcher()
+        for _ in range(tokens):
+            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+            allowed = np.flatnonzero(bits[: len(self._bytes.lengths)])
+            if matcher.is_stopped() or not len(allowed):
+                break
+            matcher.consume_token(int(allowed[self._bytes.lengths[allowed].argmax()]))
+        if matcher.is_error():
+            raise ConstraintError(f"llguidance: {_first_line(matcher)}. Take a simpler output type.")
 
     def matcher(self) -> "LLMatcher":
         """A matcher at the start of a text."""
@@ -122,6 +143,7 @@ class _Bytes:
             if token:
                 self._ids.setdefault(token, token_id)
         self._longest = max(map(len, self._ids), default=1)
+        self.lengths = np.array([len(token) for token in tokens])
         self._known = lru_cache(maxsize=1024)(self.spell)
         self.eos_token_id, self.bos_token_id = len(tokens), None
         self.special_token_ids = [token_id for token_id, token in enumerate(tokens) if not token]

@@ -346,11 +346,26 @@ class TestRefused:
         with pytest.raises(gen.ConstraintError, match=message):
             gen.compile(model, output_type)
 
+    @pytest.mark.parametrize(
+        "output_type",
+        [
+            gen.regex("a{1000000000}"),
+            gen.grammar("start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'),
+            gen.json_schema({"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(1000)}}),
+        ],
+        ids=["repeated", "doubled", "properties"],
+    )
+    def test_a_host_engine_that_cannot_take_a_step_is_found_when_the_type_is_compiled(
+        self, model: Any, output_type: Any
+    ) -> None:
+        with pytest.raises(gen.ConstraintError, match=r"(?s)llguidance: .*(too many|Too many|max is)"):
+            gen.compile(model, output_type)
+
     def test_a_host_engine_that_fails_later_says_so_itself(self, model: Any) -> None:
         with pytest.raises(
-            gen.SamplingError, match=r"after 0 new tokens the host engine failed: llguidance: .*too many"
+            gen.ConstraintError, match=r"after \d new tokens the host engine failed: llguidance: .*too many"
         ):
-            gen.generate(model, "x", gen.grammar("start: /(a{1000}){1000}/"))
+            gen.generate(model, "x", gen.grammar("start: /[ab]c(a{1000}){1000}/"))
 
 
 class TestCompile:

@@ -9,7 +9,7 @@ from copy import copy
 
 from gen.completions import Completion, FinishReason, TopLogprobs
 from gen.constraints.constraint import Walker
-from gen.errors import GenError, SamplingError, own
+from gen.errors import ConstraintError, GenError, SamplingError, own
 from gen.loop.results.ring import StepResults
 from gen.loop.results.stop_strings import StopStrings
 from gen.loop.results.thoughts import thoughts_of
@@ -17,12 +17,11 @@ from gen.requests.request import Request
 from gen.tokenizers import ByteDetokenizer, Detokenizer, Tokenizer
 
 
-def nothing_left(name: str, new_tokens: int, problem: str = "") -> SamplingError:
+def nothing_left(name: str, new_tokens: int) -> SamplingError:
     """The error for a text, or all beams of a prompt, without a token to choose after so many new ones."""
     return SamplingError(
         f"{name}: no token was left to choose after {new_tokens} new ones, since every logit is -inf or NaN, "
         "or a parameter of its row is NaN. Ban fewer tokens, or see whether the model overflows in this dtype."
-        + (f" {problem}" if problem else "")
     )
 
 
@@ -101,13 +100,21 @@ class Text:
         token_ids, logprobs = results.search[:2]
         self.push(token_ids[row][0], logprobs[row], top)
 
+    def _failure(self) -> ConstraintError | None:
+        """The error for an output type whose engine has failed on this text; None if it has not."""
+        if self._walker is None or not (problem := self._walker.problem()):
+            return None
+        return ConstraintError(
+            f"{self._name}: after {len(self.token_ids)} new tokens the host engine failed: {problem}. Take a simpler "
+            "output type."
+        )
+
     def push(self, token_id: int, logprob: float, top: TopLogprobs | None = None) -> None:
         """Take a token; it is ignored if the text has ended."""
         if self.ended:
             return
         if not logprob > -math.inf:  # a sampler of the user may also give NaN
-            problem = self._walker.problem() if self._walker is not None else ""
-            self.error = nothing_left(self._name, len(self.token_ids), problem)
+            self.error = self._failure() or nothing_left(self._name, len(self.token_ids))
             return
         if not 0 <= token_id < self._vocab_size:
             self.error = SamplingError(
@@ -118,15 +125,9 @@ class Text:
             self.finish_reason = "eos"
             self.stop_reason = token_id if token_id in self.request.stop_token_ids else None
         elif self._walker is not None and not self._walker.push(token_id):
-            problem = self._walker.problem()
-            self.error = SamplingError(
-                f"{self._name}: after {len(self.token_ids)} new tokens "
-                + (
-                    f"the host engine failed: {problem}. Take a simpler output type."
-                    if problem
-                    else f"the sampler chose the token {token_id}, which the output type does not allow there. A "
-                    "sampler must not choose a token whose logit is -inf."
-                )
+            self.error = self._failure() or SamplingError(
+                f"{self._name}: after {len(self.token_ids)} new tokens the sampler chose the token {token_id}, which "
+                "the output type does not allow there. A sampler must not choose a token whose logit is -inf."
             )
             return
         else:
