@@ -142,8 +142,8 @@ def _kinds(guards: list[Guard]) -> list[tuple[int, Ranges]]:
     found: list[tuple[int, Ranges]] = []
     words = told_apart(WORD, OTHER) or told_apart(PERHAPS, OTHER)
     if words:
-        certain = category("w", True)
-        found += [(WORD, certain), (PERHAPS, intersection(category("w", False), complement(certain)))]
+        certain = category("w", "ascii")
+        found += [(WORD, certain), (PERHAPS, intersection(category("w", "unicode"), complement(certain)))]
     if told_apart(LINE_END, OTHER) or told_apart(LAST_LINE_END, OTHER):
         found.append((LINE_END, NEWLINE))
     rest = EVERY

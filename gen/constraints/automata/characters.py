@@ -1,9 +1,8 @@
 """Sets of characters as ranges of code points, and what `\\d`, `\\w`, `\\s` and case mean in them.
 
-Python and JSON Schema (ECMA 262) read the categories differently: "é" is in `\\w` in Python and not in ECMA 262. A
-constraint must hold in both readings, so each category has two sets: the characters that are in it in every reading
-(`certain`), and those that are in it in any. The certain set of `\\W` is the complement of the uncertain set of `\\w`.
-What ends a text is read as Python alone reads it, which is a third set (`certain` is None).
+Python, with and without re.ASCII, and JSON Schema (ECMA 262) read the categories differently: "é" is in `\\w` in Python
+and not in ECMA 262. A constraint must hold in every reading: "é" is neither in `\\w` nor in `\\W`, but it is in
+`[\\w\\W]`.
 """
 
 import re
@@ -11,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 
@@ -57,6 +57,11 @@ def intersection(one: Ranges, other: Ranges) -> Ranges:
     return tuple(out)
 
 
+Reading = Literal["unicode", "ascii", "ecma"]
+"""Python's own, Python's with re.ASCII, and that of ECMA 262."""
+
+READINGS: tuple[Reading, ...] = ("unicode", "ascii", "ecma")
+
 _ASCII: dict[str, Ranges] = {
     "d": ((48, 57),),
     "s": ((9, 13), (32, 32)),
@@ -65,20 +70,14 @@ _ASCII: dict[str, Ranges] = {
 
 
 @cache
-def category(letter: str, certain: bool | None, flags: int = 0) -> Ranges:
-    """The characters of `\\d`, `\\s` or `\\w` in every reading (ASCII) or in any; a capital letter complements them.
-
-    Args:
-        certain: None for Python's own reading, with these flags.
-    """
+def category(letter: str, reading: Reading) -> Ranges:
+    """The characters of `\\d`, `\\s` or `\\w`; a capital letter complements them."""
     if letter.isupper():
-        return complement(category(letter.lower(), None if certain is None else not certain, flags))
-    if certain or (certain is None and flags & re.ASCII):
+        return complement(category(letter.lower(), reading))
+    if reading == "ascii" or (reading == "ecma" and letter != "s"):
         return _ASCII[letter]
     found = [(match.start(), match.end() - 1) for match in re.finditer(rf"\{letter}+", _all_characters())]
-    if certain is None:
-        return union(found)
-    return union([*found, *_ASCII[letter], *([(0xFEFF, 0xFEFF)] if letter == "s" else [])])
+    return union(found if reading == "unicode" else [*found, (0xFEFF, 0xFEFF)])
 
 
 _LONG_NAMES = {

@@ -1,18 +1,31 @@
 """Regular expressions, parsed by Python's own parser, as automata over code points, and from there over bytes.
 
 Where Python's `re` and JSON Schema (ECMA 262) read a pattern differently, a text must match in both readings: `\\d`,
-`\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. Nothing backtracks. Look-ahead
-works at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other look-around and references to groups are not
-regular, or not supported. What ends a text is read as Python alone reads it (`certain` is None).
+`\\w` and `\\s` are ASCII, and their complements leave out what either reading counts in. With re.ASCII there is one
+reading. Nothing backtracks. Look-ahead works at the beginning of a pattern, as in `^(?!.*--)[a-z-]+$`; other
+look-around and references to groups are not regular, or not supported. What ends a text is read as Python alone reads
+it (`certain` is None).
 """
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from re import _constants as op  # type: ignore[attr-defined]
 from typing import Any
 
 from gen.constraints.automata import anchors
-from gen.constraints.automata.characters import EVERY, Ranges, any_case, category, complement, dot, union
+from gen.constraints.automata.characters import (
+    EVERY,
+    READINGS,
+    Ranges,
+    Reading,
+    any_case,
+    category,
+    complement,
+    dot,
+    intersection,
+    union,
+)
 from gen.constraints.automata.determinising import determinise
 from gen.constraints.automata.dfa import Dfa
 from gen.constraints.automata.limits import MAX_STATES, Budget, Empty, TooLarge, Unsupported
@@ -118,16 +131,22 @@ def characters_of(kind: Any, value: Any, flags: int, *, ecma: bool, certain: boo
     if kind is not op.IN:
         return None
     negated = value[0][0] is op.NEGATE
-    certain = None if certain is None else certain is not negated
-    plain: list[tuple[int, int]] = []
-    categories: list[tuple[int, int]] = []
-    for member, said in value[negated:]:
-        if member is op.CATEGORY:
-            categories += category(_CATEGORIES[said], certain, flags & re.ASCII)
-        else:
-            plain.append(said if member is op.RANGE else (said, said))
-    ranges = union([*_in_any_case(union(plain), flags, ecma and certain), *categories])
-    return complement(ranges) if negated else ranges
+    members = value[negated:]
+    plain = union(said if member is op.RANGE else (said, said) for member, said in members if member is not op.CATEGORY)
+    plain = _in_any_case(plain, flags, ecma and certain is not None and certain is not negated)
+    letters = {_CATEGORIES[said] for member, said in members if member is op.CATEGORY}
+    sets = []
+    for reading in _readings(flags, ecma, certain) if letters else READINGS[:1]:
+        found = union([*plain, *(pair for letter in letters for pair in category(letter, reading))])
+        sets.append(complement(found) if negated else found)
+    return reduce(intersection, sets) if certain else union(pair for found in sets for pair in found)
+
+
+def _readings(flags: int, ecma: bool, certain: bool | None) -> Sequence[Reading]:
+    """The readings of a pattern; `certain` is None for Python's own alone."""
+    if flags & re.ASCII and not ecma:
+        return ("ascii",)
+    return READINGS if certain is not None else ("unicode",)
 
 
 def _in_any_case(ranges: Ranges, flags: int, of_ascii: bool | None) -> Ranges:
@@ -232,7 +251,8 @@ class _Reader:
             return anchors.dollar(flags, self._ecma, self._certain)
         if at is op.AT_END_STRING:
             return anchors.at_end()
-        return anchors.boundary(at is op.AT_NON_BOUNDARY, self._certain, flags)
+        certain = None if flags & re.ASCII and not self._ecma else self._certain
+        return anchors.boundary(at is op.AT_NON_BOUNDARY, certain, flags)
 
 
 def _is_begin(item: Any, flags: int) -> bool:

@@ -107,6 +107,37 @@ def test_word_boundaries_hold_in_both_readings(pattern: str) -> None:
         assert accepts(found, text) == (unicode and ascii_only) or (not text.isascii() and not accepts(found, text))
 
 
+ODD = "a_1 \t\n\x1c\x85\xa0éß٣日²\u017fİ\ufeff\u2028😀"
+
+
+def test_a_class_holds_what_it_holds_in_every_reading() -> None:
+    """Random classes, against Python's re with and without re.ASCII: both readings must take a character."""
+    chance = random.Random(8)
+    parts = [r"\w", r"\W", r"\d", r"\D", r"\s", r"\S", "a", "é", "1-3", " ", "_"]
+    for _ in range(150):
+        pattern = f"[{chance.choice(['', '^'])}{''.join(chance.sample(parts, chance.randint(1, 3)))}]"
+        found, ascii_only = table_of(pattern), table_of(f"(?a){pattern}")
+        for text in ODD:
+            readings = [re.fullmatch(pattern, text, flags) is not None for flags in (0, re.ASCII)]
+            if text != "\ufeff" or not {"\\s", "\\S"} & set(
+                re.findall(r"\\.", pattern)
+            ):  # white space for ECMA 262 alone
+                assert accepts(found, text) == all(readings), (pattern, text)
+            assert accepts(ascii_only, text) == readings[1], (pattern, text)
+    for pattern in (r"[\w\W]", r"[\d\D]", r"[\s\S]", r"[^\w\d]|[\w]|[\s\S]"):
+        assert all(accepts(table_of(pattern), text) for text in ODD)
+
+
+def test_with_ascii_a_pattern_is_read_as_written() -> None:
+    chance = random.Random(9)
+    patterns = [r"é\B.?", r"\bx\b.*", r"\W+", r"(\w\W)*", r".\B.", "(?i:\u017f|k)+"]
+    for pattern in patterns:
+        found = table_of(f"(?a){pattern}")
+        for _ in range(500):
+            text = "".join(chance.choices("xé _K\u017f٣", k=chance.randint(0, 4)))
+            assert accepts(found, text) == (re.fullmatch(pattern, text, re.ASCII) is not None), (pattern, text)
+
+
 def test_every_text_of_a_regex_matches_it() -> None:
     for number, pattern in enumerate([r"\S+@\S+", r"\W{3}", r"[^\d]+", r"(?i)straße\s\D*", r"\w+(?s:.)\w+$"]):
         for text in random_texts(regex_table(pattern), 60, seed=number):
