@@ -305,8 +305,9 @@ def generate(
             this takes on the machine. For models of transformers on a CPU that run gen's own attention; for others a
             ModelError says what they lack.
     Returns:
-        A str for a prompt, or a value of its output type; for a list of prompts a list with one for each. A prompt that
-        has several texts (a multinomial sampler with samples, num_return_sequences above 1) has a list of them instead.
+        A str for a prompt, or a value of its output type; for a list of prompts, which may be empty, a list with one
+        for each. A prompt that has several texts (a multinomial sampler with samples, num_return_sequences above 1) has
+        a list of them instead.
     Raises:
         ArgumentError: an argument cannot be used, or max_batch_tokens is too little for a prompt; nothing has run.
         ConstraintError: an output type cannot be used, or there is no room for a whole text of it; nothing has run.

@@ -95,7 +95,7 @@ class Call:
         results: list[Any] = [(found | errors)[number] for number in range(len(found) + len(errors))]
         if self.failed is not None:
             return results
-        if not found:
+        if errors and not found:
             raise errors[0]
         if errors:
             raise BatchError(len(jobs), errors, results) from next(iter(errors.values()))
@@ -366,7 +366,7 @@ def _read_samplers(model: Model, sampler: Sampler | Sequence[Sampler] | None, pr
 def _read_returned(num_return_sequences: int, samplers: Sequence[Sampler]) -> int:
     """How many of a beam search's texts are returned."""
     beams = [sampler.beams for sampler in samplers if isinstance(sampler, BeamSearchSampler)]
-    most = min(beams) if len(beams) == len(samplers) else LARGEST
+    most = min(beams, default=LARGEST) if len(beams) == len(samplers) else LARGEST
     returned = read_whole("num_return_sequences", num_return_sequences, minimum=1, maximum=most)
     if returned != 1 and len(beams) < len(samplers):
         raise ArgumentError("num_return_sequences is for beam search; multinomial(samples=...) draws several texts.")

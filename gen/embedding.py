@@ -36,7 +36,7 @@ def embed(
 
     Args:
         model: from `gen.load_encoder` or `gen.from_transformers_encoder`.
-        texts: at least one text, each with at least one token. You may give lists of token ids instead. They are read
+        texts: texts with at least one token each. You may give lists of token ids instead. They are read
             as they are: no special tokens and no prompt are added.
         pooling: how the vectors of all tokens, special ones included, become one: "mean", "cls" (the first one), "max"
             (of each column), "lasttoken", "weightedmean" (weighted by position) or "mean_sqrt_len_tokens" (the sum
@@ -73,7 +73,7 @@ def embed(
     skip = 0 if recipe.pools_prompt or not prompt else model.prompt_length(prompt)
     rows = _read_ids(model, texts, truncate=truncate) if has_ids else _tokenize(model, texts, prompt, truncate=truncate)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))  # if memory is short, the first batch fails
-    done = []
+    done = [] if rows else [model.finish(torch.zeros(0, model.hidden_size * len(poolings), device=device))]
     bar = tqdm(total=len(rows), desc="embed", unit="text", file=sys.stderr, disable=not progress)
     with bar, current(device):
         for numbers in _batches(rows, order, batch_size, mixed=model.may_pad):
@@ -99,9 +99,7 @@ def _check(model: Encoder, texts: Sequence[Any]) -> bool:
     if isinstance(texts, str | bytes | bytearray | memoryview) or not isinstance(texts, Sequence):
         hint = "; give [text] for one." if isinstance(texts, str) else "; make a list of them."
         raise ArgumentError(f"texts must be a list of texts, got {type(texts).__name__}{hint}")
-    if not texts:
-        raise ArgumentError("texts is empty; give at least one text.")
-    if isinstance(as_lists(texts[0]), list | tuple):
+    if texts and isinstance(as_lists(texts[0]), list | tuple):
         return True
     for number, text in enumerate(texts):
         if not isinstance(text, str):
@@ -119,7 +117,8 @@ def _read_ids(model: Encoder, texts: Sequence[Any], *, truncate: bool) -> list[l
 
 def _tokenize(model: Encoder, texts: Sequence[Any], prompt: str, *, truncate: bool) -> list[list[int]]:
     """The token ids of the prompt and each text together, checked."""
-    return _checked(model, model.tokenize([prompt + text for text in texts], truncate=truncate), texts)
+    rows = model.tokenize([prompt + text for text in texts], truncate=truncate) if texts else []
+    return _checked(model, rows, texts)
 
 
 def _checked(model: Encoder, rows: list[list[int]], texts: Sequence[Any]) -> list[list[int]]:

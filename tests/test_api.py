@@ -693,7 +693,7 @@ def unusable() -> list[tuple[Callable[[ScriptedModel], Any], str]]:
     return [
         (lambda m: generate("demo", "x"), r"model must be a loaded model, as from gen.load\('demo'\), got 'demo'$"),
         (lambda m: generate(Path("demo"), "x"), r"model must be a loaded model, .*, got PosixPath\('demo'\)$"),
-        (lambda m: generate(m, []), "the list of prompts is empty"),
+        (lambda m: stream(m, []), "stream takes one prompt"),
         (lambda m: generate(m, 3), "a prompt is a text, a list of messages or of token ids, or a list of those; got 3"),
         (lambda m: generate(m, ["a", 3]), "a prompt is a text"),
         (lambda m: generate(m, [1, "a"]), "a prompt is a text"),
@@ -774,3 +774,26 @@ def test_bad_input_is_refused_before_the_model_runs(call: Callable[[ScriptedMode
     with pytest.raises(gen.ArgumentError, match=message):
         call(model)
     assert model.steps == 0
+
+
+def test_a_list_of_no_prompts_gives_an_empty_list() -> None:
+    model: Any = ScriptedModel("ab")
+    calls: list[Callable[..., Any]] = [
+        partial(gen.generate, model),
+        lambda prompts, *rest, **more: asyncio.run(gen.agenerate(model, prompts, *rest, **more)),
+        lambda prompts, *rest, **more: list(gen.generate_iter(model, prompts, *rest, **more)),
+    ]
+    nothing: list[Any] = [[], (), numpy.zeros((0, 3), int)]
+    for call in calls:
+        for prompts in nothing:
+            assert call(prompts) == call(prompts, bool, details=True) == []
+        with pytest.raises(gen.ArgumentError, match="num_return_sequences"):
+            call([], sampler=beam_search(2), num_return_sequences=0)
+    names = ["sampler", "seed", "max_new_tokens", "stop", "images", "output_type"]
+    lists: dict[str, Any] = {name: [] for name in names}
+    assert gen.generate(model, [], progress=True, errors="return", **lists) == []
+    assert gen.generate(model, [], sampler=beam_search(2), num_return_sequences=2, max_batch_tokens=1) == []
+    with gen.Engine(model) as engine:
+        assert engine.submit_all([]) == engine.submit_all([], bool, sampler=[]) == []
+    none: Any = []
+    assert gen.score(model, none) == gen.score(model, none, none) == gen.classify(model, none, ["a", "b"]) == []

@@ -181,7 +181,7 @@ class GenLM(TemplateLM):  # type: ignore[misc]
                 )
             kept = context[-(self.max_length + 1 - len(continuation)) :]
             made.append(Pair(f"request {number}", tuple(kept), tuple(continuation)))
-        return Scorer(self.model, max_batch_tokens=self._max_batch_tokens).run(made) if made else []
+        return Scorer(self.model, max_batch_tokens=self._max_batch_tokens).run(made)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def read_constraints(model: Model, output_type: Any, prompts: int | None) -> lis
 def split_types(output_type: Any, prompts: int | None) -> list[Any]:
     """The output type of each prompt; `prompts` as for `read_constraints`."""
     if not isinstance(output_type, list | tuple) or prompts is None:
-        return [output_type] * (prompts or 1)
+        return [output_type] * (1 if prompts is None else prompts)
     if len(output_type) != prompts:
         raise ConstraintError(
             f"output_type must be one type or one for each of {prompts} prompts, got {len(output_type)}"

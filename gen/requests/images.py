@@ -40,7 +40,7 @@ def read_images(
         ArgumentError: there are not as many lists as prompts, something is no image, or a file cannot be read.
     """
     if images is None:
-        return [[] for _ in range(prompts or 1)]
+        return [[] for _ in range(1 if prompts is None else prompts)]
     if not _is_list(images):
         raise ArgumentError(f"images must be a list, as images=[image], got {show(images)}")
     if prompts is None:

@@ -20,22 +20,21 @@ Prompts = list[AnyPrompt] | tuple[AnyPrompt, ...]  # not Sequence: a str is one 
 
 
 def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-    """The prompts of a call, and whether they came as a list; a list of token ids or of messages is one prompt.
+    """The prompts of a call, and whether they came as a list; a list of token ids or of messages is one prompt, and an
+    empty list is a list of no prompts.
 
     Arrays and tensors become lists here: (length,) is one prompt, (prompts, length) is a list of prompts. Host sync:
     one for each tensor that is on a device.
 
     Raises:
-        ArgumentError: `prompt` is neither a prompt nor a list of prompts, or is an empty list.
+        ArgumentError: `prompt` is neither a prompt nor a list of prompts.
     """
     given = as_lists(prompt)
     if isinstance(given, str):
         return [given], False
     if not _is_list(given):
         raise _no_prompt(given)
-    if not given:
-        raise ArgumentError("the list of prompts is empty; give at least one prompt.")
-    if isinstance(given[0], Mapping) or is_whole(given[0]):
+    if given and (isinstance(given[0], Mapping) or is_whole(given[0])):
         return [given], False
     return [as_lists(one) for one in given], True
 

@@ -175,6 +175,8 @@ class Scorer:
                     f"max_batch_tokens={self._most} is too little for {pair.name}, whose {pair.length} tokens are read "
                     "in one row; give more, or a shorter text."
                 )
+        if not pairs:
+            return []
         with self._streams.current():
             found = list(chain.from_iterable(self._run(batch) for batch in self._batches(pairs)))
             return _scores(pairs, found)

@@ -122,6 +122,7 @@ def test_layers_after_pooling(tmp_path: Path) -> None:
     path = build(tmp_path, *layers())
     assert same(path).shape == (6, 24)
     model = gen.load_encoder(path, device="cpu")
+    assert gen.embed(model, []).shape == (0, 24)
     with pytest.raises(AssertionError):
         torch.testing.assert_close(gen.embed(model, TEXTS, normalize=False), gen.embed(model, TEXTS))
 
