@@ -8,6 +8,7 @@ from gen.constraints.automata.limits import Unsupported
 from gen.constraints.automata.texts import holds
 from gen.constraints.schema.parts import Contains, Part, identity, kind
 from gen.constraints.schema.views import Patterns, item_schemas, property_schemas
+from gen.constraints.schema.writing.formats import format_texts
 
 PartsOf = Callable[[Sequence[Any], str], Sequence[Part]]
 """Gives the parts of values that meet all of the schemas, which stand at a path."""
@@ -28,7 +29,7 @@ def meets(
     listed: bool = False,
     certain: bool = True,
 ) -> bool:
-    """Whether a value meets a part in every reading, or (not `certain`) in any. Formats are not checked.
+    """Whether a value meets a part in every reading, or (not `certain`) in any, where formats check nothing.
 
     Args:
         listed: the value is known to be one that the part lists.
@@ -106,5 +107,7 @@ def _string(part: Part, value: str, patterns: Patterns, path: str, certain: bool
     if not part.min_length <= len(value) <= _top(part.max_length, value) or value in part.excluded:
         return False
     if not all(holds(patterns.texts(one, path, certain=certain), value) for one in part.patterns):
+        return False
+    if certain and not all(holds(format_texts(name), value) for name in part.formats):
         return False
     return not any(holds(patterns.texts(one, path, certain=not certain), value) for one in part.unmatched)

@@ -527,6 +527,31 @@ def test_strings_are_written_with_the_escapes_of_json_dumps_alone() -> None:
         assert two.accepts(json.dumps(value, ensure_ascii=False).encode()) == expected
 
 
+OF_FORMATS = {"email": ("a@b.co", "x-1"), "ipv4": ("10.0.0.1", "12"), "date": ("2024-02-29", "2023-02-29")}
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("name", OF_FORMATS)
+def test_a_format_is_held_where_values_are_listed_however_deep(name: str, closed: bool) -> None:
+    right, wrong = OF_FORMATS[name]
+    text, both = {"type": "string", "format": name}, [right, wrong]
+    cases: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
+        ({**text, "enum": both}, [right], [wrong]),
+        ({"allOf": [text, {"enum": both}]}, [right], [wrong]),
+        ({"anyOf": [{**text, "const": wrong}, {"const": right}]}, [right], [wrong]),
+        ({"prefixItems": [text], "enum": [[right], [wrong]]}, [[right]], [[wrong]]),
+        ({"items": {"items": text}, "enum": [[[one]] for one in both]}, [[[right]]], [[[wrong]]]),
+        ({"properties": {"a": text}, "enum": [{"a": one} for one in both]}, [{"a": right}], [{"a": wrong}]),
+        ({"properties": {"a": {**text, "enum": both}}, "required": ["a"]}, [{"a": right}], [{"a": wrong}]),
+        ({"propertyNames": text, "enum": [{one: 1} for one in both]}, [{right: 1}], [{wrong: 1}]),
+    ]
+    for schema, accepted, refused in cases:
+        checks = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        for value in (*accepted, *refused):
+            wanted = value in accepted
+            assert accepts(schema, value, closed) == checks.is_valid(value) == wanted, (schema, value)
+
+
 def test_listed_values_are_laid_out_like_all_others() -> None:
     value = {"a": [1, {"b": []}], "c": {}, "d": "x\ny"}
     schema: Any = {"type": "object", "properties": {"k": {"enum": [value, 1.5, True]}}, "required": ["k"]}
