@@ -268,7 +268,7 @@ def generate(
             lengths, (rows,) int64, says how many they are; logits is (rows, vocab). All are on the logits' device. The
             logits of a row may depend on that row alone. Logits processors of transformers, and functions of two
             parameters (input_ids, scores), are called for one row at a time, with its tokens (1, length) and its scores
-            (1, vocab) in float32.
+            (1, vocab) in float32. In a beam search all of them get log-probabilities instead of logits.
         top_logprobs: how many of the likeliest tokens to report with each token of a completion, with their
             log-probabilities and its own, under the model's own distribution (`Completion.top_logprobs`). Needs
             details=True; not for beam search.

@@ -72,7 +72,8 @@ class Completion:
         text: what was generated, without the eos token that ended it, and without the stop unless include_stop.
         value: the value of the output type that the text stands for; the text itself without an output type.
         token_ids: the new tokens, without the eos token that ended them; the tokens of a stop are included.
-        logprobs: for each token its natural log-probability under the distribution that it was chosen from.
+        logprobs: for each token its natural log-probability under the distribution that it was chosen from; for beam
+            search what penalties, bans and the like have made of the model's own.
         score: the sum of logprobs; for beam search the sum over all tokens, the eos token included, divided by
             length ** length_penalty.
         finish_reason: "eos" (also if the output type allows no further token), "stop" (a stop string or a stop regex)

@@ -26,6 +26,7 @@ from gen.loop.speculation.settings import MOST, Speculation
 from gen.models.base import Counts, Inputs, Model, PartsRows, ReadsPlaces, SavesColumns, WideRows
 from gen.requests.processors import LogitsProcessor
 from gen.requests.request import Request
+from gen.samplers.logits import log_probabilities
 from gen.stages.places import Here, Places
 from gen.stages.room import Room
 from gen.stages.stage import Drafter, Follower, Limiter, PlacesStage, RunsFunctions, Stage
@@ -480,6 +481,7 @@ class RowSet:
         seen = self._tops.look(logits, changed=changed) if self._tops.width else None
         if active:
             token_ids, lengths = history.seen(here, view)
+            logits = log_probabilities(logits) if self.search.scores else logits
             for stage in active:
                 given = logits, here, token_ids, lengths, generated
                 anew = next((one for one in self._run_functions if one is stage and one.anew), None)
@@ -490,7 +492,7 @@ class RowSet:
                     aside(anew.write, logits, *given, results=(logits,))
         room = self._room(logits, here, generated, self._squeezed[here]) if self.short else None
         keys = self._keys.next(here, generated) if self.search.draws else None
-        ancestors = self.search.choose(logits, here, keys, generated, room)
+        ancestors = self.search.choose(logits, here, keys, generated, room, staged=bool(active))
         chosen = self.search.results[0][here]
         if seen is not None:
             self._tops.write(seen, here, chosen, ancestors)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gen.arguments import read_whole
 from gen.errors import ArgumentError, show
-from gen.samplers.backends.choosing import likeliest
+from gen.samplers.backends.choosing import highest, likeliest
 from gen.samplers.base import Sampled, step_with_generator, without_gradients
 from gen.samplers.logits import check_logits
 from gen.samplers.penalties import Penalties
@@ -32,7 +32,8 @@ class BeamSearchSampler(Penalties):
     then the best over all rows of the prompt. The weight is the sum of log-probabilities. Ties: any of the equal ones.
     If a prompt has fewer continuations than beams, the best one is repeated with weight -inf, so that no masked token
     is ever chosen; a prompt without any continuation gives token 0. Device: the logits'. Host sync: none on CUDA. The
-    arguments of `gen.samplers.Penalties` are taken too.
+    arguments of `gen.samplers.Penalties` are taken too. In `gen.generate`, whatever changes logits changes the
+    log-probabilities instead, and nothing normalises them again, as in transformers.
 
     Args:
         beams: sequences kept for each prompt; at least 1.
@@ -68,13 +69,16 @@ class BeamSearchSampler(Penalties):
         return self.beams
 
     @without_gradients
-    def candidates(self, logits: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def candidates(
+        self, logits: Tensor, weights: Tensor, count: int, *, scored: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The best continuations of each prompt over all of its beams, best first.
 
         Args:
             logits: (prompts x beams, vocab), floating.
             weights: (prompts x beams,), floating; -inf for a beam that does not exist yet.
             count: how many for each prompt; if fewer exist, the rest have weight -inf.
+            scored: whether the logits are log-probabilities that something has changed, and are added as they are.
         Returns:
             token_ids int64, beams int64 (from 0 to beams - 1: the beam that is continued) and weights float32, each
             (prompts, count). Host sync: none on CUDA.
@@ -85,7 +89,7 @@ class BeamSearchSampler(Penalties):
                 f"logits must have a multiple of {self.beams} rows, one for each beam, got {len(logits)}"
             )
         each = min(count, logits.shape[1])  # the best `count` have at most so many continuations of one beam
-        logprobs, token_ids = likeliest(logits, each)
+        logprobs, token_ids = (highest if scored else likeliest)(logits, each)
         total = (logprobs + weights.unsqueeze(1)).view(-1, self.beams * each)
         best, index = total.topk(min(count, total.shape[1]))
         token_ids = token_ids.view(-1, self.beams * each).gather(-1, index).masked_fill_(best.isneginf(), 0)

@@ -19,6 +19,14 @@ def check_logits(logits: Tensor) -> None:
         )
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """The log-probabilities of logits (rows, vocab), float32; NaN counts as -inf, and all are NaN if no logit is above
+    -inf. Host sync: none.
+    """
+    numbers = native(logits).float().nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
+    return numbers.log_softmax(-1)
+
+
 def native(logits: Tensor) -> Tensor:
     """Logits in float32, or in half precision if they came so; copied only if the type changes.
 

@@ -16,7 +16,8 @@ _LARGEST = 1e30  # the largest bias, penalty or factor: usual logits stay within
 @immutable("Penalties")
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Penalties:
-    """The changes that a sampler asks the loop to make to the logits, in this order; every sampler takes them.
+    """The changes that a sampler asks the loop to make to the logits, in this order; every sampler takes them. In a
+    beam search the loop makes them to the log-probabilities, as transformers does.
 
     Attributes:
         logit_bias: added to the logits of these token ids; -inf bans one.

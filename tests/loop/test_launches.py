@@ -66,8 +66,9 @@ class Counter:
         (gen.samplers.beam_search(4), 24, 20),
         (gen.samplers.beam_search(4, early_stopping=True, length_penalty=0.5), 25, 20),
         (gen.samplers.beam_search(2, early_stopping="never", length_penalty=0.5), 25, 20),
+        (gen.samplers.beam_search(4, repetition_penalty=1.2), 40, 10),
     ],
-    ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit"],
+    ids=["greedy", "cuts", "beams", "beams that stop early", "beams to the limit", "beams with a penalty"],
 )
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_step_launches_little_beside_the_model(

@@ -155,7 +155,13 @@ def test_where_nothing_can_follow_a_text_ends_whatever_is_banned() -> None:
                     gen.generate(own, "x", kind, sampler=sampler, details=True)
                     for kind in (gen.grammar(f'start: "{text}"'), gen.choice([text]))
                 ]
-                assert [(one.text, one.finish_reason, one.score) for one in made] == [(text, "eos", 0.0)] * 2
+                assert [(one.text, one.finish_reason) for one in made] == [(text, "eos")] * 2
+                token_ids = [*b"x", *text.encode()]
+                logits = own.hf_model(torch.tensor([token_ids])).logits.detach()[0, :-1].log_softmax(-1)
+                # beams keep the model's log-probabilities; where nothing but the end may come, it has probability 1
+                total = float(logits.gather(1, torch.tensor(token_ids[1:]).unsqueeze(1)).sum())
+                wanted = total / (len(text) + 1) if sampler.samples > 1 else 0.0
+                assert [one.score for one in made] == pytest.approx([wanted] * 2, abs=1e-5)
 
 
 @pytest.mark.parametrize("limit", ["step_max_items", "max_items_in_row"])

@@ -351,7 +351,8 @@ def test_a_prompt_that_ends_within_a_character_leaves_the_value_alone() -> None:
 @pytest.mark.parametrize("eos", [EOS, None])
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_beams_find_the_likeliest_spelling_of_all(eos: int | None, penalty: float) -> None:
-    """The oracle is all ways to spell one of the texts, each by plain forwards."""
+    """The oracle is all ways to spell one of the texts, each by plain forwards: what a text has to do with its type
+    changes no probability."""
     model = tiny_model(vocab_size=len(TOKENS), bos_token_id=None, eos_token_id=eos, seed=5)
     texts = ["ab", "aba", "b", "bc"]
     prefixes = {text[:end].encode() for text in texts for end in range(len(text) + 1)}
@@ -366,11 +367,11 @@ def test_beams_find_the_likeliest_spelling_of_all(eos: int | None, penalty: floa
             return
         with torch.inference_mode():
             logits = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0, -1]
-        logprobs = logits[[*following, *ends]].double().log_softmax(0).tolist()
-        for token_id, logprob in zip(following, logprobs, strict=False):
-            search([*token_ids, token_id], weight + logprob)
-        if ends:
-            scores[text.decode()].append((weight + logprobs[-1]) / len(token_ids) ** penalty)
+        logprobs = logits.double().log_softmax(0).tolist()
+        for token_id in following:
+            search([*token_ids, token_id], weight + logprobs[token_id])
+        for token_id in ends:
+            scores[text.decode()].append((weight + logprobs[token_id]) / len(token_ids) ** penalty)
 
     search([65], 0.0)
     best = sorted(((max(found), text) for text, found in scores.items() if found), reverse=True)

@@ -44,7 +44,7 @@ class Beams:
     Results after the step at which a prompt is done mean nothing. Texts and scores equal those of transformers.
     """
 
-    reorders, draws = True, False
+    reorders, draws, scores = True, False, True
 
     def __init__(self, sampler: BeamSearchSampler, count: int, device: torch.device) -> None:
         self._sampler, self._beams, self._device = sampler, sampler.beams, device
@@ -102,7 +102,14 @@ class Beams:
         self._weights[rows.start : rows.stop : self._beams] = 0.0
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+        self,
+        logits: Tensor,
+        here: slice,
+        keys: Tensor | None,
+        generated: Tensor,
+        room: Room | None = None,
+        *,
+        staged: bool = False,
     ) -> Tensor:
         """See `gen.loop.searches.search.Search.choose`; if a candidate that would go on leaves too little room, the
         candidates are chosen again from the tokens that fit.
@@ -113,12 +120,12 @@ class Beams:
         beams, prompts = self._beams, len(logits) // self._beams
         step, first = generated[::beams], self._first[:prompts]  # (prompts, 1): how many tokens there are already
         factor = self._factor(step)
-        found = self._candidates(logits, here)
+        found = self._candidates(logits, here, staged)
         if room is not None:
             best, kept = found.running(self._ended(found, here, step)[..., :-1].any(-1)).topk(beams)
             fits = room.fits(found.token_ids.gather(1, kept), first + found.parents.gather(1, kept))
             took = (~fits & ~best.isneginf()).any(1, keepdim=True)
-            again = self._candidates(room.narrow(None), here)
+            again = self._candidates(room.narrow(None), here, staged)
             found = _Candidates(*(torch.where(took, new, old) for new, old in zip(again, found, strict=True)))
         ends = self._ended(found, here, step)
         if room is not None:
@@ -143,10 +150,10 @@ class Beams:
         """See `gen.loop.searches.search.Search.tensors`."""
         return (*self.results, self._last_steps, self._limit_factors, self._eos, self._typed)
 
-    def _candidates(self, logits: Tensor, here: slice) -> _Candidates:
+    def _candidates(self, logits: Tensor, here: slice, staged: bool) -> _Candidates:
         """The best continuations: so many that enough go on, whichever of them end."""
         count = (1 + self._eos.shape[1]) * self._beams
-        return _Candidates(*self._sampler.candidates(logits, self._weights[here], count))
+        return _Candidates(*self._sampler.candidates(logits, self._weights[here], count, scored=staged))
 
     def _ended(self, found: _Candidates, here: slice, step: Tensor) -> Tensor:
         """For each candidate, whether it is each eos, and last whether it reaches the limit: (prompts, count, eos + 1)

@@ -28,7 +28,7 @@ class Drawing:
     parameters of each row are in tables on the device, until `begin` is called. Tokens are the same either way.
     """
 
-    reorders = False
+    reorders = scores = False
 
     def __init__(self, count: int, device: torch.device) -> None:
         token_ids = torch.zeros((count, 1), dtype=torch.int64, device=device)
@@ -94,7 +94,14 @@ class Drawing:
                 table[rows] = to_device(torch.tensor(values, dtype=table.dtype, device="cpu"), table.device)
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+        self,
+        logits: Tensor,
+        here: slice,
+        keys: Tensor | None,
+        generated: Tensor,
+        room: Room | None = None,
+        *,
+        staged: bool = False,
     ) -> None:
         """See `gen.loop.searches.search.Search.choose`."""
         self._token_ids[here], self._logprobs[here] = self.pick(logits, here, keys, room)

@@ -19,7 +19,10 @@ class Search(Protocol):
         results: tensors (count, ...) that the host gets after every step; the first is the token ids (count, 1), the
             second the log-probabilities or weights (count,).
         draws: whether it needs random keys; a part of `key`.
+        scores: whether stages change log-probabilities instead of logits, and it takes what they make as it is.
     """
+
+    scores: bool
 
     @property
     def reorders(self) -> bool: ...
@@ -45,12 +48,20 @@ class Search(Protocol):
         """Rows, side by side, begin with the texts of these requests; `weights` are the log-probabilities so far."""
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+        self,
+        logits: Tensor,
+        here: slice,
+        keys: Tensor | None,
+        generated: Tensor,
+        room: Room | None = None,
+        *,
+        staged: bool = False,
     ) -> Tensor | None:
         """Choose a token for the rows `here`, write the results, and say where each goes on from.
 
         Args:
             logits: (n, vocab), floating.
+            staged: whether stages have changed them; if it `scores`, they are log-probabilities then.
             keys: (n,), int64: each row's random key; None if the search needs none.
             generated: (n, 1), int64: how many tokens each row has.
             room: given if texts may be short of room: what the limits leave, and where to write which texts the limits

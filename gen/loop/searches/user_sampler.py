@@ -25,6 +25,8 @@ class UserSampling:
     that is True, or is one of gen's own: then it is recorded with the step.
     """
 
+    scores = False
+
     def __init__(self, sampler: Sampler, count: int, device: torch.device) -> None:
         self._sampler = sampler
         self._replayable = type(sampler) is MultinomialSampler or getattr(sampler, "replayable", False) is True
@@ -51,7 +53,14 @@ class UserSampling:
         self._weights[rows] = to_device(begun, self._weights.device)
 
     def choose(
-        self, logits: Tensor, here: slice, keys: Tensor | None, generated: Tensor, room: Room | None = None
+        self,
+        logits: Tensor,
+        here: slice,
+        keys: Tensor | None,
+        generated: Tensor,
+        room: Room | None = None,
+        *,
+        staged: bool = False,
     ) -> Tensor | None:
         """See `gen.loop.searches.search.Search.choose`; the sampler is called once, with the tokens that surely fit.
 

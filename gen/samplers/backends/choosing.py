@@ -18,6 +18,7 @@ from gen.samplers.parameters import Parameters
 _OPERATIONS = {
     "most_likely": "(Tensor logits) -> (Tensor, Tensor)",
     "likeliest": "(Tensor logits, int n) -> (Tensor, Tensor)",
+    "highest": "(Tensor values, int n) -> (Tensor, Tensor)",
     "draw": "(Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p)"
     " -> (Tensor, Tensor)",
     "draw_some": "(Tensor wanted, Tensor logits, Tensor keys, Tensor? temperature, Tensor? top_k, Tensor? top_p,"
@@ -59,6 +60,12 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """
     logprobs, token_ids = _backend(logits).likeliest(logits, n)
     return logprobs, token_ids
+
+
+def highest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """As `likeliest`, for log-probabilities or other numbers (rows, vocab), which are given back as they are."""
+    best, token_ids = _backend(values).highest(values, n)
+    return best, token_ids
 
 
 def draw(logits: Tensor, keys: Tensor, parameters: Parameters, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:

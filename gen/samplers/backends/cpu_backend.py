@@ -62,6 +62,12 @@ def likeliest(logits: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return logprobs.nan_to_num_(nan=-math.inf, neginf=-math.inf), token_ids
 
 
+def highest(values: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """See `torch_backend.highest`."""
+    values, maxima, _, _ = survey(native(values))
+    return largest(values, maxima, n)
+
+
 def draw(
     logits: Tensor, keys: Tensor, temperature: Column, top_k: Column, top_p: Column, min_p: Column
 ) -> tuple[Tensor, Tensor]:

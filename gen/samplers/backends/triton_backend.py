@@ -14,6 +14,7 @@ from gen.samplers.logits import native
 from gen.samplers.parameters import LARGEST, SMALLEST, Column
 
 likeliest = torch_backend.likeliest  # no kernel, so nothing is compiled when top_logprobs or beams first need it
+highest = torch_backend.highest
 
 _SURVEYED, _SEARCHED = 8, 32  # blocks that a program processes at a time
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": False}  # multiplication and addition are not fused, as in torch
@@ -131,8 +132,8 @@ def draw(
 @lru_cache
 def operations() -> Any:
     """Register the functions of this module for torch's operations on CUDA, and return the operations."""
-    for name, function in (("most_likely", most_likely), ("likeliest", likeliest), ("draw", draw)):
-        torch.library.impl(f"gen::{name}", "CUDA", function)
+    for function in (most_likely, likeliest, highest, draw):
+        torch.library.impl(f"gen::{function.__name__}", "CUDA", function)
     return torch.ops.gen
 
 

@@ -1,15 +1,19 @@
 """Beam search: tokens and scores equal transformers' over random cases, also in rows that are filled again."""
 
+import math
 import random
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel, TemperatureLogitsWarper, TopPLogitsWarper
 
 import gen
 from gen.samplers import BeamSearchSampler, beam_search
-from tests.helpers import SHAPES, ScriptedModel, byte_tokenizer, tiny_model
+from tests.helpers import EOS, SHAPES, ScriptedModel, byte_tokenizer, tiny_model
 from tests.loop.calls import run_in_rows
 
 LIKELY = 20  # the model writes only these ids; any of them may be an eos, so texts end at different steps
@@ -74,6 +78,107 @@ def test_texts_and_scores_equal_transformers_over_random_cases(hf_model: PreTrai
         texts += len(ours)
         ended += sum(completion.finish_reason == "eos" for completion in ours)
     assert 0.2 < ended / texts < 0.9, "the cases should have texts that end early and texts that do not"
+
+
+class Counting:
+    """Presence and frequency penalties, which transformers does not have."""
+
+    def __init__(self, prompt: int, presence: float, frequency: float) -> None:
+        self.prompt, self.presence, self.frequency = prompt, presence, frequency
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        new = input_ids[:, self.prompt :]
+        counts = torch.zeros_like(scores).scatter_add_(1, new, torch.ones_like(new, dtype=scores.dtype))
+        return scores - self.frequency * counts - self.presence * (counts > 0)
+
+
+class Allowing:
+    """Texts of one to some of these letters; where only the end may come, it comes with probability 1."""
+
+    def __init__(self, prompt: int, letters: list[int], most: int) -> None:
+        self.prompt, self.letters, self.most = prompt, letters, most
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        count = input_ids.shape[1] - self.prompt
+        changed = torch.full_like(scores, -math.inf)
+        allowed = [*self.letters * (count < self.most), *[EOS] * (count > 0)]
+        changed[:, allowed] = 0.0 if count == self.most else scores[:, allowed]
+        return changed
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_with_penalties_bans_processors_and_masks_texts_and_scores_equal_transformers(
+    hf_model: PreTrainedModel, seed: int
+) -> None:
+    """All of them change log-probabilities, and nothing makes probabilities of the results again."""
+    rng = random.Random(seed)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    used = Counter[str]()
+    for _ in range(30):
+        prompt, limit = [rng.randrange(LIKELY) for _ in range(rng.randint(1, 9))], rng.randint(1, 12)
+        eos, letters = rng.sample(range(LIKELY), rng.randint(1, 3)), rng.sample(range(LIKELY), rng.randint(2, 8))
+        words = [[rng.randint(20, 255)], *([rng.sample(range(LIKELY), 2)] * rng.randint(0, 1))]
+        bias = {token_id: rng.uniform(-5, 5) for token_id in rng.sample(range(LIKELY), 4)}
+        counted = rng.uniform(-1, 3), rng.uniform(-1, 2)
+        longest = rng.randint(1, 8)
+        ways = [TopPLogitsWarper(rng.uniform(0.5, 0.9)), TemperatureLogitsWarper(rng.uniform(0.5, 2))]
+        same: dict[str, dict[str, Any]] = {
+            "repetition": {"repetition_penalty": rng.uniform(0.7, 2)},
+            "ngrams": {"no_repeat_ngram_size": rng.randint(1, 3)},
+            "least": {"min_new_tokens": rng.randint(1, limit)},
+        }
+        ours: dict[str, dict[str, Any]] = {
+            "bias": {"logit_bias": bias},
+            "words": {"bad_words": words},
+            "counts": {"presence_penalty": counted[0], "frequency_penalty": counted[1]},
+        }
+        theirs: dict[str, dict[str, Any]] = {
+            "bias": {"sequence_bias": {(token_id,): value for token_id, value in bias.items()}},
+            "words": {"bad_words_ids": words},
+        }
+        processors: dict[str, list[Any]] = {
+            "counts": [Counting(len(prompt), *counted)],
+            "functions": ways,
+            "mask": [Allowing(len(prompt), letters, longest)],
+        }
+        asked = rng.sample([*same, *theirs, *processors], rng.randint(1, 4))
+        used.update(asked)
+        if "mask" in asked:
+            eos, limit = [EOS], 20
+            del ways[0]  # it may drop all that the mask allows
+        sampler = beam_search(
+            rng.randint(2, 5),
+            length_penalty=rng.choice([-1.0, 0.0, 1.0, 2.0]),
+            early_stopping=rng.choice([True, False, "never"]),
+            **{key: value for name in asked for key, value in (same | ours).get(name, {}).items()},
+        )
+        options: Any = {"max_new_tokens": limit, "num_return_sequences": sampler.samples}
+        expected = transformers_beams(
+            hf_model,
+            [prompt],
+            sampler,
+            eos,
+            logits_processor=[one for name, some in processors.items() if name in asked for one in some],
+            **{key: value for name in asked for key, value in (same | theirs).get(name, {}).items()},
+            **options,
+        )
+        expected = [one for one in expected if one[1] > -1e6]  # where few texts are left, transformers gives others too
+        if "mask" in asked:  # gen gives a text once
+            best = {tuple(token_ids): score for token_ids, score in reversed(expected)}
+            expected = [(list(token_ids), score) for token_ids, score in reversed(best.items())]
+        made: Any = gen.generate(
+            model,
+            prompt,
+            gen.regex(f"[{re.escape(bytes(letters).decode())}]{{1,{longest}}}") if "mask" in asked else None,
+            sampler=sampler,
+            eos_token_id=eos,
+            details=True,
+            logits_processors=ways if "functions" in asked else None,
+            **options,
+        )
+        assert [one.token_ids for one in made] == [token_ids for token_ids, _ in expected], asked
+        assert [one.score for one in made] == pytest.approx([score for _, score in expected], rel=1e-5, abs=5e-5), asked
+    assert min(used[name] for name in (same | theirs | processors)) >= 5
 
 
 def test_in_rows_that_are_filled_anew_texts_and_scores_equal_transformers(hf_model: PreTrainedModel) -> None:

@@ -143,6 +143,18 @@ def test_the_likeliest_tokens_are_the_references(backend: Any, vocab: int) -> No
     assert all(len(set(row)) == n for row in token_ids[:6].tolist())
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.__name__.split(".")[-1])
+@pytest.mark.parametrize("vocab", [1, 33, 1000, 5000])
+def test_the_highest_numbers_are_given_back_as_they_are(backend: Any, vocab: int) -> None:
+    numbers = hard_logits(vocab, torch.float32)
+    n = min(vocab, 9)
+    largest = torch.finfo(torch.float32).max
+    finite = numbers.nan_to_num(nan=-math.inf, posinf=largest, neginf=-math.inf)
+    values, token_ids = backend.highest(numbers, n)
+    assert torch.equal(values, finite.sort(descending=True).values[:, :n])
+    assert torch.equal(values, finite.gather(1, token_ids).where(values > -math.inf, -math.inf))
+
+
 @pytest.mark.parametrize("parameters", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}, USUAL], ids=str)
 def test_backends_draw_the_same_tokens(parameters: dict[str, Any]) -> None:
     logits = hard_logits(2000, torch.float32)[1:4].repeat(500, 1)
@@ -197,7 +209,9 @@ def test_the_users_default_device_and_type_change_nothing(backend: Any) -> None:
     def results() -> list[Tensor]:
         drawn = [backend.draw(logits, keys, *Parameters(**parameters).for_rows(logits)) for parameters in COMBINATIONS]
         return [
-            result for pair in [*drawn, backend.most_likely(logits), backend.likeliest(logits, 5)] for result in pair
+            result
+            for pair in [*drawn, backend.most_likely(logits), backend.likeliest(logits, 5), backend.highest(logits, 5)]
+            for result in pair
         ]
 
     expected = results()
