@@ -6,8 +6,7 @@ the schema {"type": "integer"}, whose texts pydantic reads.
 
 import json
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,9 +19,7 @@ from gen.constraints.composing.trees import Plan
 from gen.constraints.outlines_types import as_own
 from gen.constraints.output_types import Choice, Grammar, JsonSchema, Text, regex
 from gen.constraints.schema import schema_table, string_table
-from gen.constraints.type_keys import TypeKey
 from gen.errors import ConstraintError, show
-from gen.forking import new_lock
 from gen.tools.values import ToolCallsType
 
 T = TypeVar("T")
@@ -85,28 +82,7 @@ _HINTS: dict[Any, str] = {
 
 
 def _type_plan(output_type: Any) -> Plan:
-    """The plan of a Python type, kept until the type changes: to read a type takes milliseconds."""
-    key = TypeKey(output_type)
-    with _changing:
-        _, plan = _read.get(key.ids, (key, None)) if key.known else (key, None)
-    if plan is None:
-        plan = _new_type_plan(output_type)
-    if key.known:
-        with _changing:
-            _read.setdefault(key.ids, (key, plan))
-            _read.move_to_end(key.ids)
-            if len(_read) > _MOST_READ:
-                _read.popitem(last=False)
-    return plan
-
-
-_MOST_READ = 64
-_read: OrderedDict[tuple[Hashable, ...], tuple[TypeKey, Plan]] = OrderedDict()
-_changing = new_lock()
-
-
-def _new_type_plan(output_type: Any) -> Plan:
-    """The plan of a Python type; if its JSON is always a string, its texts have no quotes."""
+    """The plan of a Python type as it is now; if its JSON is always a string, its texts have no quotes."""
     from gen.constraints.python_types import in_python, is_text, schema_of  # only those who ask for types need pydantic
 
     schema, adapter = schema_of(output_type)

@@ -568,3 +568,33 @@ def test_refusals_speak_of_python_to_those_who_wrote_python(asked: Any, words: s
     assert table is not None
     with pytest.raises((Unsupported, TooLarge), match=words):
         table()
+
+
+def test_a_model_that_was_rebuilt_is_read_anew() -> None:
+    class Changing(BaseModel):
+        a: int
+
+    before = [read_plan(one) for one in (Changing, list[Changing])]
+    Changing.__annotations__["a"] = Literal["x"]
+    Changing.model_fields["a"].annotation = Literal["x"]
+    Changing.model_rebuild(force=True)
+    after = [read_plan(one) for one in (Changing, list[Changing])]
+    assert [plan.parse('{"a": 1}').a for plan in before[:1]] == [1]
+    with pytest.raises(ValueError, match="a"):
+        after[0].parse('{"a": 1}')
+    for plan, text in zip(after, (b'{"a": "x"}', b'[{"a": "x"}]'), strict=True):
+        assert plan.table is not None and plan.table().accepts(text)
+
+
+def test_a_dataclass_whose_annotations_were_changed_is_read_anew() -> None:
+    @dataclass
+    class Changing:
+        a: int
+
+    before = read_plan(Changing)
+    Changing.__annotations__["a"] = bool
+    Changing.__dataclass_fields__["a"].type = bool
+    after = read_plan(Changing)
+    assert before.table is not None and after.table is not None
+    assert before.table().accepts(b'{"a": 1}') and not after.table().accepts(b'{"a": 1}')
+    assert after.table().accepts(b'{"a": true}')
