@@ -174,6 +174,11 @@ class GenLM(TemplateLM):  # type: ignore[misc]
         """Scores of (context, continuation); contexts that are too long lose their first tokens."""
         made = []
         for number, (context, continuation) in enumerate(pairs):
+            if not continuation:
+                raise ArgumentError(
+                    f"request {number} has no tokens of its own where the harness cuts it: they are one with the "
+                    "context's last ones. End the context with a whole word."
+                )
             if len(continuation) > self.max_length:
                 raise ArgumentError(
                     f"request {number} has {len(continuation)} tokens to score, and the model reads at most "

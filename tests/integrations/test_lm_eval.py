@@ -93,6 +93,22 @@ def test_the_harness_finds_what_it_finds_with_its_own_model(
     assert ours["results"]["gen_choices"]["acc,none"] == theirs["results"]["gen_choices"]["acc,none"]
 
 
+def test_a_continuation_begins_where_the_harness_cuts_it(model: Any, peer: Any) -> None:
+    """Also where gen.score cuts elsewhere: where both are in one token, and after a line break."""
+    pairs = [
+        ("One day a clever girl nam", "ed Ada"),
+        ("Is it day?\n", "Yes"),
+        ("the ", "cat"),
+    ]
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    for (ours, hit), (theirs, other_hit) in zip(
+        model.loglikelihood(requests), peer.loglikelihood(requests), strict=True
+    ):
+        assert (ours, hit) == (pytest.approx(theirs, abs=2e-4), other_hit)
+    with pytest.raises(gen.ArgumentError, match="request 0 has no tokens of its own where the harness cuts it"):
+        model.loglikelihood([Instance("loglikelihood", {}, ("Once upon a ti", "me"), 0)])  # the harness's model asserts
+
+
 def test_log_likelihoods_are_those_of_float64(model: Any) -> None:
     exact = GenLM("demo", device="cpu", dtype="float64")
     pairs = [(HEAD + str(number), choice) for number in range(3) for choice in (" a fox", " the house was red.", "x")]
