@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gen.errors import ArgumentError, show
-from gen.requests.tool_messages import check_calls, written_with_tools
+from gen.requests.tool_messages import in_json, written_with_tools
 from gen.tokenizers import Message, Tokenizer
 from gen.tools.describing import in_plain_messages, with_tools_told
 
@@ -74,14 +74,14 @@ def _chat_text(
 
 def _checked(number: int, message: Message) -> dict[str, Any]:
     """Check that a message has a role and a content; returns it with a type in each part of the content."""
+    message = in_json(number, message)
     role, content = message.get("role"), message.get("content")
-    check_calls(number, message)
     said = isinstance(content, str) or role not in (_SPEAKERS if content is not None else _ASKERS)
     if isinstance(role, str) and isinstance(content, list | tuple) and _has_parts(message):
         named = [_checked_part(f"message {number}, part {place}", part) for place, part in enumerate(content)]
         return {**message, "content": named or ""}
     if isinstance(role, str) and said:
-        return dict(message)
+        return message
     raise ArgumentError(
         f'message {number} must have a role and a content, as {{"role": "user", "content": "Hi"}}, got {show(message)}'
     )

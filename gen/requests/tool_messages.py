@@ -1,17 +1,20 @@
 """Writes messages that call tools, and what tools return, in the form that a chat template takes.
 
-Clients write a call's arguments as a JSON string, and None as the content of its message. Some templates take such a
-string, others take values; some take no content, others take an empty one. Each of these four forms is tried, and the
-first one that the template writes is used.
+Clients write a call's arguments as a JSON string, and None as the content of its message; programs give `ToolCall`
+objects, and arguments of any type that pydantic writes as JSON. Some templates take a string, others take values; some
+take no content, others take an empty one. Each of these four forms is tried, and the first one that the template writes
+is used.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
 from gen.errors import ArgumentError, show
+from gen.tools.values import ToolCall
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -57,16 +60,64 @@ def _with_results(messages: Messages, template: str, write: Callable[[Messages],
     return text
 
 
-def check_calls(number: int, message: Mapping[str, Any]) -> None:
-    """Raise an ArgumentError unless a message's tool_calls are calls of functions."""
-    calls = message.get("tool_calls") or ()
-    for call in calls if isinstance(calls, list | tuple) else [calls]:
-        function = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+def in_json(number: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose calls of tools are mappings of JSON's types, also if they are objects, or have dates and such.
+
+    Raises:
+        ArgumentError: a call names no function, or its arguments cannot be written as JSON.
+    """
+    given, content = message.get("tool_calls") or (), message.get("content")
+    calls = [_call_in_json(number, call) for call in (given if isinstance(given, list | tuple) else [given])]
+    made = {**message, "tool_calls": calls} if calls else dict(message)
+    if message.get("role") == "tool" and content is not None and not isinstance(content, str):
+        with suppress(ValueError, TypeError):  # other objects are left to the template
+            made["content"] = _in_json(content)
+    return made
+
+
+def _call_in_json(number: int, call: Any) -> dict[str, Any]:
+    given = call
+    if isinstance(call, ToolCall):
+        named = {} if call.id is None else {"id": call.id}
+        given = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}, **named}
+    function = given.get("function", given) if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ArgumentError(
+            f"message {number} has a tool call that names no function; write it as "
+            f'{{"type": "function", "function": {{"name": "f", "arguments": {{"x": 1}}}}}}, got {show(call)}'
+        )
+    made = dict(function)
+    if not isinstance(made.get("arguments", ""), str):
+        try:
+            made["arguments"] = _in_json(made["arguments"])
+        except Exception as error:  # a model of the user may have serializers of its own
             raise ArgumentError(
-                f"message {number} has a tool call that names no function; write it as "
-                f'{{"type": "function", "function": {{"name": "f", "arguments": {{"x": 1}}}}}}, got {show(call)}'
-            )
+                f"message {number} has a call of {show(made['name'])} whose arguments are no JSON: {error}"
+            ) from error
+    return {**given, "function": made} if "function" in given else made
+
+
+def _in_json(value: Any) -> Any:
+    """A value in JSON's types, as pydantic writes it; of a pydantic model, the fields that were given.
+
+    Raises:
+        Exception: it has something that pydantic cannot write.
+    """
+    from pydantic import BaseModel  # chats without tools do not need it
+    from pydantic_core import to_jsonable_python
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return to_jsonable_python(value, fallback=_as_python)
+
+
+def _as_python(value: Any) -> Any:
+    """A mapping of another kind, an array or a number of numpy as Python's own."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise ValueError(f"{show(value)} has no form in JSON")
 
 
 def _calls(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

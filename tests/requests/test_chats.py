@@ -1,9 +1,17 @@
 """Contents that are lists of parts: each template gets them in its own form, and writes the same texts."""
 
 import json
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
+import numpy
 import pytest
+from pydantic import BaseModel, Field
 
 import gen
 from gen.requests.chats import chat_text
@@ -253,3 +261,93 @@ def test_a_template_that_leaves_results_out_or_refuses_them_is_named(ending: str
 def test_what_is_no_call_is_refused(calls: Any) -> None:
     with pytest.raises(gen.ArgumentError, match="message 1 has a tool call that names no function; write it as"):
         chat_text(tokenizer_of(template(TOOLS["added"])), [*ASKED, calling() | {"tool_calls": calls}])
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Order(BaseModel):
+    """Order something."""
+
+    day: date = Field(alias="on")
+    price: Decimal
+    note: str = ""
+
+
+@dataclass
+class Place:
+    city: str
+
+
+ORDER = Order(on=date(2024, 2, 29), price=Decimal("1.50"))
+TYPED: list[tuple[Any, dict[str, Any]]] = [
+    ({"when": date(2024, 2, 29), "at": time(9, 30)}, {"when": "2024-02-29", "at": "09:30:00"}),
+    ({"colour": Colour.RED, "price": Decimal("1.50")}, {"colour": "red", "price": "1.50"}),
+    ({"id": UUID(int=7), "tags": {"a"}, "pair": (1, None)}, {"id": str(UUID(int=7)), "tags": ["a"], "pair": [1, None]}),
+    (
+        {"place": Place("Oslo"), "orders": [ORDER]},
+        {"place": {"city": "Oslo"}, "orders": [{"on": "2024-02-29", "price": "1.50", "note": ""}]},
+    ),
+    (
+        MappingProxyType({"n": numpy.int64(3), "xs": numpy.ones(2), "name": "ü"}),
+        {"n": 3, "xs": [1.0, 1.0], "name": "ü"},
+    ),
+    (ORDER, {"on": "2024-02-29", "price": "1.50"}),
+]
+
+
+@pytest.mark.parametrize("written", [*TOOLS.values(), *TEXTS.values()], ids=[*TOOLS, *TEXTS])
+def test_arguments_of_any_type_are_written_as_json(written: str) -> None:
+    tokenizer = tokenizer_of(template(written) if written in TOOLS.values() else written)
+    for arguments, plain in TYPED:
+
+        def told(call: Any) -> str:
+            message = {"role": "assistant", "content": None, "tool_calls": [call]}
+            return chat_text(tokenizer, [*ASKED, message, {"role": "tool", "content": "3"}])
+
+        expected = told({"type": "function", "function": {"name": "add", "arguments": plain}})
+        assert json.dumps(plain, ensure_ascii=False) in expected.replace("\\u00fc", "ü")
+        assert told({"type": "function", "function": {"name": "add", "arguments": arguments}}) == expected
+        if written in TEXTS.values():
+            assert told({"name": "add", "arguments": arguments}) == expected
+        assert told(gen.ToolCall(name="add", arguments=arguments)) == expected
+
+
+def test_a_tools_result_may_have_any_type_too() -> None:
+    result = {"when": date(2024, 2, 29), "colour": Colour.RED}
+    for tokenizer in (tokenizer_of(TEXTS["as JSON"]), tokenizer_of(template(TOOLS["where there is one"]))):
+        written = chat_text(tokenizer, [*ASKED, calling(), {"role": "tool", "content": result}])
+        assert "2024-02-29" in written and "date(" not in written
+
+
+def test_calls_keep_their_ids_and_one_call_needs_no_list() -> None:
+    calls = "{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}"
+    tokenizer = tokenizer_of(template(calls))
+    call = gen.ToolCall(name="add", arguments={"x": 1}, id="a1")
+    plain = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}, "id": "a1"}
+    for given in (call, [call], (call,), plain):
+        messages = [*ASKED, {"role": "assistant", "tool_calls": given}, {"role": "tool", "content": "3"}]
+        expected = f"[user] Sum?\n[assistant] {json.dumps(plain)}\n[tool] 3\n[assistant] "
+        assert chat_text(tokenizer, messages) == expected
+
+
+def test_what_json_cannot_say_is_refused() -> None:
+    call = gen.ToolCall(name="add", arguments={"x": object()})
+    with pytest.raises(gen.ArgumentError, match=r"message 1 has a call of 'add' whose arguments are no JSON: .*object"):
+        chat_text(tokenizer_of(template(TOOLS["added"])), [*ASKED, {"role": "assistant", "tool_calls": [call]}])
+
+
+def test_a_models_own_calls_go_back_into_the_chat() -> None:
+    def tell(day: date, colour: Colour) -> str:
+        """Tell."""
+        return "done"
+
+    model = gen.load("demo", device="cpu")
+    for tool in (tell, Order):
+        told = {"tools": [tool]}
+        kind = gen.tool_calls([tool], choice="required", parallel=False)
+        found = gen.generate(model, ASKED, kind, chat_template_kwargs=told, seed=1)
+        result = {"role": "tool", "name": found.calls[0].name, "content": "done"}
+        messages = [*ASKED, {"role": "assistant", "content": found.text, "tool_calls": found.calls}, result]
+        assert isinstance(gen.generate(model, messages, chat_template_kwargs=told, max_new_tokens=2), str)
