@@ -1,76 +1,34 @@
 """Splits a whole text into the pieces of a tree's parts, as a greedy reader with backtracking would.
 
-All ways are followed at once, byte by byte, best first: if two come to the same place, only the better one goes on. So
-the time grows with the text's length, however ambiguous the text is. Source: Pike's virtual machine, as Cox describes
-it ("Regular Expression Matching: the Virtual Machine Approach", 2009).
+Ways are tried depth first, the best one first, and none goes on twice from one place in one way: so the time grows with
+the text's length, however ambiguous the text is. Source: RE2's BitState (Cox, "Regular Expression Matching in the
+Wild", 2010).
 
-Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". After "a," there are three ways: still in the first
-text, which is the best; at the end of the ","; and at the start of the second text. The last comma ends the first text,
-since all better ways lack a part when the text ends: the pieces are "a,b", "," and "c".
+Example: gen.sequence(gen.text(), ",", gen.text()) with "a,b,c". The first text takes all, then less and less, until
+the last comma follows it: the pieces are "a,b", "," and "c".
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gen.constraints.composing.recognisers import Recogniser
-from gen.constraints.composing.trees import Again, OneOf, Row, Tree
+from gen.constraints.composing.trees import Again, OneOf, Row, Tree, Word
 
 _OPEN, _TUPLE, _LIST = -1, -2, -3  # notes of a way, beside pieces and the numbers of branches
-_Story = tuple[Any, Any] | None  # the notes of one way, the last one first
-_Counts = tuple[int, ...]  # for each repeat around a place, how often its part has come
+_Way = tuple[int, Any, Any]  # a place, what is to come there, and notes so far, both as linked pairs
 
 
-@dataclass(frozen=True)
-class _Read:
-    """Read a piece."""
+class _Turn(NamedTuple):
+    """A repeat whose part has come so often, or at least so often if more makes no difference."""
 
-    reader: Recogniser
-    kept: bool
-    then: int
+    tree: Again
+    times: int
 
 
-@dataclass(frozen=True)
-class _Fork:
-    """Go on at several places, best first."""
+class _Skipped(NamedTuple):
+    """A separator, which is no piece."""
 
-    then: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Note:
-    note: int
-    then: int
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Repeat the part once more if that is allowed, or go on after it."""
-
-    least: int
-    most: int | None
-    first: int
-    further: int
-    done: int
-
-
-@dataclass(frozen=True)
-class _Zero:
-    """A repeat begins."""
-
-    then: int
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Count that the part has come once more, up to `highest`."""
-
-    highest: int
-    then: int
-
-
-_Step = _Read | _Fork | _Note | _Turn | _Zero | _Counted
-_END = 0
+    word: Word
 
 
 class Splitter:
@@ -81,115 +39,70 @@ class Splitter:
     """
 
     def __init__(self, tree: Tree, readers: Mapping[Any, Recogniser]) -> None:
-        self._readers = readers
-        self._program: list[_Step] = [_Fork(())]  # where a text ends
-        self._start = self._write(tree, _END)
+        self._tree, self._readers = tree, readers
 
     def split(self, data: bytes) -> Any:
         """The pieces of a whole text, as `gen.constraints.composing.trees` has them; None if it is no full match."""
-        found = _Ways(self._program, 0, len(data))
-        found.follow(self._start, (), None)
-        for place, byte in enumerate(data):
-            if not found.ways:
-                return None
-            ways, found = found.ways, _Ways(self._program, place + 1, len(data))
-            for at, counts, state, begin, story in ways:
-                step = self._program[at]
-                assert isinstance(step, _Read)  # tells mypy
-                after = step.reader.after(state, byte)
-                if after is not None:
-                    found.go_on(at, counts, after, begin, story)
-        return None if found.end is None else _pieces(data, found.end)
-
-    def _write(self, tree: Tree, then: int) -> int:
-        """Write the program of a tree; returns where it begins."""
-        if isinstance(tree, Row):
-            then = self._add(_Note(_TUPLE, then))
-            for part in reversed(tree.parts):
-                then = self._write(part, then)
-            return self._add(_Note(_OPEN, then))
-        if isinstance(tree, OneOf):
-            branches = enumerate(tree.branches)
-            return self._add(_Fork(tuple(self._write(one, self._add(_Note(number, then))) for number, one in branches)))
-        if isinstance(tree, Again):
-            done = self._add(_Note(_LIST, then))
-            turn = self._add(_Fork(()))
-            highest = max(tree.least, 1) if tree.most is None else tree.most
-            first = self._write(tree.part, self._add(_Counted(highest, turn)))
-            further = (
-                self._add(_Read(self._readers[tree.separator.key], False, first)) if tree.separator.text else first
-            )
-            self._program[turn] = _Turn(tree.least, tree.most, first, further, done)
-            return self._add(_Note(_OPEN, self._add(_Zero(turn))))
-        return self._add(_Read(self._readers[tree.key], True, then))
-
-    def _add(self, step: _Step) -> int:
-        self._program.append(step)
-        return len(self._program) - 1
-
-
-class _Ways:
-    """The ways that have come to a place of the text, best first, and at its end the best one that is complete."""
-
-    def __init__(self, program: list[_Step], place: int, length: int) -> None:
-        self._program, self._place, self._last = program, place, place == length
-        self._seen: set[Any] = set()
-        self.ways: list[tuple[int, _Counts, Any, int, _Story]] = []
-        self.end: tuple[Any, Any] | None = None
-
-    def go_on(self, at: int, counts: _Counts, state: Any, begin: int, story: _Story) -> None:
-        """Add a way that is within a piece, or at its end."""
-        key = (at, counts, state)
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        self.ways.append((at, counts, state, begin, story))
-        step = self._program[at]
-        assert isinstance(step, _Read)  # tells mypy
-        if step.reader.whole(state):
-            self.follow(step.then, counts, (story, (begin, self._place)) if step.kept else story)
-
-    def follow(self, at: int, counts: _Counts, story: _Story) -> None:
-        """Follow a way as far as it leads without reading a byte, the best way first."""
-        todo: list[tuple[int, _Counts, _Story]] = [(at, counts, story)]
+        seen = set[Any]()
+        todo: list[_Way] = [(0, (self._tree, None), None)]  # the best way last
         while todo:
-            at, counts, story = todo.pop()
-            if at == _END:
-                if self._last and self.end is None:
-                    self.end = (story, None)
-                continue
-            step = self._program[at]
-            if isinstance(step, _Read):
-                self.go_on(at, counts, step.reader.start(self._place), self._place, story)
-                continue
-            if (at, counts) in self._seen:
-                continue
-            self._seen.add((at, counts))
-            if isinstance(step, _Fork):
-                todo += [(one, counts, story) for one in reversed(step.then)]
-            elif isinstance(step, _Note):
-                todo.append((step.then, counts, (story, step.note)))
-            elif isinstance(step, _Zero):
-                todo.append((step.then, (*counts, 0), story))
-            elif isinstance(step, _Counted):
-                todo.append((step.then, (*counts[:-1], min(counts[-1] + 1, step.highest)), story))
-            else:
-                count = counts[-1]
-                if count >= step.least:
-                    todo.append((step.done, counts[:-1], story))
-                if step.most is None or count < step.most:
-                    todo.append((step.further if count else step.first, counts, story))
+            place, to_come, notes = todo.pop()
+            if to_come is None:
+                if place == len(data):
+                    return _pieces(data, notes)
+            elif (place, to_come) not in seen:
+                seen.add((place, to_come))
+                todo += self._further(place, to_come, notes, data, seen)
+        return None
+
+    def _further(self, place: int, to_come: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:
+        """The ways on from a place, the best one last."""
+        item, then = to_come
+        if isinstance(item, int):
+            return [(place, then, (notes, item))]
+        if isinstance(item, Row):
+            for part in reversed((_OPEN, *item.parts, _TUPLE)):
+                then = (part, then)
+            return [(place, then, notes)]
+        if isinstance(item, OneOf):
+            return [(place, (one, (number, then)), notes) for number, one in enumerate(item.branches)][::-1]
+        if isinstance(item, Again):
+            return [(place, (_OPEN, (_Turn(item, 0), then)), notes)]
+        if not isinstance(item, _Turn):
+            return self._read(item, place, then, notes, data, seen)
+        again, count = item
+        ways: list[_Way] = [(place, (_LIST, then), notes)] if count >= again.least else []
+        if again.most is None or count < again.most:
+            highest = max(again.least, 1) if again.most is None else again.most
+            further = (again.part, (_Turn(again, min(count + 1, highest)), then))
+            skips = count and again.separator.text
+            ways.append((place, (_Skipped(again.separator), further) if skips else further, notes))
+        return ways
+
+    def _read(self, item: Any, place: int, then: Any, notes: Any, data: bytes, seen: set[Any]) -> list[_Way]:
+        """The ways on after a piece, the longest one last."""
+        skipped = isinstance(item, _Skipped)
+        reader = self._readers[(item.word if skipped else item).key]
+        ways: list[_Way] = []
+        state, end = reader.start(place), place
+        while state is not None and (item, state, end, then) not in seen:
+            seen.add((item, state, end, then))
+            if reader.whole(state):
+                ways.append((end, then, notes if skipped else (notes, (place, end))))
+            if end == len(data):
+                break
+            state, end = reader.after(state, data[end]), end + 1
+        return ways
 
 
-def _pieces(data: bytes, end: tuple[Any, Any]) -> Any:
-    """The pieces, from the notes of a way."""
-    notes = []
-    story = end[0]
-    while story is not None:
-        story, note = story
-        notes.append(note)
+def _pieces(data: bytes, notes: Any) -> Any:
+    """The pieces, from the notes of a way, the last one first."""
+    ordered = []
+    while notes is not None:
+        notes, note = notes
+        ordered.append(note)
     stack: list[list[Any]] = [[]]
-    for note in reversed(notes):
+    for note in reversed(ordered):
         if isinstance(note, tuple):
             stack[-1].append(data[slice(*note)])
         elif note == _OPEN:
