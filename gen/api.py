@@ -356,13 +356,14 @@ def generate(
         num_return_sequences=num_return_sequences,
         max_batch_tokens=max_batch_tokens,
         errors=errors,
+        exact=exact,
     )
     jobs = [new_job(model, request) for request in call.requests]
     options = Options(
         max_batch_tokens=max_batch_tokens,
         replay=replay,
         cuda_graph=cuda_graph,
-        step_rows=find_step_rows(model, exact, call.requests),
+        step_rows=call.step_rows,
         speculate=read_speculate(speculate),
     )
     try:

@@ -48,6 +48,7 @@ class Call:
         returned: how many of a beam search's texts are returned.
         details: whether completions are returned instead of values.
         failed: the errors of the other prompts, by the prompt's number; None if the call raises errors.
+        step_rows: see `find_step_rows`.
     """
 
     requests: list[Request]
@@ -55,6 +56,7 @@ class Call:
     returned: int
     details: bool
     failed: dict[int, GenError] | None = None
+    step_rows: int = 1
 
     def completions(self, job: Job) -> list[Completion]:
         """A prompt's completions, without the values of its output type."""
@@ -121,6 +123,7 @@ def read_call(
     num_return_sequences: int = 1,
     max_batch_tokens: int | None = None,
     errors: OnErrors = "raise",
+    exact: bool = False,
     check: Callable[[Model], object] = check_usable,
 ) -> Call:
     """Read and check the arguments of `gen.generate`, which describes them.
@@ -131,9 +134,10 @@ def read_call(
         ArgumentError: an argument cannot be used.
         ConstraintError: an output type cannot be used.
         ModelError: the model was changed so that gen can no longer run it, or it recommends sampling parameters that no
-            sampler takes.
+            sampler takes; or as `find_step_rows`.
     """
     check(model)
+    step_rows = find_step_rows(model, exact)
     prompts, batch = split_prompts(prompt)
     if not batch:
         _refuse_lists(settings)
@@ -148,6 +152,7 @@ def read_call(
     returned = _read_returned(num_return_sequences, samplers)
     count = len(prompts) if batch else None
     constraints = read_constraints(model, output_type, count)
+    own_tokens = tokens_of_a_step_row(max_batch_tokens, step_rows)
     requests = read_requests(
         model,
         prompts,
@@ -155,22 +160,23 @@ def read_call(
         samplers,
         read_images(settings.images, count, local_files=settings.local_files),
         typed=[constraint is not None for constraint in constraints],
-        max_batch_tokens=max_batch_tokens,
+        max_batch_tokens=own_tokens,
         failed=failed,
     )
+    find_step_rows(model, exact, requests)
     made = []
     for request in requests:
         try:
-            one = constrained(model, request, constraints[request.number], max_batch_tokens)
+            one = constrained(model, request, constraints[request.number], own_tokens)
             if failed is not None:  # otherwise `run_all` checks all of them before anything runs
-                rows, tokens = kind_of_search(one.sampler).width, len(one.prompt_ids) + one.limit
+                rows, tokens = kind_of_search(one.sampler).width * step_rows, len(one.prompt_ids) + one.limit
                 check_room([(one.number, rows, tokens)], max_batch_tokens)
             made.append(one)
         except GenError as error:
             if failed is None:
                 raise
             failed[request.number] = error
-    return Call(made, batch, returned, details, failed)
+    return Call(made, batch, returned, details, failed, step_rows)
 
 
 def read_one(
@@ -234,6 +240,11 @@ def find_step_rows(model: Model, exact: bool, requests: Sequence[Request] = ()) 
         if request.inputs:
             raise ArgumentError(f"prompt {request.number} has images; exact=True is not possible with these.")
     return max(2, model.find_step_rows())
+
+
+def tokens_of_a_step_row(max_batch_tokens: int | None, step_rows: int) -> int | None:
+    """How many tokens a text's own rows may have room for, where a step has others beside them."""
+    return None if max_batch_tokens is None else max_batch_tokens // step_rows
 
 
 def read_submitted(

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from gen.arguments import LARGEST, check_flag, check_salt, read_whole
-from gen.calls import Submitted, find_step_rows, read_all_submitted, read_submitted
+from gen.calls import Submitted, find_step_rows, read_all_submitted, read_submitted, tokens_of_a_step_row
 from gen.completions import Completion
 from gen.errors import ArgumentError, ModelError
 from gen.loop.engine_thread import EngineStats, EngineThread
@@ -92,6 +92,7 @@ class Engine:
         )
         self._model, self._rows, self._max_batch_tokens = model, rows, max_batch_tokens
         self._step_rows = options.step_rows
+        self._own_tokens = tokens_of_a_step_row(max_batch_tokens, options.step_rows)
         max_waiting, asks = read_whole("max_waiting", max_waiting), object()
         if tree is not None:
             tree.open(asks, most_bytes, with_rows=prefix_bytes is None)
@@ -157,7 +158,7 @@ class Engine:
             ModelError, EngineFull, EngineClosed: as `submit`.
         """
         settings = read_settings("submit_all", {"sampler": sampler, **arguments})
-        submitted = read_all_submitted(self._model, prompts, output_type, settings, self._max_batch_tokens)
+        submitted = read_all_submitted(self._model, prompts, output_type, settings, self._own_tokens)
         return self._join(submitted, cache_salt, priority)
 
     @overload
@@ -234,7 +235,7 @@ class Engine:
         settings = dict(arguments)
         own = {name: settings.pop(name) for name in ("cache_salt", "priority") if name in settings}
         given = read_settings(function, settings)
-        submitted = read_submitted(function, self._model, prompt, output_type, given, self._max_batch_tokens)
+        submitted = read_submitted(function, self._model, prompt, output_type, given, self._own_tokens)
         [stream] = self._join([submitted], **own)
         return stream
 

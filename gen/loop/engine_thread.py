@@ -139,7 +139,7 @@ class EngineThread:
                 f"{len(jobs)} texts are asked for at once, and the engine takes {most} (rows={self._rows} and "
                 f"max_waiting={self._max_waiting}); ask for them in several calls."
             )
-        rooms = ((job.request.number, job.width, job.most_tokens) for job, _ in jobs)
+        rooms = ((job.request.number, job.width * self._options.step_rows, job.most_tokens) for job, _ in jobs)
         check_room(rooms, self._options.max_batch_tokens)
         feeds = [Feed(job, self._on_cancel) for job, _ in jobs]
         with self._lock:

@@ -79,7 +79,7 @@ def constrained(
             raise ConstraintError(f"{wanted}, the model's context leaves room for {limit}; shorten the prompt.")
         in_batch = max_batch_tokens and room_in_batch(max_batch_tokens, request.sampler, request.prompt_ids)
         if in_batch is not None and limit == max(1, in_batch):
-            raise ConstraintError(f"{wanted}, max_batch_tokens={max_batch_tokens} leaves room for {in_batch}.")
+            raise ConstraintError(f"{wanted}, max_batch_tokens leaves room for {in_batch}; give more.")
         raise ConstraintError(f"{wanted}, max_new_tokens is {limit}; give at least {least}.")
     hidden = {token_id: text for token_id, text in request.hidden.items() if token_id not in constraint.special_ids}
     return replace(request, constraint=constraint, hidden=hidden, thoughts=thoughts)

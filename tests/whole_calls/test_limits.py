@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gen
 from benchmarks.constraints.limits import checked
-from gen.calls import read_call
+from gen.calls import find_step_rows, read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.replay.steps import Steps
@@ -329,11 +329,31 @@ class TestUsualLimit:
 
     def test_a_type_that_the_batch_has_no_room_for_is_refused(self) -> None:
         scripted = ScriptedModel("a" * 40)
-        with pytest.raises(gen.ConstraintError, match="has 30 tokens, max_batch_tokens=20 leaves room for 17"):
+        with pytest.raises(gen.ConstraintError, match="has 30 tokens, max_batch_tokens leaves room for 17"):
             gen.generate(scripted, "xyz", gen.regex("a{30}"), max_batch_tokens=20)
         with pytest.raises(gen.ArgumentError, match="max_batch_tokens=2 is too little"):
             gen.generate(scripted, "xyz", gen.regex("a*"), max_batch_tokens=2)
         assert scripted.steps == 0
+
+    def test_where_steps_have_several_rows_each_text_needs_room_in_all_of_them(self, model: Any) -> None:
+        rows = find_step_rows(model, True)
+        needed = rows * (3 + 10)
+        arguments: Any = {"max_new_tokens": 10, "eos_token_id": [], "seed": 1}
+        message = f"max_batch_tokens={needed - 1} is too little for prompt 0 .* give at least {needed}"
+        for errors in ("raise", "return"):
+            with pytest.raises(gen.ArgumentError, match=message):
+                [error] = gen.generate(
+                    model, ["abc"], exact=True, max_batch_tokens=needed - 1, errors=errors, **arguments
+                )
+                raise error
+        with gen.Engine(model, exact=True, max_batch_tokens=needed - 1) as engine:
+            with pytest.raises(gen.ArgumentError, match=message):
+                engine.submit("abc", **arguments)
+            typed: Any = engine.submit("abc", gen.regex("[a-z]+"))
+            assert typed._feed.job.request.limit == (needed - 1) // rows - 3
+        with gen.Engine(model, exact=True, max_batch_tokens=needed) as engine:
+            made = engine.submit("abc", **arguments).completion().text
+        assert made == gen.generate(model, "abc", **arguments, exact=True, max_batch_tokens=needed)
 
     def test_room_is_taken_as_tokens_come(self, model: Any) -> None:
         """There are as many rows as for texts without a type, with the same room at first."""
