@@ -23,8 +23,8 @@ from gen.calls import read_call
 from gen.loop.jobs import new_job
 from gen.loop.options import Options
 from gen.loop.run_all import run_all
-from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import read_manifest
+from gen.offline.rows import Row, row_seed
 from gen.offline.worker.worker import Task, Worker
 from gen.requests.settings import Settings
 

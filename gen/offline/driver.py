@@ -14,15 +14,15 @@ from gen.offline.engines.engine import Engine, Open
 from gen.offline.engines.processes import Answer
 from gen.offline.engines.progress import Progress, say
 from gen.offline.engines.schedule import Work
-from gen.offline.files import remove_left_aside
-from gen.offline.inputs.opening import check_unchanged, open_inputs
+from gen.offline.files import remove, remove_left_aside
+from gen.offline.inputs import NAME as ROWS
+from gen.offline.inputs import check_unchanged, digests, write_rows
 from gen.offline.lock import locked
 from gen.offline.manifest import (
     NAME,
     Manifest,
     difference,
     read_manifest,
-    scan,
     shards_of,
     versions,
     write_manifest,
@@ -60,14 +60,18 @@ class Driver:
         """Run the open parts; returns the report of `gen.run_batch`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder), closing(self.engine):
-            for place in (self.folder, self.folder / "inputs", self.folder / "pieces"):
+            for place in (self.folder, self.folder / "pieces"):
                 remove_left_aside(place)
             known = self._known()
             if known is not None and not self._open(known[0], retry_failed):
                 return self._report(known[0])
             if known is None:
-                manifest = self._planned(self.folder / "inputs")
-                known = manifest, write_manifest(self.folder, manifest)
+                try:
+                    manifest = self._planned(self.folder)
+                    known = manifest, write_manifest(self.folder, manifest)
+                except BaseException:
+                    remove(self.folder / ROWS)
+                    raise
             else:
                 self._check(known[0])
             self._run_open(*known, self._open(known[0], retry_failed))
@@ -75,10 +79,10 @@ class Driver:
 
     def rehearse(self) -> Report:
         """Check everything that `run` would check, and tell what it would do."""
-        with tempfile.TemporaryDirectory() as copies, closing(self.engine):
+        with tempfile.TemporaryDirectory() as place, closing(self.engine):
             known = self._known()
             if known is None:
-                manifest = self._planned(Path(copies))
+                manifest = self._planned(Path(place))
             else:
                 manifest, _ = known
                 self._check(manifest)
@@ -107,17 +111,17 @@ class Driver:
         facts = {"versions": versions(), "sources": sources_of(self.settings["output_type"])}
         if (problem := difference(manifest, facts)) is not None:
             raise ArgumentError(f"{problem} Begin another job in another folder.")
-        check_unchanged([dict(one) for one in manifest.inputs], self.names)
+        check_unchanged(manifest.inputs, self.names)
         return manifest, digest
 
-    def _planned(self, copies: Path) -> Manifest:
+    def _planned(self, folder: Path) -> Manifest:
         """The manifest of a new job, which a first worker has checked.
 
         Args:
-            copies: the folder for copies of inputs that can't be read from any place on.
+            folder: where its rows are written.
         """
-        inputs = open_inputs(self.names, copies)
-        found = scan(inputs, self.settings["prompt_template"])
+        inputs = digests(self.names)
+        found = write_rows(self.names, self.settings["prompt_template"], folder)
         drawn = secrets.randbits(53) if self.settings["seed"] is None else self.settings["seed"]
         settings, threads = {**self.settings, "seed": drawn}, self.engine.threads()
         facts = self.engine.check(settings, threads, None if found.longest is None else asdict(found.longest))
@@ -160,7 +164,7 @@ class Driver:
             join_pieces(self.folder, number)
 
         def blame(work: Work, reason: str) -> None:
-            [row] = manifest.shard(work.shard, work.first, 1)
+            [row] = manifest.shard(self.folder, work.shard, work.first, 1)
             message = f"a worker {reason} while it ran this row alone"
             write_piece(self.folder, work.shard, work.first, [error_result(manifest, row, message)])
             progress.add("", 1, 1, 0)

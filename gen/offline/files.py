@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _ASIDE = ".aside"
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps makes one for each call
 
 
 @contextmanager
@@ -42,9 +43,9 @@ def as_line(value: Any) -> bytes:
     UTF-8 does not have, is written as its escape.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _JSON.encode(value)
     except ValueError:
-        text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+        text = _JSON.encode(finite(value))
     return text.encode(errors="backslashreplace") + b"\n"
 
 

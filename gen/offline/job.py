@@ -13,7 +13,7 @@ from gen.offline.described import as_json, describe_sampler, describe_speculate,
 from gen.offline.driver import Driver
 from gen.offline.engines.local import Local
 from gen.offline.engines.ray_data import RayData
-from gen.offline.inputs.rows import LARGEST, check_template
+from gen.offline.rows import LARGEST, check_template
 from gen.offline.status import merge
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run_batch(
             every CUDA device, or else the CPU.
         dtype, context_length: as for `gen.load`.
         engine: "local" runs processes of this machine, "ray" actors of a Ray cluster, each with a GPU (or a CPU if
-            there is none); all must see `out` and the inputs (`pip install 'gen-torch[ray]'`).
+            there is none); all must see `out` (`pip install 'gen-torch[ray]'`).
         ray_address: of the cluster; None starts one on this machine.
         rows: how many rows run at once; None is as many as fit into half of the first worker's memory, at most as many
             as `gen.generate` runs at once.

@@ -1,13 +1,12 @@
-"""A job in its folder: manifest.json has everything that affects its texts; and the scan of its inputs.
+"""A job in its folder: manifest.json has everything that affects its texts, beside the rows.
 
-A job's parts follow only from its manifest, so any worker can make any part, and make it again if needed.
+A job's parts follow only from its manifest and its rows, so any worker can make any part, and make it again if needed.
 """
 
 import hashlib
 import json
 import platform
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import gen
-from gen.errors import ArgumentError, GenError, show
+from gen.errors import GenError
 from gen.offline.files import write_aside
-from gen.offline.inputs.opening import records_of
-from gen.offline.inputs.rows import Row, read_row
+from gen.offline.inputs import read_rows
+from gen.offline.rows import Row
 
 NAME = "manifest.json"
 _FORM = 2  # of the manifest; it changes when the manifest's meaning does
@@ -30,14 +29,14 @@ class Manifest:
 
     Attributes:
         settings: everything that affects the texts, as the driver got it.
-        inputs: see `gen.offline.inputs.opening.open_inputs`.
+        inputs: see `gen.offline.inputs.digests`.
         fingerprint: see `gen.offline.worker.fingerprint`.
         schema: the JSON Schema of the values, if they have one.
         sources: see `gen.offline.sources`.
         rows: how many run at once.
         shard_rows: how many a shard has at most.
         threads: of torch in a worker on a CPU.
-        shards: for each, the number of its input, its first row's number and place there, and how many rows it has.
+        shards: for each, the byte of `manifest.rows.jsonl` where it begins, and how many rows it has.
         created: when it was made, in seconds since 1970.
         versions: of gen and of the packages that compute.
         python: its version, which does not affect texts.
@@ -58,18 +57,16 @@ class Manifest:
     python: str = field(default_factory=platform.python_version)
     form: int = _FORM
 
-    def shard(self, number: int, first: int = 0, count: int | None = None) -> list[Row]:
-        """The rows of a shard, or some of them."""
-        which, before, place, rows = self.shards[number]
-        records = records_of(dict(self.inputs[which]))
-        template = self.settings["prompt_template"]
-        found = []
-        for index, (_, record, problem) in enumerate(records.read(place)):
-            if index >= min(rows, first + (rows if count is None else count)):
-                break
-            if index >= first:
-                found.append(read_row(record, f"{records.name}:{before + index + 1}", template, problem))
-        return found
+    def shard(self, folder: Path, number: int, first: int = 0, count: int | None = None) -> list[Row]:
+        """The rows of a shard, or some of them, from the job's folder."""
+        place, rows = self.shards[number]
+        found = read_rows(folder, place, min(rows, first + (rows if count is None else count)))
+        return found[first:]
+
+
+def shards_of(places: Sequence[int], shard_rows: int) -> list[tuple[int, int]]:
+    """See `Manifest.shards`."""
+    return [(places[first], min(shard_rows, len(places) - first)) for first in range(0, len(places), shard_rows)]
 
 
 def versions() -> dict[str, str]:
@@ -128,72 +125,3 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         return Manifest(**read), hashlib.sha256(data).hexdigest()
     except (ValueError, TypeError, KeyError) as error:
         raise GenError(f"{folder / NAME} is no manifest of a job: {error}") from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """What is in the inputs.
-
-    Attributes:
-        places: for each input, where its rows begin.
-        longest: the row with the longest prompt; None if no row can be run.
-    """
-
-    places: Sequence["array[int]"]
-    longest: Row | None
-
-
-def scan(inputs: Sequence[Mapping[str, Any]], template: str | None) -> Scan:
-    """Read all rows once.
-
-    Raises:
-        ArgumentError: there are no rows in an input, or two have one id.
-        OSError: an input cannot be read.
-    """
-    places, hashes = [], array("q")
-    longest, size = None, -1
-    for one in inputs:
-        records, here = records_of(dict(one)), array("q")
-        for number, (place, record, problem) in enumerate(records.read(), 1):
-            row = read_row(record, f"{records.name}:{number}", template, problem)
-            here.append(place)
-            hashes.append(_hash(row.id))
-            if not row.error and (length := row.length) > size:
-                longest, size = row, length
-        if not here:
-            raise ArgumentError(f"the input {one['name']} has no rows.")
-        places.append(here)
-    _check_ids(inputs, template, hashes)
-    return Scan(places=places, longest=longest)
-
-
-def shards_of(places: Sequence[Sequence[int]], shard_rows: int) -> list[list[int]]:
-    """See `Manifest.shards`."""
-    return [
-        [which, first, here[first], min(shard_rows, len(here) - first)]
-        for which, here in enumerate(places)
-        for first in range(0, len(here), shard_rows)
-    ]
-
-
-def _check_ids(inputs: Sequence[Mapping[str, Any]], template: str | None, hashes: "array[int]") -> None:
-    """Raise an ArgumentError if two rows have one id."""
-    import numpy
-
-    ordered = numpy.sort(numpy.frombuffer(hashes, dtype=numpy.int64))
-    twice = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-    if not twice:
-        return
-    seen: dict[str, str] = {}
-    for one in inputs:
-        records = records_of(dict(one))
-        for number, (_, record, problem) in enumerate(records.read(), 1):
-            where = f"{records.name}:{number}"
-            key = read_row(record, where, template, problem).id
-            if _hash(key) in twice and seen.setdefault(key, where) != where:
-                raise ArgumentError(f"two rows have the id {show(key)}: {seen[key]} and {where}; give each its own.")
-
-
-def _hash(key: str) -> int:
-    digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from gen.errors import GenError
 from gen.offline.files import written_aside
-from gen.offline.inputs.records import import_parquet
 from gen.offline.manifest import Manifest
+from gen.offline.records import import_parquet
 
 Batches = Iterable[list[dict[str, Any]]]
 _SIMPLE = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool_"}

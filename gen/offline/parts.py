@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gen.offline.files import as_line, remove, write_aside
-from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest
+from gen.offline.rows import Row
 
 Result = dict[str, Any]
 

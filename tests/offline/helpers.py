@@ -37,7 +37,7 @@ class WorkerHere:
 
     def _kills(self, folder: str, task: Mapping[str, Any], **_: Any) -> bool:
         """Whether a row of a task kills the worker."""
-        rows = read_manifest(Path(folder))[0].shard(task["shard"], task["first"], task["count"])
+        rows = read_manifest(Path(folder))[0].shard(Path(folder), task["shard"], task["first"], task["count"])
         return any(row.id in self.deadly for row in rows)
 
     def end(self) -> None:

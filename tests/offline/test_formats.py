@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import gen
-from gen.offline.inputs.rows import Row, read_row, row_seed
+from gen.offline.rows import Row, read_row, row_seed
 from gen.offline.status import merge
 from gen.server import app
 from tests.offline.helpers import read_parts, write_rows

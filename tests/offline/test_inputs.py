@@ -1,8 +1,9 @@
-"""Rows are the same in every input format, and if reading begins at any place."""
+"""Rows are the same in every input format; they are read once, and from then on from the job's folder."""
 
 import gzip
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pyarrow.parquet
 import pytest
 
 import gen
-from gen.offline.inputs.opening import check_unchanged, open_inputs, records_of
-from gen.offline.inputs.records import Records, read_line
-from gen.offline.inputs.rows import Row, check_template, read_row
-from gen.offline.manifest import Scan, scan, shards_of
-from tests.offline.helpers import write_rows
+from gen.offline.inputs import NAME, check_unchanged, digests, read_rows, write_rows
+from gen.offline.manifest import shards_of
+from gen.offline.records import read_line, read_records
+from gen.offline.rows import Row, check_template, read_row
+from tests.offline.helpers import write_rows as write_jsonl
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "one", "note": "plain"},
@@ -47,46 +48,69 @@ def written(folder: Path, form: str) -> Path:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "jsonl.gz", "csv.gz", "parquet", "large.parquet"])
-def test_every_form_gives_the_rows_from_any_place_on(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gen.offline.inputs.opening.LARGEST_GROUP", 4)
+def test_every_form_gives_the_rows_and_they_are_read_again_from_any_one_on(form: str, tmp_path: Path) -> None:
     path = written(tmp_path, form)
-    [opened] = open_inputs([str(path)], tmp_path / "copies")
-    copied = form.endswith(".gz") or "large" in form
-    assert (Path(opened["path"]) == path) != copied
-    assert opened["size"] == path.stat().st_size
-    found = list(records_of(opened).read())
-    assert [(record, problem) for _, record, problem in found] == [(row, "") for row in ROWS]
-    for number, (place, _, _) in enumerate(found):
-        assert [record for _, record, _ in records_of(opened).read(place)] == ROWS[number:]
-    check_unchanged([opened], [str(path)])
+    assert list(read_records(str(path))) == [(row, "") for row in ROWS]
+    found = write_rows([str(path)], None, tmp_path)
+    expected = [
+        Row(id=f"{path}:{number}", prompt=row["prompt"], carried={"note": row["note"]})
+        for number, row in enumerate(ROWS, 1)
+    ]
+    for number, place in enumerate(found.places):
+        assert read_rows(tmp_path, place, len(ROWS)) == expected[number:]
+        assert read_rows(tmp_path, place, 1) == expected[number : number + 1]
+    assert found.longest == expected[-1]
 
 
-def test_stdin_is_copied_once_and_its_rows_are_named_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_the_same_after_it_was_written(tmp_path: Path) -> None:
+    rows = [
+        Row(id="a", prompt=""),
+        Row(id="b", prompt=[1, 2], asked={"seed": 0}, carried={"x": math.inf, "y": None, "ü": "\u2028"}),
+        Row(id="c", error="wrong", body={}),
+        Row(id="d", body={"messages": [], "temperature": math.inf}),
+    ]
+    data = [row.line() for row in rows]
+    (tmp_path / NAME).write_bytes(b"".join(data))
+    assert read_rows(tmp_path, 0, 9) == rows
+    assert read_rows(tmp_path, len(data[0]) + len(data[1]), 1) == rows[2:3]
+
+
+def test_stdin_is_read_once_and_its_rows_are_named_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"prompt": "a"}\n{"prompt": "b"}')))
-    [opened] = open_inputs(["-"], tmp_path)
-    assert scan([opened], None).longest == Row(id="stdin:1", prompt="a")
-    monkeypatch.setattr(sys, "stdin", None)  # the job goes on from the copy of stdin
-    check_unchanged([opened], ["-"])
+    known = digests(["-"])
+    assert write_rows(["-"], None, tmp_path).longest == Row(id="stdin:1", prompt="a")
+    monkeypatch.setattr(sys, "stdin", None)  # the job goes on from its rows
+    check_unchanged(known, ["-"])
     with pytest.raises(gen.ArgumentError, match="stdin is closed"):
-        open_inputs(["-"], tmp_path)
+        write_rows(["-"], None, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.csv", b'prompt\n"open', "is no CSV in UTF-8: unexpected end of data"),
+        ("a.csv", b'prompt\nfine\n"open', "after line 3, is no CSV in UTF-8: unexpected end of data"),
         ("a.csv", b"prompt\n\xff\n", "is no CSV in UTF-8"),
         ("a.csv", b"prompt,prompt\na,b\n", "two columns of .* have one name"),
+        ("a.csv", b"", "has no rows"),
         ("a.jsonl.gz", b"no gzip", "cannot be read: Not a gzipped file"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "a"}\n' * 99)[:-9], "cannot be read: Compressed file ended"),
+        ("a.csv.gz", gzip.compress(b"prompt\na\n")[:-20] + b"x" * 20, "cannot be read"),
         ("a.parquet", b"no parquet", "is no parquet file"),
     ],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(gen.ArgumentError, match=message):
-        scan(open_inputs([str(tmp_path / name)], tmp_path / "copies"), None)
+        write_rows([str(tmp_path / name)], None, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_two_rows_with_one_id_are_told_by_input_and_number(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("a.jsonl", "b.csv")]
+    write_jsonl(Path(names[0]), [{"prompt": "x"}, {"prompt": "y", "id": 7}])
+    Path(names[1]).write_text("id,prompt\n8,x\n7,y\n")
+    with pytest.raises(gen.ArgumentError, match=r"two rows have the id '7': .*a\.jsonl:2 and .*b\.csv:2; give each"):
+        write_rows(names, None, tmp_path)
 
 
 def test_records_that_are_no_rows_are_rows_with_an_error() -> None:
@@ -136,11 +160,11 @@ def test_pairs_of_surrogates_and_the_smallest_and_largest_numbers_are_read() -> 
 
 def test_a_row_of_a_csv_with_too_few_or_too_many_columns_is_a_row_with_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt,seed,id,max_new_tokens\na,,,\nb\nc,7,own,9\nd,1,short\ne,2,long,3,4\n")
-    records = Records(name="a.csv", path=str(tmp_path / "a.csv"), kind="csv").read()
-    first, second, third, short, long = (read_row(record, f"a:{at}", None, problem) for at, record, problem in records)
-    assert first == Row(id="a:30", prompt="a")
+    records = enumerate(read_records(str(tmp_path / "a.csv")), 1)
+    first, second, third, short, long = (read_row(record, f"a:{at}", None, wrong) for at, (record, wrong) in records)
+    assert first == Row(id="a:1", prompt="a")
     assert "the row has 1 columns, the header has 4" in second.error
-    assert second.id == "a:35"
+    assert second.id == "a:2"
     assert third == Row(id="own", prompt="c", asked={"seed": 7, "max_new_tokens": 9})
     assert (short.id, short.carried, long.id, long.carried) == ("short", {}, "long", {})
     assert "has 3 columns" in short.error and "has 5 columns" in long.error
@@ -156,11 +180,10 @@ def test_a_template_makes_the_prompt_of_columns_which_are_carried_through() -> N
 
 def test_the_longest_row_is_known_after_one_reading(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"prompt": "a"}, {"prompt": "bb" * 9, "n": None}, {"prompt": 7}]
-    found = scan(open_inputs([str(write_rows(tmp_path / "a.jsonl", rows))], tmp_path), None)
+    found = write_rows([str(write_jsonl(tmp_path / "a.jsonl", rows))], None, tmp_path)
     assert found.longest is not None
     assert found.longest.prompt == "bb" * 9
 
 
-def test_shards_are_rows_side_by_side_of_one_input() -> None:
-    found = Scan(places=[[0, 10, 20], [0]], longest=None)  # type: ignore[list-item]
-    assert shards_of(found.places, 2) == [[0, 0, 0, 2], [0, 2, 20, 1], [1, 0, 0, 1]]
+def test_shards_are_rows_side_by_side() -> None:
+    assert shards_of([0, 10, 20, 35, 40], 2) == [(0, 2), (20, 2), (40, 1)]

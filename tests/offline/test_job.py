@@ -18,9 +18,9 @@ import gen
 from gen.loop.speculation.costs import Costs
 from gen.models.transformers.model import TransformersModel
 from gen.models.transformers.rows import TransformersRows
-from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import read_manifest
 from gen.offline.parts import part_path
+from gen.offline.rows import Row, row_seed
 from gen.offline.worker.worker import Task, Worker
 from tests.helpers import needs_kernels_that_agree
 from tests.offline.helpers import read_parts, write_rows

@@ -12,9 +12,9 @@ from gen.loop.jobs import Job
 from gen.loop.results.events import Events
 from gen.models.base import Model
 from gen.offline.engines.progress import say
-from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest
 from gen.offline.parts import Result, request_id
+from gen.offline.rows import Row
 from gen.requests.settings import Settings
 from gen.samplers import MultinomialSampler, Sampler
 from gen.server.errors import in_openai_form, refused, told

@@ -14,7 +14,7 @@ from typing import Any
 
 from gen.errors import GenError
 from gen.offline.engines.processes import KINDS
-from gen.offline.inputs.rows import Row
+from gen.offline.rows import Row
 from gen.offline.worker.worker import Task, Worker
 
 FAULT = 70  # the exit code after an error that the process may not survive; its last line has the error

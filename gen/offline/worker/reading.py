@@ -13,9 +13,9 @@ from gen.errors import ArgumentError, IncompleteError, ValueRefusedError, show
 from gen.loop.jobs import Job
 from gen.models.base import Model
 from gen.offline.described import made_sampler, made_type
-from gen.offline.inputs.rows import Row, row_seed
 from gen.offline.manifest import Manifest
 from gen.offline.parts import Result, error_result
+from gen.offline.rows import Row, row_seed
 from gen.offline.worker.results import result_of
 from gen.requests.settings import Settings
 from gen.samplers import Sampler

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from gen.offline.inputs.rows import Row
 from gen.offline.parts import Result, carried
+from gen.offline.rows import Row
 
 if TYPE_CHECKING:
     from gen.completions import Completion

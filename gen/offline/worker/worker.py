@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from gen.errors import ArgumentError, GenError
 from gen.offline.described import made_speculate, made_type
-from gen.offline.inputs.rows import Row
 from gen.offline.manifest import Manifest, difference, read_manifest, versions
 from gen.offline.parts import Result, counts_of, failed, write_part, write_piece
+from gen.offline.rows import Row
 from gen.offline.sources import sources_of
 from gen.offline.worker.fingerprint import fingerprint
 from gen.server.errors import ApiError
@@ -109,7 +109,7 @@ class Worker:
             Exception: an error that a worker does not survive, such as one of CUDA.
         """
         begin, manifest = time.time(), self._read_manifest(folder, digest)
-        rows = manifest.shard(task.shard, task.first, task.count)
+        rows = manifest.shard(folder, task.shard, task.first, task.count)
         results = self._results(manifest, rows)
         meta = {
             "device": str(self._model.placement),

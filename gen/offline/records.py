@@ -1,50 +1,25 @@
-"""Files of records, read from any place on: JSON lines, CSV, parquet.
-
-Example: the records of "a.jsonl" from place 10 on are the lines that begin at byte 10 or after it.
-"""
+"""Reads files of records: JSON lines, CSV, parquet. What is wrong with a record comes with it, and ends nothing."""
 
 import csv
+import gzip
+import io
 import json
 import sys
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 from gen.errors import ArgumentError, show, show_path
 
+STDIN = "-"
 Kind = Literal["jsonl", "csv", "parquet"]
 Record = dict[str, Any]
+Read = Iterator[tuple[Record, str]]
+"""Records, each with what is wrong with it, or "". It then has what could be read; values that could not are None."""
+
 _SUFFIXES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 _MARK = b"\xef\xbb\xbf"  # Windows puts it before UTF-8
-LARGEST_GROUP = 2**14  # the most rows in a group of a parquet file that can be read from any place on
-
-
-@dataclass(frozen=True, kw_only=True)
-class Records:
-    """A file of records.
-
-    Attributes:
-        name: the user's name for it.
-        path: where it is.
-        kind: how it is written.
-    """
-
-    name: str
-    path: str
-    kind: Kind
-
-    def read(self, place: int = 0) -> Iterator[tuple[int, Record, str]]:
-        """Each record from a place on, with the place where it begins: a byte, or for parquet the number of the row.
-
-        What is wrong with a record comes with it, or "". The record then has what could be read; values that could not
-        are None.
-
-        Raises:
-            ArgumentError: the whole file is not of this kind.
-            OSError: it cannot be read.
-        """
-        return {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[self.kind](Path(self.path), place)
 
 
 def kind_of(name: str) -> tuple[Kind, bool]:
@@ -66,6 +41,18 @@ def kind_of(name: str) -> tuple[Kind, bool]:
     return _SUFFIXES[suffix], packed
 
 
+def read_records(name: str) -> Read:
+    """The records of a file, or of stdin.
+
+    Raises:
+        ArgumentError: it cannot be read, or it is not what its name says.
+    """
+    try:
+        yield from _records(name)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ArgumentError(f"the input {show_path(name)} cannot be read: {error}") from error
+
+
 def import_parquet() -> Any:
     """pyarrow.parquet.
 
@@ -79,6 +66,30 @@ def import_parquet() -> Any:
             f"parquet files need pyarrow ({error}); install it with pip install 'gen-torch[parquet]'."
         ) from error
     return parquet
+
+
+def _records(name: str) -> Read:
+    if name == STDIN:
+        if sys.stdin is None:
+            raise ArgumentError("stdin is closed; give a file.")
+        yield from _lines(sys.stdin.buffer)
+        return
+    kind, packed = kind_of(name)
+    if kind == "parquet":
+        yield from _parquet(name)
+        return
+    with gzip.open(name) if packed else open(name, "rb") as opened:
+        file = cast(BinaryIO, opened)
+        yield from _lines(file) if kind == "jsonl" else _csv(file, name)
+
+
+def _lines(file: BinaryIO) -> Read:
+    """JSON lines; blank lines are skipped."""
+    mark = _MARK
+    for line in file:
+        line, mark = line.removeprefix(mark), b""
+        if line.strip():
+            yield read_line(line)
 
 
 def read_line(line: bytes) -> tuple[Record, str]:
@@ -109,42 +120,21 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _lines(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
-    """JSON lines; blank lines are skipped."""
-    with path.open("rb") as file:
-        file.seek(place)
-        for line in file:
-            begin, place = place, place + len(line)
-            line = line if begin else line.removeprefix(_MARK)
-            if line.strip():
-                yield begin, *read_line(line)
-
-
-def _csv(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
+def _csv(file: BinaryIO, name: str) -> Read:
     """CSV with a header; a record may have several lines."""
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # its own limit is 131072 characters
-    with path.open("rb") as file:
-        read = 0
-
-        def lines() -> Iterator[str]:
-            nonlocal read
-            while line := file.readline():
-                text = (line if read else line.removeprefix(_MARK)).decode()
-                read += len(line)
-                yield text
-
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, strict=True)
         try:
-            header = next(csv.reader(lines(), strict=True), [])
+            header = next(reader, [])
             if len(set(header)) < len(header):
-                raise ArgumentError(f"two columns of {show_path(path)} have one name: {show(header)}")
-            begin = read = max(place, read)
-            file.seek(begin)
-            for values in csv.reader(lines(), strict=True):
+                raise ArgumentError(f"two columns of {show_path(name)} have one name: {show(header)}")
+            for values in reader:
                 if values:
-                    yield begin, *_of_columns(header, values)
-                begin = read
+                    yield _of_columns(header, values)
         except (csv.Error, UnicodeDecodeError) as error:
-            raise ArgumentError(f"{show_path(path)}, byte {read} is no CSV in UTF-8: {error}") from error
+            place = f"{show_path(name)}, after line {reader.line_num},"
+            raise ArgumentError(f"{place} is no CSV in UTF-8: {error}") from error
 
 
 def _of_columns(header: list[str], values: list[str]) -> tuple[Record, str]:
@@ -155,20 +145,15 @@ def _of_columns(header: list[str], values: list[str]) -> tuple[Record, str]:
     return own, f"the row has {len(values)} columns, the header has {len(header)}: {show(values)}"
 
 
-def _parquet(path: Path, place: int) -> Iterator[tuple[int, Record, str]]:
-    """A parquet file, a group of rows at a time."""
+def _parquet(name: str) -> Read:
+    """A parquet file, some rows at a time."""
+    parquet = import_parquet()
     try:
-        file = import_parquet().ParquetFile(path)
+        for batch in parquet.ParquetFile(name).iter_batches(batch_size=1024):
+            for record in batch.to_pylist():
+                yield {column: _plain(value) for column, value in record.items()}, ""
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{show_path(path)} is no parquet file: {error}") from error
-    first = 0
-    for group in range(file.num_row_groups):
-        count = file.metadata.row_group(group).num_rows
-        if place < first + count:
-            for number, record in enumerate(file.read_row_group(group).to_pylist(), first):
-                if number >= place:
-                    yield number, {name: _plain(value) for name, value in record.items()}, ""
-        first += count
+        raise ArgumentError(f"{show_path(name)} is no parquet file: {error}") from error
 
 
 def _plain(value: Any) -> Any:

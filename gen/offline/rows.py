@@ -1,16 +1,21 @@
-"""Reads a row of an input: its id, its prompt, its own settings, and the columns that are carried through."""
+"""Reads a row of an input: its id, its prompt, its own settings, and the columns that are carried through.
+
+Or it is a line of OpenAI's batch format, for chat/completions, whose body workers read as `gen serve` does. Example:
+{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...], "seed": 7}}.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from string import Formatter
 from typing import Any
 
 from gen.errors import ArgumentError, show
-from gen.offline.inputs.openai import is_request, read_request
-from gen.offline.inputs.records import Record
+from gen.offline.records import Record
 
+URL = "/v1/chat/completions"
+_JSON = json.JSONEncoder(ensure_ascii=False)  # json.dumps makes one for each call
 _OWN = ("id", "prompt", "messages", "seed", "max_new_tokens")
 LARGEST = 2**63 - 1  # of int64, as in gen.arguments, which imports torch
 
@@ -35,6 +40,14 @@ class Row:
     carried: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
+    def line(self) -> bytes:
+        """The row as a line of JSON, without what is usual; `Row(**json.loads(line))` reads it.
+
+        A number that no float holds is not JSON there.
+        """
+        given = {name: value for name, value in vars(self).items() if value is not None and value != _USUAL[name]}
+        return _JSON.encode(given).encode(errors="backslashreplace") + b"\n"
+
     @property
     def length(self) -> int:
         """About how long its prompt is, in characters or tokens."""
@@ -42,9 +55,12 @@ class Row:
         return len(prompt if isinstance(prompt, str) else str(prompt))
 
 
+_USUAL: dict[str, Any] = {one.name: {} if one.name in ("asked", "carried") else one.default for one in fields(Row)}
+
+
 def read_row(record: Record, default_id: str, template: str | None = None, problem: str = "") -> Row:
     """A record as a row; a problem with it becomes the row's error."""
-    body: Mapping[str, Any] | None = {} if is_request(record) else None
+    body: Mapping[str, Any] | None = {} if "custom_id" in record and "body" in record else None
     carried = {} if body is not None else {name: value for name, value in record.items() if name not in _OWN}
     key = record.get("id" if body is None else "custom_id")
     if key in (None, ""):
@@ -56,7 +72,7 @@ def read_row(record: Record, default_id: str, template: str | None = None, probl
         if problem:
             raise ArgumentError(problem)
         if body is not None:
-            return Row(id=key, body=read_request(record))
+            return Row(id=key, body=_body(record))
         asked = {name: _whole(name, record[name]) for name in ("seed", "max_new_tokens") if _given(record, name)}
         return Row(id=key, prompt=_prompt(record, template), asked=asked, carried=carried)
     except ArgumentError as error:
@@ -83,6 +99,16 @@ def check_template(template: str) -> None:
             f'a prompt template has the names of columns in braces, as "Classify: {{text}}", and {{{{ for a brace; got '
             f"{show(template)}"
         )
+
+
+def _body(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of a line of OpenAI's format."""
+    url, method, body = record.get("url", URL), record.get("method", "POST"), record["body"]
+    if url != URL or method != "POST":
+        raise ArgumentError(f"gen answers POST {URL} alone, got {show(method)} {show(url)}")
+    if not isinstance(body, dict):
+        raise ArgumentError(f"body must be an object, got {show(body)}")
+    return body
 
 
 def _prompt(record: Mapping[str, Any], template: str | None) -> Any:
