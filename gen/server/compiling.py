@@ -4,10 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -18,7 +17,7 @@ from typing import Any
 from gen.constraints.compiling import Worked, carry_out, compiled_before, portable, read_type
 from gen.constraints.composing.trees import Told, Tree
 from gen.constraints.tables.vocabulary import vocabulary_of
-from gen.errors import ConstraintError
+from gen.errors import ConstraintError, EngineClosed
 from gen.models.base import Model
 from gen.server.settings import CompileLimits
 
@@ -29,18 +28,19 @@ _PATIENCE = 4  # how many seconds a type may take for each second of processor t
 class Compiling:
     """Compiles output types for a model, on Linux each in its own process; types that were compiled never wait.
 
+    Nothing waits in a thread, so a program can end while types are compiled: their processes end with its event loop.
+
     Args:
         limits: the processor time and the memory that one type may take.
     """
 
     def __init__(self, model: Model, limits: CompileLimits | None = None) -> None:
         self._model, self._limits = model, limits or CompileLimits()
-        self._waiters = ThreadPoolExecutor(_AT_ONCE, "gen compiles")
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._asking = Lock()
         self._process: Any = None
         self._requests: Connection | None = None
-        self._running: dict[Any, Future[None]] = {}  # by the key of the plan that is compiled
-        self._compiling: set[int] = set()  # the ids of processes
+        self._running: dict[Any, asyncio.Task[None]] = {}  # by the key of the plan that is compiled
 
     def begin(self) -> None:
         """Start the process from which others are forked, so that the first type does not wait for it."""
@@ -49,10 +49,11 @@ class Compiling:
                 self._begin()
 
     async def ready(self, output_type: Any) -> None:
-        """Wait until a type is compiled.
+        """Wait until a type is compiled. If nobody waits any more, it is still compiled, for those who ask later.
 
         Raises:
             ConstraintError: the type cannot be compiled, or takes more time or memory than it may.
+            EngineClosed: `close` was called.
         """
         if output_type is None or compiled_before(self._model, output_type) is not None:
             return
@@ -61,11 +62,16 @@ class Compiling:
         if isinstance(plan, Told) and plan.begun is not None:  # for prompts that have begun a thought
             plans.append(replace(plan, written=plan.begun))
         for one in plans:
-            future = self._running.get(one.key)
-            if future is None:
-                future = self._running[one.key] = self._waiters.submit(self._compile, one)
-                future.add_done_callback(self._forget(one.key))
-            await asyncio.shield(asyncio.wrap_future(future))
+            task = self._running.get(one.key)
+            if task is None:
+                task = self._running[one.key] = asyncio.create_task(self._compile(one))
+                task.add_done_callback(partial(self._forget, one.key))
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled():
+                    raise EngineClosed("the server ends, and compiles no more types.") from None
+                raise
 
     def close(self) -> None:
         """Stop compiling, and end the processes."""
@@ -73,37 +79,39 @@ class Compiling:
             if self._requests is not None:
                 self._requests.close()
                 self._requests = None
-        for number in list(self._compiling):
-            _kill(number)
-        self._waiters.shutdown(wait=False, cancel_futures=True)
+        for task in list(self._running.values()):
+            task.cancel()
 
-    def _forget(self, key: Any) -> Callable[[object], object]:
-        return lambda _: self._running.pop(key, None)
+    def _forget(self, key: Any, task: asyncio.Task[None]) -> None:
+        self._running.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # nobody may wait for it any more
 
-    def _compile(self, plan: Tree | Told) -> None:
-        carry_out(self._model, plan, self._worked(plan) if sys.platform == "linux" else None)
+    async def _compile(self, plan: Tree | Told) -> None:
+        async with self._at_once:
+            worked = await self._worked(plan) if sys.platform == "linux" else None
+            await asyncio.to_thread(carry_out, self._model, plan, worked)
 
-    def _worked(self, plan: Tree | Told) -> Worked:
-        """The result of a process that compiles a plan."""
-        context = get_context("spawn")
-        results, written = context.Pipe(duplex=False)
+    async def _worked(self, plan: Tree | Told) -> Worked:
+        """The result of a process that compiles a plan; the process ends if nobody waits for it."""
+        results, written = get_context("spawn").Pipe(duplex=False)
         with results:
-            self._ask(dumps(portable(plan)), written)
-            limits, found = self._limits, None
-            number = 0
+            await asyncio.to_thread(self._ask, dumps(portable(plan)), written)
+            limits, found, number = self._limits, None, 0
             try:
+                await _readable(results)
                 number = results.recv()
-                self._compiling.add(number)
-                if results.poll(_PATIENCE * limits.seconds):
-                    found = results.recv()
-            except (EOFError, OSError):  # the process was ended by its limits, or by `close`
+                async with asyncio.timeout(_PATIENCE * limits.seconds):
+                    await _readable(results)
+                    found = await asyncio.to_thread(results.recv)  # it may be large
+            except (EOFError, OSError, TimeoutError):  # its limits have ended it, or it waits for the processor
                 pass
             finally:
-                self._compiling.discard(number)
+                if number and found is None:
+                    with suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
         if isinstance(found, Worked):
             return found
-        if number:
-            _kill(number)
         raise found or ConstraintError(
             f"the output type takes more than {limits.seconds} seconds or {limits.memory >> 20} MiB to compile; give a "
             "smaller one."
@@ -129,6 +137,12 @@ class Compiling:
         theirs.close()
 
 
-def _kill(number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(number, signal.SIGKILL)
+async def _readable(results: Connection) -> None:
+    """Wait until something has come, or nothing will."""
+    loop, number = asyncio.get_running_loop(), results.fileno()
+    comes = asyncio.Event()
+    loop.add_reader(number, comes.set)
+    try:
+        await comes.wait()
+    finally:
+        loop.remove_reader(number)

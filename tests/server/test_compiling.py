@@ -2,8 +2,12 @@
 
 import asyncio
 import pickle
+import re
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from gen.server.compiling import Compiling
 from gen.server.settings import CompileLimits
 from tests.helpers import ScriptedModel
 from tests.server.client import Client
+from tests.server.endless import begun, endless
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TREE = {"type": "object", "properties": {"of": {"$ref": "#"}}}
@@ -55,11 +60,6 @@ def test_what_another_process_has_worked_out_is_what_would_be_worked_out_here(ou
             assert there.read(text) == here.read(text)
 
 
-def endless(number: int) -> Table:
-    while True:
-        number += 1
-
-
 def huge() -> Table:
     return Table(np.ones((2**33,), np.uint8), *regex_table("a")[1:])
 
@@ -86,11 +86,61 @@ def test_a_small_type_is_compiled_while_eight_others_take_for_ever(plans: None) 
         await compiling.ready(plan_of(partial(regex_table, "[ab]{3}"), "small"))
         assert not any(task.done() for task in slow)
         compiling.close()
-        assert all(isinstance(one, gen.GenError) for one in await asyncio.gather(*slow, return_exceptions=True))
+        assert all(isinstance(one, gen.EngineClosed) for one in await asyncio.gather(*slow, return_exceptions=True))
 
     asyncio.run(run())
     kept = constraints._kept[model.tokenizer]
     assert kept["small"].accepts("aba")
+
+
+def test_a_type_that_nobody_waits_for_any_more_is_compiled_for_those_who_ask_later(plans: None) -> None:
+    model = ScriptedModel("x")
+    compiling = Compiling(model)
+    plan = plan_of(partial(regex_table, "[ab]{4}"), "later")
+
+    async def run() -> None:
+        first = asyncio.create_task(compiling.ready(plan))
+        await asyncio.sleep(0)
+        first.cancel()
+        await compiling.ready(plan)
+        assert first.cancelled() and not compiling._running
+        failing = asyncio.create_task(compiling.ready(plan_of(partial(regex_table, "("), "failing")))
+        await asyncio.sleep(0)
+        failing.cancel()
+        while compiling._running:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert constraints._kept[model.tokenizer]["later"].accepts("abab")
+    compiling.close()
+
+
+def test_nothing_waits_for_a_type_when_the_event_loop_ends_and_its_process_ends_too(
+    plans: None, tmp_path: Path
+) -> None:
+    compiling, told, before = (
+        Compiling(ScriptedModel("x"), CompileLimits(seconds=10**6)),
+        tmp_path / "told",
+        waited_for(),
+    )
+
+    async def run() -> None:
+        waiting = asyncio.create_task(compiling.ready(plan_of(partial(begun, told), 0)))
+        while not (told.exists() and told.read_text().endswith("\n")):
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+
+    asyncio.run(run())
+    assert waited_for() <= before
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while not re.search(r"\) [ZX] ", Path(f"/proc/{int(told.read_text())}/stat").read_text()):
+            pass  # until the system has ended it
+    compiling.close()
+
+
+def waited_for() -> set[threading.Thread]:
+    """The threads that Python would wait for at its end."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
 def test_what_takes_too_much_time_or_memory_is_refused(plans: None) -> None:
@@ -117,5 +167,13 @@ def test_a_schema_that_cannot_be_compiled_is_a_bad_request_and_others_give_the_t
             details=True,
         )
         assert made.json["choices"][0]["text"] == wanted.text
-        refused = client.post("/v1/completions", {**fields, "structured_outputs": {"regex": "a(?=b)c"}})
-        assert refused.status == 400, refused.json
+        steps = engine.stats().steps
+        doubled = "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'
+        for structure, said in [
+            ({"regex": "a(?=b)c"}, "not regular"),
+            ({"regex": "[ab]c(a{1000}){1000}"}, "lexer error: too many"),  # which is found after two tokens
+            ({"grammar": doubled}, "Too many items"),
+        ]:
+            refused = client.post("/v1/completions", {**fields, "structured_outputs": structure})
+            assert refused.status == 400 and said in refused.json["error"]["message"], refused.json
+            assert engine.stats().steps == steps
