@@ -44,6 +44,7 @@ def load(
     attn_implementation: str | None = None,
     quantization_config: "QuantizationConfigMixin | dict[str, Any] | None" = None,
     context_length: int | None = None,
+    replay: bool = False,
     probe: bool = True,
 ) -> TransformersModel:
     """Load a language model in Hugging Face format, or a GGUF file, onto the device that you ask for.
@@ -67,6 +68,7 @@ def load(
         quantization_config: how to quantise the weights, as transformers.BitsAndBytesConfig(load_in_4bit=True); its
             package is yours to install. None is the checkpoint's own way.
         context_length: how many tokens a text may have, prompt and new ones, as for `from_transformers`.
+        replay: for a model with code of its own, see `from_transformers`.
         probe: see `from_transformers`.
     Raises:
         DeviceError: the device does not exist.
@@ -78,6 +80,7 @@ def load(
     if device is not None and device_map is not None:
         raise ArgumentError("give device for one device or device_map for several, not both.")
     check_flag("trust_remote_code", trust_remote_code)
+    check_flag("replay", replay)
     check_flag("probe", probe)
     if not isinstance(quantization_config, Mapping | None) and not hasattr(quantization_config, "quant_method"):
         raise ArgumentError(
@@ -145,7 +148,9 @@ def load(
         names = ", ".join(missing[:3])
         raise ModelError(f"{show_path(base.name)} lacks {len(missing)} weights of a language model, such as {names}.")
     suited = dtype is None and target == CPU and not adapter and not hasattr(model, "hf_quantizer")
-    return _taken(model.eval(), tokenizer, context_length, probe, suited=suited)
+    taken = _taken(model.eval(), tokenizer, context_length, probe, suited=suited)
+    taken.replay = replay
+    return taken
 
 
 def _taken(
@@ -190,6 +195,7 @@ def from_transformers(
     tokenizer: "PreTrainedTokenizerBase | ProcessorMixin" = None,
     *,
     context_length: int | None = None,
+    replay: bool = False,
     probe: bool = True,
 ) -> TransformersModel:
     """Use a model and tokenizer that are loaded already; neither is changed or moved, with one exception: see
@@ -203,6 +209,10 @@ def from_transformers(
             texts get the long factors, short texts too, as in vLLM; a model that scales its frequencies by the length
             of the text (dynamic) gets those for texts of context_length tokens. Then the model itself is set so, for
             all its forwards; save_pretrained saves it as it was.
+        replay: whether steps are recorded, and columns kept from call to call, even if the forward runs code that is
+            not of torch, transformers, accelerate, peft, gen, or a library that transformers takes layers from. You say
+            with it that this code reads no global variables, context variables, files or clocks that change, without
+            `release()` after it. See docs/inside/recorded_steps.md.
         probe: run two short prompts as a batch and compare with the model's own forward of each alone (see
             `gen.models.transformers.probing`); a model with offloaded weights is not probed, and the log says so.
     Raises:
@@ -212,8 +222,11 @@ def from_transformers(
     """
     check_model("from_transformers", model, tokenizer, load="gen.load")
     check_tokenizer("from_transformers", tokenizer, processor=True, model=model)
+    check_flag("replay", replay)
     check_flag("probe", probe)
-    return _take(model, tokenizer, context_length, probe, own=False)
+    taken = _take(model, tokenizer, context_length, probe, own=False)
+    taken.replay = replay
+    return taken
 
 
 def _take(

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from gen.attention.plan import Plan
@@ -90,6 +91,12 @@ def may_serve(model: Any) -> bool:
     """Whether a model runs the function that transformers has registered, as far as its class and config say."""
     text = model.config.get_text_config(decoder=True)
     return bool(getattr(model, "_supports_attention_backend", False)) and text._attn_implementation == _NAME
+
+
+def called_by_name(config: Any) -> list[object]:
+    """The functions that layers find by a name in their config, where users register functions of their own."""
+    attention = ALL_ATTENTION_FUNCTIONS.get(config._attn_implementation)
+    return [attention, ALL_EXPERTS_FUNCTIONS.get(getattr(config, "_experts_implementation", None))]
 
 
 def install() -> None:

@@ -1,6 +1,7 @@
 """Hugging Face transformers models: placement, prefill and decode steps over a static cache."""
 
 import inspect
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -38,6 +39,9 @@ _COUNT_FROM_THE_END = {"gpt_neo", "inkling2_text"}
 _CHANGED_BY_TRAINING = (_DropoutNd, _BatchNorm)
 
 
+logger = logging.getLogger("gen")
+
+
 class TransformersModel:
     """A transformers causal language model behind `gen.models.base.Model`, which says what its attributes are.
 
@@ -46,6 +50,7 @@ class TransformersModel:
         pads_left: whether prompts read together are padded on the left, so that all rows end in one column.
         attention: how gen's own attention was used; None if the model lets no other function in.
         has_products: whether `gen.models.transformers.products` computes linear layers.
+        replay: whether the user vouches for code of unknown packages; see `gen.from_transformers`.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class TransformersModel:
         weights = weights_for(model) if model is self.hf_model else []
         self.has_products = bool(weights)
         self._weight_copies = copies_of(weights)
+        self.replay = self._told = False
         self.goes_wide = False  # True once a probe has shown that a step may read several tokens of a row
         self.wide_difference = 0.0  # of the logits in that probe, in units of their spread
         self._step_rows: dict[tuple[int, str, torch.dtype], int] = {}
@@ -178,12 +184,23 @@ class TransformersModel:
     def check(self) -> Snapshot | None:
         """See `gen.models.base.Checked.check`."""
         self._rotary.check()
-        found = Snapshot(self.hf_model)
+        from gen.models.transformers.attention import called_by_name
+
+        found = Snapshot(self.hf_model, called_by_name(self.decoder_config), vouched=self.replay)
         self._refuse_training(found.modules)
         self._refuse_moved()
         self._weight_copies.drop_changed()
+        if found.unseen and not self._told:
+            self._told = True
+            logger.info(
+                "steps of %s are not recorded, and nothing that was read is kept: its forwards %s. If nothing changes "
+                "that they read elsewhere, give replay=True to gen.load or gen.from_transformers.",
+                type(self._inner).__name__,
+                found.unseen,
+            )
         # a recorded step would run no hooks, take no turn, and miss weights that come and go
-        return None if found.hooked or self.placement.offloaded or self._shares_buffers else found
+        unknown = found.unseen or found.hooked or self._placement.offloaded or self._shares_buffers
+        return None if unknown else found
 
     def version(self, checked: Snapshot) -> tuple[int, ...]:
         """See `gen.models.base.Versioned.version`."""
@@ -265,7 +282,7 @@ class TransformersModel:
             raise ModelError(f"{name} is in training mode, where dropout would change the texts; call model.eval().")
 
     def _refuse_moved(self) -> None:
-        here, taken = runs_on(self._inner.get_input_embeddings()), self.placement.input_device
+        here, taken = runs_on(self._inner.get_input_embeddings()), self._placement.input_device
         if here != taken:
             raise ModelError(
                 f"{type(self._inner).__name__} was on {taken} when you gave it to gen, and is on {here} now; move it "

@@ -4,58 +4,71 @@ Example: after `model.set_adapter("b")`, the list of active adapters in each lay
 from before and after differ there, and are equal everywhere else.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as every_module
 
+from gen.models.transformers.contents import (
+    LIKE,
+    MODULE,
+    TENSOR,
+    is_foreign,
+    is_known,
+    readers,
+    runs_foreign_code,
+    ways,
+)
+
 _PARTS = "_parameters", "_buffers", "_modules"
 _EVERY = [*vars(Module())]  # the attributes that every module has first, hooks among them
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
-_LEAVES = frozenset((*_NUMBERS, type, FunctionType, BuiltinFunctionType, MethodType, torch.dtype, torch.device))
-_MAPPINGS = frozenset((dict, OrderedDict))
-_SEQUENCES = frozenset((list, tuple, set, frozenset, deque, torch.Size))
-_LEAF, _OTHER, _FOLLOWED, _LIKE = range(4)  # see `_way`
+_MOST = 10_000  # things that are followed beside modules and tensors
 
 
 class Snapshot:
-    """A module, or a list of tensors, with all of its parts at one moment; two snapshots are equal if they found the
+    """A module, or a list of tensors, with all that it reaches at one moment; two snapshots are equal if they found the
     same things.
 
-    It follows modules, lists, dicts, sets, and configs (objects with a `to_dict`); it records the identity of other
-    objects, such as functions. It holds what it has found, since Python uses ids again.
+    It follows modules, and what `gen.models.transformers.contents` says: containers, objects, closures, partials. It
+    records the identity of everything else. It holds what it has found, since Python uses ids again.
+
+    Args:
+        beside: functions that the modules call, and do not hold.
+        vouched: whether the user says that the modules read nothing else that changes. Then what classes of unknown
+            packages hold is followed, too.
 
     Attributes:
         modules: all modules.
+        unseen: why a forward may read what is not found here; "" if nothing speaks for it.
     """
 
-    def __init__(self, root: Module | list[Tensor]) -> None:
+    def __init__(self, root: Module | list[Tensor], beside: Iterable[object] = (), *, vouched: bool = False) -> None:
         self.modules: list[Module] = []
+        self.unseen = ""
         self._tensors: list[Tensor] = []
         self._found: list[object] = []
         self._places: list[tuple[object, ...]] = []  # of tensors
+        self._kinds: set[type] = set()  # of modules
         self._seen: set[int] = set()
         self._left: list[Any] = []
-        self._look_at((root,))
+        self._vouched, others = vouched, 0
+        self._look_at((root, *beside))
         for thing in self._left:  # the list grows
-            if isinstance(thing, Module):
+            way = ways[type(thing)]
+            if way == MODULE:
                 self._take_module(thing)
-            elif isinstance(thing, Tensor):
+            elif way == TENSOR:
                 self._tensors.append(thing)
                 self._places.append(_place(thing))
-            elif type(thing) in _SEQUENCES:
-                self._look_at([*thing])
-            else:
-                state = thing if type(thing) in _MAPPINGS else vars(thing)
-                self._look_at([*state, *state.values()])
-        self._found += [getattr(kind, "forward", None) for kind in dict.fromkeys(map(type, self.modules))]
+            elif others < _MOST:
+                others += 1
+                self._look_into(thing)
+        if others == _MOST:
+            self.unseen = f"reach more than {_MOST} objects"
         del self._seen, self._left
 
     def __eq__(self, other: object) -> bool:
@@ -93,7 +106,7 @@ class Snapshot:
         return "a tensor is elsewhere, or there is more or less than there was"
 
     def _take_module(self, module: Module) -> None:
-        state = vars(module)
+        state, kind = vars(module), type(module)
         names, values = [*state], [*state.values()]  # copied, since a forward in another thread may change it
         own = len(_EVERY)
         if names[:own] != _EVERY:  # its class set attributes before Module.__init__
@@ -101,37 +114,46 @@ class Snapshot:
             names, values, own = [name for name, _ in pairs], [value for _, value in pairs], 0
         self.modules.append(module)
         found, things = self._found, values[own:]
-        found.append(type(module))
+        found.append(kind)
         found += names[own:]
         for part in _PARTS:
             if parts := state[part]:
                 found += parts
                 things += parts.values()
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            things += getattr(kind, "forward", None), kind.__call__
+            if not is_known(kind.__module__):
+                self._note(kind, kind)
         self._look_at(things)
+
+    def _look_into(self, thing: Any) -> None:
+        """Look at what is inside of a thing that is no module or tensor."""
+        if runs_foreign_code(thing) or (self._vouched and is_foreign(type(thing).__module__)):
+            self._note(thing, type(thing))
+        read = readers[type(thing)]
+        if read is not None and (things := read(thing)):
+            self._look_at(things)
+
+    def _note(self, thing: Any, kind: type) -> None:
+        """Note a thing that code of an unknown package may read; if the user vouches for it, look at its class, too."""
+        if self._vouched:
+            self._look_at([kind])
+        elif not self.unseen:
+            named = thing if hasattr(thing, "__qualname__") else kind
+            self.unseen = f"run {named.__qualname__} of {named.__module__}"
 
     def _look_at(self, things: Sequence[Any]) -> None:
         """Record the identity of these things; their contents are looked at later, once."""
         found, seen, left = self._found, self._seen, self._left
         for thing in things:
-            kind: Any = type(thing)  # mypy takes no class for hashable
-            way = _way(kind)
-            if way <= _OTHER or id(thing) in seen:
+            way = ways[type(thing)]
+            if not way or (key := id(thing)) in seen:
                 found.append(thing)
                 continue
-            found.append(kind if way == _LIKE else thing)
-            seen.add(id(thing))
+            found.append(type(thing) if way == LIKE else thing)
+            seen.add(key)
             left.append(thing)
-
-
-@lru_cache(maxsize=1024)
-def _way(kind: type) -> int:
-    """What to do with things of a kind: record their identity; look into them, too; or only look into them, since equal
-    contents are as good."""
-    if kind in _LEAVES:
-        return _LEAF
-    if kind in _MAPPINGS or kind in _SEQUENCES or hasattr(kind, "to_dict"):
-        return _LIKE
-    return _FOLLOWED if issubclass(kind, (Module, Tensor)) else _OTHER
 
 
 def _same(one: object, two: object) -> bool:

@@ -432,6 +432,7 @@ def test_a_failed_capture_leaves_nothing_behind(
     eager = tokens(model, new_tokens=16, cuda_graph=False)
     layer: Any = model.hf_model.model.layers[0].mlp
     waits = layer.act_fn = Waits(refused)
+    model.replay = True
     for _ in range(3):
         assert tokens(model, new_tokens=16) == eager
         assert torch.rand(3, device=gpu).shape == (3,)

@@ -22,7 +22,7 @@ Change = Callable[[Any], object]
 
 
 def taken(hf_model: Any) -> TransformersModel:
-    return gen.from_transformers(hf_model, byte_tokenizer(), probe=False)
+    return gen.from_transformers(hf_model, byte_tokenizer(), replay=True, probe=False)
 
 
 def text(model: TransformersModel, **options: Any) -> tuple[list[int], list[float]]:

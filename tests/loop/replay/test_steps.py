@@ -133,6 +133,7 @@ def test_a_refused_kind_of_step_is_not_recorded_anew_before_what_it_rests_on_cha
     caplog.set_level(logging.INFO, "gen")
     layer: Any = model.hf_model.model.layers[0].mlp
     layer.act_fn = Reading()
+    model.replay = True
     for prompts in (1, 1, 3, 2, 40, 1):  # some in rows that the model keeps, some in new ones
         gen.generate(model, [FOUR] * prompts, sampler=gen.samplers.greedy(), max_new_tokens=25, eos_token_id=[])
         assert shapes(model) == set()
