@@ -21,8 +21,8 @@ LIMITS: dict[tuple[str, str], tuple[float, float]] = {
     (GEN, "files"): (340, 255),
     ("virtual GPUs", "lines"): (6_721, 7_200),
     ("virtual GPUs", "files"): (72, 40),
-    ("tests", "lines"): (41_286, 41_000),
-    ("benchmarks", "lines"): (9_554, 10_000),
+    ("tests", "lines"): (41_380, 41_000),
+    ("benchmarks", "lines"): (10_683, 10_000),
     ("all of gen", "tokens per line of code"): (10.23, 10.2),
 }
 _COUNTED = {tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING}
