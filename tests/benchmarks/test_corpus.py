@@ -13,7 +13,7 @@ from benchmarks.corpus import __main__ as corpus
 from benchmarks.corpus.later import G, S, later
 from benchmarks.corpus.telling import differences, told
 
-ONLY = r"^(stops: .*stop='\.'|made_with: .*greedy\(samples=|types: compiled\(regex\('a\{3)"
+ONLY = r"^(stops: .*stop='\.'|made_with: .*greedy\(repetition_penalty=|types: compiled\(regex\('a\{3)"
 SHARE = """
 import json, sys
 text = open("gen/__init__.py").read()
