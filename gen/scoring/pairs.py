@@ -76,8 +76,11 @@ def read_pairs(
         raise ArgumentError(f"prompt {number} has an empty list of {name}s; give at least one.")
     else:
         names = [f"{name} {place} of prompt {number}" for place in range(len(continuations))]
+        before, end = (context, "") if text is None else ([], text)
+        if text is not None and encode == model.tokenizer.encode_plain:
+            before, end = _after_special_token(model.tokenizer, context, text)
         wholes = [
-            _read_whole(model, one, context, text, encode, given)
+            _read_whole(model, one, context, given, lambda more: [*before, *encode(end + more)])
             for one, given in zip(names, continuations, strict=True)
         ]
         cuts = [common(context, whole) for whole in wholes]
@@ -102,25 +105,28 @@ def refuse_equal(pairs: Sequence[Pair]) -> None:
             raise ArgumentError(f"{other} and {pair.name} have the same tokens; give each option once.")
 
 
+def _after_special_token(tokenizer: Tokenizer, context: list[int], text: str) -> tuple[list[int], str]:
+    """A chat's tokens before its last special token, which no further text changes, and its text from there on."""
+    special = tokenizer.special_tokens
+    place = next((place for place in reversed(range(len(context))) if context[place] in special), 0)
+    end = text[text.rfind(special[context[place]]) :] if place else text
+    same = place > 0 and tokenizer.encode_plain(end) == context[place:]
+    return (context[:place], end) if same else ([], text)
+
+
 def _read_whole(
-    model: Model,
-    name: str,
-    context: list[int],
-    text: str | None,
-    encode: Callable[[str], list[int]],
-    continuation: Any,
+    model: Model, name: str, context: list[int], continuation: Any, encode: Callable[[str], list[int]]
 ) -> list[int]:
     """The token ids of a prompt and its continuation together.
 
     Args:
         context: the prompt's token ids.
-        text: the prompt's text; None if the prompt is token ids, which stay as they are.
-        encode: how texts are encoded.
+        encode: encodes a text as the continuation of the prompt: gives the tokens of both.
     """
     given = as_lists(continuation)
     if isinstance(given, str):
         check_text(name, given)
-        whole = [*context, *encode(given)] if text is None else encode(text + given) if given else context
+        whole = encode(given)
     elif isinstance(given, Sequence) and all(map(is_whole, given)):
         whole = [*context, *read_token_ids(name, given, vocabulary(model))]
     else:

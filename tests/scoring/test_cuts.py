@@ -13,7 +13,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import gen
 from gen.models.sources import DEMO
-from tests.helpers import byte_tokenizer, tiny_model
+from gen.requests.chats import chat_text
+from tests.helpers import byte_tokenizer, spaced_tokenizer, tiny_model
 from tests.helpers.demo import short_demo
 
 WORDS = [
@@ -127,6 +128,22 @@ def test_a_chats_text_and_its_continuation_are_encoded_together() -> None:
         for one in (" the cat", " \n")
     ]
     assert list(shares.values()) == pytest.approx(torch.tensor(sums).softmax(0).tolist(), abs=1e-5)
+
+
+def test_what_follows_a_chats_last_special_token_is_encoded_as_in_the_whole_text() -> None:
+    """The oracle is the tokenizer, which encodes the whole chat with what follows."""
+    spaced: Any = gen.from_transformers(tiny_model("llama", vocab_size=300), spaced_tokenizer())
+    spaced.tokenizer.use_chat_template("{% for m in messages %}<s>{{ m.content }}</s> {% endfor %}the c")
+    demo: Any = short_demo()
+    for model, options in ((demo, ["n't", " not", "<|user|>n't", "es"]), (spaced, ["at", " cat", "</s>the", "\u00e9"])):
+        messages = [
+            {"role": role, "content": "He said that he do"} for role in ("user", "assistant", "user", "assistant")
+        ]
+        text = chat_text(model.tokenizer, messages)
+        context = model.tokenizer.encode_plain(text)
+        for option, score in zip(options, gen.score(model, messages, options), strict=True):
+            token_ids = model.tokenizer.encode_plain(text + option)
+            assert score.token_ids == token_ids[shared(token_ids, context) :]
 
 
 def test_token_ids_are_scored_as_they_are(demo: Any) -> None:
