@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from gen.loop import pace
 from gen.loop.batch import Batch
 from gen.models.transformers.probing import probe_model
 from gen.testing import virtual_gpus
@@ -73,6 +74,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _counts:
         parts = [f"{count} need {needed} CUDA device(s)" for needed, count in sorted(_counts.items())]
         terminalreporter.write_line(f"tests left out: {', '.join(parts)}; `pytest -m gpu` runs them on GPUs")
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`admit_tokens` binds where no row waits, too: prompts are read in parts there."""
+    monkeypatch.setattr(pace, "WHOLE", 1)
 
 
 @pytest.fixture

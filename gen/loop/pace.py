@@ -29,7 +29,7 @@ class Pace:
     host reads them when they are there: it does not wait for them.
 
     Args:
-        tokens: how many tokens are read between two steps; None to measure how many.
+        tokens: how many tokens are read between two steps of rows that wait meanwhile; None to measure how many.
     """
 
     def __init__(self, device: torch.device, tokens: int | None) -> None:
@@ -55,9 +55,8 @@ class Pace:
         Args:
             waited_for: whether running rows wait meanwhile.
         """
-        if self._fixed is not None:
-            return self._fixed
-        return self._tokens if waited_for else WHOLE
+        most = self._tokens if self._fixed is None else self._fixed
+        return most if waited_for else max(most, WHOLE)
 
     def begin(self) -> None:
         """Call this when another prompt begins."""

@@ -157,6 +157,15 @@ def read_between_steps(model: Logged) -> list[int]:
     return read
 
 
+def test_where_no_row_waits_prompts_are_read_at_once() -> None:
+    model = Logged("ab")
+    for lengths in ([700], [300, 310, 290], [900] * 4):
+        model.log.clear()
+        with Runner(model, new_jobs(model, ["x" * length for length in lengths]), Options(admit_tokens=64)) as runner:
+            runner.drain()
+        assert read_between_steps(model)[0] == sum(lengths)
+
+
 @pytest.mark.parametrize("whole_prompts", [False, True])
 def test_between_two_steps_no_more_prompt_is_read_than_may_be(whole_prompts: bool) -> None:
     model = Logged(lambda prompt: b"a" * 60 if prompt == "first" else b"b", whole_prompts=whole_prompts)
@@ -206,6 +215,7 @@ def test_a_cancelled_job_frees_its_row_by_the_next_step_and_one_that_waits_never
     assert [*b"never"] not in [tokens for _, tokens in model.filled()]
 
 
+@pytest.mark.usefixtures("in_parts")
 def test_a_job_is_cancelled_while_its_prompt_is_read_in_parts() -> None:
     model = Logged("done")
     first, other = new_jobs(model, ["x" * 50, "y"])
@@ -243,6 +253,7 @@ def test_one_prompt_that_cannot_be_read_fails_alone(rows: int) -> None:
     ]
 
 
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("where", [5, 25, 49])
 def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: int) -> None:
     model = Logged(lambda prompt: prompt.encode()[:3])
@@ -254,6 +265,7 @@ def test_a_prompt_that_cannot_be_read_on_fails_alone_and_frees_its_row(where: in
     assert texts(jobs[1:]) == ["abc", "def"]
 
 
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("sampler", [multinomial(5), beam_search(4)])
 @pytest.mark.parametrize("admit_tokens", [4, 4096])
 def test_samples_and_beams_of_a_prompt_are_read_once(sampler: Sampler, admit_tokens: int) -> None:

@@ -157,6 +157,7 @@ def test_a_dead_row_does_not_lose_the_others_texts(dies: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["llama", "gpt2", "gemma3", "qwen3_5"])
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("sampler", [greedy(), multinomial(3), beam_search(2)])
 def test_a_dead_row_is_filled_anew_without_a_trace(shape: str, sampler: Sampler) -> None:
     model = small(shape)
