@@ -179,6 +179,7 @@ def test_refilled_rows_give_what_each_prompt_gives_alone(
     assert len({token for tokens in found for token in tokens}) > 15, "the texts hardly vary"
 
 
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize(("shape", "attention"), LIKELY)
 def test_a_prompt_that_is_read_in_parts_while_others_go_on_gives_what_it_gives_as_a_whole(
     shape: str, attention: str, monkeypatch: pytest.MonkeyPatch
