@@ -14,6 +14,7 @@ from gen.api import generate
 from gen.devices import Placement
 from gen.embedding import embed
 from gen.errors import ArgumentError, show_path
+from gen.isolation import isolated
 from gen.models.base import Model, ShowsWeights
 from gen.models.encoders.encoder import Encoder
 from gen.models.encoders.loading import load_encoder
@@ -224,6 +225,7 @@ def _waits_line(name: str, waits: Waits) -> str:
     return f"{name}: {waits.per_token:g} host syncs a token, {waits.per_call} in a call of {LONG} tokens"
 
 
+@isolated
 @torch.inference_mode()
 def _misplaced_state(model: Model) -> list[str]:
     """Run a prefill and one step, without the decode loop, and list tensors of the rows that are on a wrong device."""

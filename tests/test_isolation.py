@@ -103,6 +103,42 @@ def test_no_setting_of_torch_changes_a_result(made: Made, expected: dict[str, An
     assert result == expected[call]
 
 
+def engine_texts(model: Any) -> None:
+    with gen.Engine(model, rows=2) as engine:
+        engine.submit("abc", seed=1, max_new_tokens=4).completion()
+
+
+FORWARDS: dict[str, Callable[[Any], object]] = {
+    "a few": texts,
+    "many in the first call": lambda model: gen.generate(model, ["x" * 900] * 20, max_new_tokens=2),
+    "beams": lambda model: texts(model, beam_search(3)),
+    "exact": lambda model: gen.generate(model, PROMPTS, exact=True, max_new_tokens=4),
+    "stream": lambda model: [*gen.stream(model, "abc", max_new_tokens=4)],
+    "engine": engine_texts,
+    "prompt_logprobs": lambda model: gen.generate(model, PROMPTS, prompt_logprobs=1, details=True, max_new_tokens=2),
+    "score": lambda model: gen.score(model, PROMPTS),
+    "classify": lambda model: gen.classify(model, "abc", ["d", "e"]),
+    "prefix": lambda model: gen.prefix(model, [*range(9)]).release(),
+    "from_transformers": lambda model: gen.from_transformers(model.hf_model, byte_tokenizer()),
+}
+
+
+@pytest.mark.parametrize("call", FORWARDS)
+def test_every_forward_runs_without_gradients_and_autocast(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = gen.from_transformers(tiny_model(max_position_embeddings=2048), byte_tokenizer())
+    seen: set[tuple[bool, ...]] = set()
+    linear = torch.nn.functional.linear
+
+    def noted(*given: Tensor) -> Tensor:
+        seen.add((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+        return linear(*given)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+    with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
+        FORWARDS[call](model)
+    assert seen == {(False, False)}
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_stream_may_start_under_one_setting_and_go_on_under_another(made: Made, name: str) -> None:
     plain = list(gen.stream(made.text, "abc", seed=1, max_new_tokens=10))

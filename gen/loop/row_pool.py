@@ -254,11 +254,13 @@ class RowPool:
             return
         if max(self.least, min(count, self._cap)) * self._each <= _UNMEASURED:
             return
-        rows = self._model.new_rows(1, self.length)
-        if isinstance(rows, Lent):
-            rows.give_back()
-            return
-        rows.fill(slice(0, 1), [[0]])
+        streams = self._streams = self._streams or Streams(self._model.placement)
+        with streams.current():  # so that the caller's settings of torch change nothing
+            rows = self._model.new_rows(1, self.length)
+            if isinstance(rows, Lent):
+                rows.give_back()
+                return
+            rows.fill(slice(0, 1), [[0]])
         self._idle.token_bytes = token_bytes(rows)
 
     def _check_utmost(self, count: int, length: int) -> None:

@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from gen.attention.plan import Plan, whole
 from gen.attention.steps import attend_rows
 from gen.errors import ModelError
+from gen.isolation import isolated
 from gen.models.transformers.wrappers import innermost
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _SINGLE = {"Embedding", "LayerNorm"}  # of torch: their result for a row depends
 _MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
+@isolated
 @torch.inference_mode()
 def find_step_rows(model: "TransformersModel") -> int:
     """The fewest rows whose step gives each row the same bits as a step of any multiple of this number.
@@ -46,6 +48,7 @@ def find_step_rows(model: "TransformersModel") -> int:
     return least
 
 
+@isolated
 @torch.inference_mode()
 def unlike(model: "TransformersModel") -> str:
     """What this machine computes in another order in another batch, with any number of rows; "" if there is nothing.
