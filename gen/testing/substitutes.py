@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.nn.attention import flex_attention
 from torch.utils._device import _device_constructors
 
@@ -23,8 +23,9 @@ from gen.testing.calls import (
     sparse_factories,
     tensor_to,
 )
-from gen.testing.calls import function_overrides as function_overrides  # the import fills the tables of overrides
-from gen.testing.calls import operator_overrides as operator_overrides
+from gen.testing.calls import operator_overrides as operator_overrides  # the import fills the tables of overrides
+from gen.testing.calls.dispatch import SPECIAL
+from gen.testing.calls.function_overrides import like, moving
 from gen.testing.cuda import cuda_api, nccl, typed_tensors
 from gen.testing.cuda.generators import VirtualGenerator
 from gen.testing.cuda.torch_device import Device, index_is_cuda
@@ -48,6 +49,9 @@ def substitutes() -> list[tuple[object, str, object]]:
     if not _made or any(vars(owner).get(name) is not before for owner, name, _, before in _made):
         _device_constructors()  # caches torch's own functions, before they are substituted
         _made[:] = [(owner, name, ready(owner, name, value), vars(owner).get(name)) for owner, name, value in _make()]
+        of_tensors = {name: value for owner, name, value, _ in _made if owner is Tensor}
+        SPECIAL.update({of_tensors[name]: like for name in factories.NEW})
+        SPECIAL.update({of_tensors[name]: moving for name in tensor_to.METHODS})
     shared = [(owner, name, value) for owner, name, value, _ in _made]
     copying = {name: value for owner, name, value in shared if owner is torch and name in factories.COPIED}
     imported = [(module, name, copying[name]) for module, name in _importers(copying)]
@@ -56,13 +60,11 @@ def substitutes() -> list[tuple[object, str, object]]:
 
 def _make() -> list[tuple[object, str, object]]:
     wraps: list[tuple[object, tuple[str, ...], Callable[[Any], Any]]] = [
-        (torch, factories.FILLED, factories.filled),
-        (torch, factories.DRAWN, factories.drawn),
-        (torch, factories.LIKE, factories.like),
+        (torch, (*factories.PLAIN, *factories.LIKE), factories.factory),
         (torch, factories.COPIED, factories.copied),
         (torch, factories.SHARED, factories.noted),
         (torch, ("sparse_coo_tensor", *sparse_factories.COMPRESSED), sparse_factories.of_parts),
-        (Tensor, factories.NEW, factories.like),
+        (Tensor, factories.NEW, factories.factory),
         (torch, ("bernoulli", "multinomial", "poisson"), factories.with_generator_check),
         (Tensor, _DRAWING_METHODS, factories.with_generator_check),
     ]
@@ -86,7 +88,8 @@ def _make() -> list[tuple[object, str, object]]:
         (flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True),
         (torch._C, "_group_tensors_by_device_and_dtype", foreach.group_by_device_and_dtype(_group_tensors)),
         (torch.export, "export", compiling.no_export),
-        (OpOverload, "__call__", ops_with_device.taking_virtual_devices(OpOverload.__call__)),
+        (OpOverload, "__call__", ops_with_device.of_overloads(OpOverload.__call__)),
+        (OpOverloadPacket, "__call__", ops_with_device.of_packets(OpOverloadPacket.__call__)),
         (torch.backends.cudnn, "is_acceptable", lambda tensor: False),
     ]
     if not index_is_cuda():

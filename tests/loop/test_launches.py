@@ -21,7 +21,6 @@ from gen.samplers.backends import choosing, torch_backend
 from gen.samplers.parameters import Parameters
 from gen.stages.device_constraints import DeviceConstraints
 from gen.testing import virtual_gpus
-from gen.testing.calls import dispatch
 from gen.testing.tensors import virtual_tensor
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.launches import launches
@@ -40,7 +39,6 @@ class Counter:
             return operator(func, args, kwargs)
 
         monkeypatch.setattr(virtual_tensor.handlers, "operator", counting)
-        monkeypatch.setattr(dispatch, "_AT_ONCE", frozenset())  # so that every function goes operator by operator
 
     @contextmanager
     def counted(self, name: str) -> Iterator[None]:

@@ -29,23 +29,6 @@ Kernel = Callable[[OpRule, Sequence[Any], Mapping[str, Any]], Any]
 BY_NAME: dict[str, Kernel] = {}  # replacements for some operators, see `operator_overrides`
 BY_KIND: dict[Kind, Kernel] = {}
 
-# Frequent functions that are one kernel, or only views, whatever numbers they get; and some that run no operator.
-_BOTH = ("add", "cos", "div", "eq", "ge", "gt", "le", "lt", "mean", "mul", "neg", "pow", "rsqrt", "sin", "sub", "sum")
-_PRODUCTS = {torch.nn.functional.linear, torch.matmul, Tensor.matmul, Tensor.__matmul__}  # CUDA has none of integers
-_KERNELS = {getattr(owner, name) for owner in (torch, Tensor) for name in _BOTH} | _PRODUCTS
-_KERNELS |= {torch.cat, torch.log, torch.nn.functional.silu, torch.where, Tensor.__eq__, Tensor.__rshift__}
-_KERNELS |= {Tensor.__setitem__, Tensor.add_}
-_KERNELS |= {Tensor.amax, Tensor.argmax, Tensor.bitwise_and_, Tensor.bitwise_xor_, Tensor.clamp, Tensor.clamp_}
-_KERNELS |= {Tensor.clone, Tensor.exp2_, Tensor.gather, Tensor.index_select, Tensor.log_, Tensor.mul_}
-_KERNELS |= {Tensor.nan_to_num, Tensor.nan_to_num_}
-_VIEWS = {getattr(Tensor, name) for name in ("expand", "float", "reshape", "squeeze", "transpose", "unsqueeze", "view")}
-_VIEWS |= {Tensor.detach, Tensor.narrow, Tensor.unbind, Tensor.unflatten}
-_VIEWS |= {Tensor.__getitem__, Tensor.contiguous}  # or a copy, which counts as a view in the usual way too
-_AT_ONCE = _KERNELS | _VIEWS
-_QUESTIONS = {Tensor.data_ptr, Tensor.dim, Tensor.is_floating_point, Tensor.is_inference, Tensor.numel, Tensor.size}
-_QUESTIONS |= {Tensor.__len__, Tensor.stride}
-_SETTINGS = {bool, int, float, str, type(None), type(Ellipsis), torch.dtype}
-
 
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor."""
@@ -55,11 +38,6 @@ def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of torch that was given a virtual tensor and needs nothing special."""
-    if func in _QUESTIONS:  # they run no operator
-        with directly():
-            return func(*args, **kwargs)
-    if func in _AT_ONCE and (found := _run_at_once(func, args, kwargs)) is not NotImplemented:
-        return found
     outer = current_call.given
     home, scalars = current_call.given = read_call(func, args, kwargs)
     try:
@@ -72,77 +50,6 @@ def call_plainly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     finally:
         current_call.given = outer
     return out if type(out) is VirtualTensor or home == CPU or scalars else adopt(out, home)
-
-
-def _run_at_once(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of a function of `_KERNELS` or `_VIEWS`; NotImplemented if it must go operator by operator.
-
-    In inference mode, and with all tensors on one virtual GPU, nothing about such a call can be wrong: torch's way
-    through Python for its operator, and the rule of that operator, would take longer than all else.
-    """
-    if not torch.is_inference_mode_enabled() or races.state.on or torch._C._len_torch_dispatch_stack():
-        return NotImplemented
-    if (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.is_autocast_enabled("cuda")
-        or torch._C._is_tracing()
-    ):
-        return NotImplemented
-    home = CPU
-    pending: list[Any] = [*args, *kwargs.values()]
-    with directly(), on_the_cpu():
-        for value in pending:  # grows on the way
-            kind = type(value)
-            if kind is VirtualTensor:
-                if home == CPU:
-                    home = value._gpu
-                if value._gpu != home or value.layout is not torch.strided:
-                    return NotImplemented
-            elif kind is tuple or kind is list or kind is torch.Size:
-                pending += value
-            elif kind is slice:
-                pending += (value.start, value.stop, value.step)
-            elif kind not in _SETTINGS:
-                return NotImplemented
-        if func in _SOME and not _SOME[func](args, pending):
-            return NotImplemented
-        try:
-            made = func(*args, **kwargs)
-        except NotImplementedError:  # the CPU lacks it in this precision
-            return NotImplemented
-        issued[home] += 2 if func is Tensor.__setitem__ else func in _KERNELS  # a copy counts at both of its ends
-        return mark(made, home)
-
-
-def _floating(args: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether a product is one of floating numbers."""
-    return bool(args[0].is_floating_point())
-
-
-def _by_place(args: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether an index is made of numbers and slices alone."""
-    return not any(type(value) in (VirtualTensor, list, bool) for value in values[1:])
-
-
-def _copying(args: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether rows or columns of a tensor are set, at such an index, to those of another one."""
-    value = args[2]
-    return (
-        type(value) is VirtualTensor
-        and value.dim() > 0  # else it is a fill
-        and value.numel() > 0
-        and _by_place((), (*values[:2], *values[3:]))
-    )
-
-
-def _of_tensors(args: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Whether `where` chooses between two tensors."""
-    return len(values) == 3 and all(type(value) is VirtualTensor for value in values)
-
-
-# what runs at once for some arguments only; a condition has the arguments, and all values in them, those of lists too
-_SOME: dict[Any, Callable[[Sequence[Any], Sequence[Any]], bool]] = dict.fromkeys(_PRODUCTS, _floating)
-_SOME |= {Tensor.__getitem__: _by_place, Tensor.__setitem__: _copying, torch.where: _of_tensors}
 
 
 def execute(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Factories of tensors, taught to make them on virtual GPUs: torch.zeros and the like, `new_*`, `*_like`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -8,24 +8,23 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from gen.testing.calls.tensor_to import to
-from gen.testing.cuda import memory
-from gen.testing.cuda.generators import VirtualGenerator, drawing_from, refuse_generator
+from gen.testing.calls.tensor_to import machine_index, to
+from gen.testing.cuda.generators import VirtualGenerator, refuse_generator
 from gen.testing.machine import CPU, DEVICES, issued, machine
 from gen.testing.rules.same_device import place_of
 from gen.testing.syncs.reports import report_sync
 from gen.testing.tensors import dlpack
 from gen.testing.tensors.creation_sites import remember
+from gen.testing.tensors.functorch_wrappers import wrapped
 from gen.testing.tensors.plain_tensors import as_plain, directly, plain
 from gen.testing.tensors.virtual_tensor import VirtualTensor, on_gpu, pinned
 
-FILLED = (
+PLAIN = (
     "_efficientzerotensor", "_empty_affine_quantized", "_empty_per_channel_affine_quantized", "arange",
     "bartlett_window", "blackman_window", "empty", "empty_permuted", "empty_strided", "eye", "full", "hamming_window",
-    "hann_window", "kaiser_window", "linspace", "logspace", "ones", "range", "scalar_tensor", "tril_indices",
-    "triu_indices", "zeros",
+    "hann_window", "kaiser_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm",
+    "range", "scalar_tensor", "tril_indices", "triu_indices", "zeros",
 )  # fmt: skip
-DRAWN = ("normal", "rand", "randint", "randn", "randperm")
 LIKE = ("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 NEW = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
 COPIED = ("as_tensor", "asarray", "tensor")
@@ -34,83 +33,57 @@ SHARED = ("from_numpy", "frombuffer")
 Factory = Callable[..., Any]
 
 
-def filled(original: Factory) -> Factory:
-    """A factory like torch.zeros."""
+def factory(original: Factory) -> Factory:
+    """A function like torch.zeros, torch.rand, torch.zeros_like or Tensor.new_zeros."""
+    with_model = original.__name__ in (*LIKE, *NEW)
 
     @wraps(original)
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        target, pin = _take_place(kwargs)
-        with directly():  # a size or value on a GPU is read; the result is on the device that was asked for
-            if target is None:
-                return _finish_on_cpu(original(*args, **kwargs), pin)
-            if type(kwargs.get("out")) is VirtualTensor:
-                return original(*args, **kwargs)
-            issued[target] += 1
-            if torch._C._is_tracing():  # the trace names the device
-                return original(*args, **kwargs, device=DEVICES[target])
-            _check_memory(original, args, kwargs, target)
-            return on_gpu(original(*args, **kwargs, device="cpu"), target)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        return make(original, args, kwargs, with_model=with_model)
 
-    return factory
+    return made
 
 
-def _check_memory(original: Factory, args: tuple[Any, ...], kwargs: dict[str, Any], target: int) -> None:
-    """If the sizes among the arguments are large, raise OutOfMemoryError before the host takes the memory."""
-    sizes = args[0] if args and isinstance(args[0], list | tuple) else args
-    elements = 1
-    for size in sizes:
-        elements *= size if isinstance(size, int) and size > 0 else 1
-    if elements > 2**20:
-        known = {name: value for name, value in kwargs.items() if name != "generator"}
-        memory.check(original(*args, **known, device="meta").nbytes, target)
+def make(original: Factory, args: Sequence[Any], kwargs: Mapping[str, Any], *, with_model: bool) -> Any:
+    """Call a factory. Its tensor is on the device that is named; or else on that of its model; or on that of the
+    context, or the CPU.
 
+    torch's own code makes tensors on GPUs, by the kernels of `cpp_allocations`. A model on a GPU is given to it as the
+    CPU tensor that it is underneath, if another device is named.
 
-def drawn(original: Factory) -> Factory:
-    """A factory of random numbers, like torch.rand."""
-
-    @wraps(original)
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        if original is _normal and any(type(value) is VirtualTensor for value in (*args, *kwargs.values())):
-            return original(*args, **kwargs)  # with tensors, normal is an operator
-        target, pin = _take_place(kwargs)
-        check_generator(kwargs.get("generator"), target)
-        if target is None:
-            return _finish_on_cpu(original(*args, **kwargs), pin)
+    Args:
+        with_model: whether the first argument is a tensor whose properties count.
+    """
+    named = dict(kwargs)
+    pin = bool(named.pop("pin_memory", False))
+    model = (args[0] if args else named.get("input", named.get("self"))) if with_model else None
+    place = CPU if model is None else place_of(model)
+    device = named.pop("device", None)
+    if device is None and model is None:
+        device = ambient_device()
+    target = place if device is None else machine_index(device)
+    check_generator(named.get("generator"), target)
+    if "out" in named or (target == place != CPU) or _is_operator(original, args, kwargs):
+        return original(*args, **named)
+    if original is _range and target not in (None, CPU):  # its binding asks for a CUDA runtime
         issued[target] += 1
-        _check_memory(original, args, kwargs, target)
-        if kwargs.get("generator") is None:
-            with drawing_from(target, True) as own:
-                return on_gpu(original(*args, **(kwargs | own), device="cpu"), target)
-        return on_gpu(original(*args, **kwargs, device="cpu"), target)
-
-    return factory
-
-
-def like(original: Factory) -> Factory:
-    """A factory that copies a tensor's properties, like torch.zeros_like and Tensor.new_zeros."""
-
-    @wraps(original)
-    def factory(*args: Any, **kwargs: Any) -> Any:
-        model = args[0] if args else kwargs.get("input")
-        place = place_of(model) if isinstance(model, Tensor) else CPU
-        device = kwargs.get("device")
-        target = place if device is None else machine().index(device)
-        if target is None and device is not None and torch.device(device).type == "cpu":
-            target = CPU
-        if target is None or (target == place == CPU and not kwargs.get("pin_memory")):
-            return original(*args, **kwargs)
-        kwargs.pop("device", None)
-        pin = kwargs.pop("pin_memory", False)
-        if target == place != CPU:
-            return original(*args, **kwargs)
-        issued[target] += 1
+        return on_gpu(original(*args, **named, device="cpu"), target)
+    if device is not None:
+        named["device"] = device if target is None else DEVICES[target]
+    if model is None or place == CPU:
+        with directly():  # a size or value on a GPU is read
+            return _finish_on_cpu(original(*args, **named), pin)
+    if wrapped(model):
         with as_plain():
-            made = original(*args, **kwargs, device="cpu")
-        if target == CPU:
-            return _finish_on_cpu(made, pin)
-        return on_gpu(made, target)
+            return original(*args, **named)
+    below = plain(model)
+    named = {name: below if value is model else value for name, value in named.items()}
+    return _finish_on_cpu(original(*((below, *args[1:]) if args else ()), **named), pin)
 
-    return factory
+
+def _is_operator(original: Factory, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this is torch.normal with tensors, which makes nothing of a named size."""
+    return original is _normal and any(type(value) is VirtualTensor for value in (*args, *kwargs.values()))
 
 
 def copied(original: Factory) -> Factory:
@@ -232,6 +205,7 @@ def with_generator_check(original: Factory) -> Factory:
 
 _tensor = torch.tensor
 _normal = torch.normal
+_range = torch.range
 
 
 def _take_place(kwargs: dict[str, Any]) -> tuple[int | None, bool]:

@@ -11,7 +11,8 @@ from gen.errors import DeviceError
 from gen.testing.call_sites import call_site, describe
 from gen.testing.calls.current_call import ENGINE, current_call
 from gen.testing.calls.dispatch import SPECIAL, Special, call_plainly
-from gen.testing.calls.tensor_to import to
+from gen.testing.calls.factories import LIKE, make
+from gen.testing.calls.tensor_to import METHODS, read_to, to
 from gen.testing.errors import DeviceMismatchError
 from gen.testing.machine import CPU
 from gen.testing.rules.missing_on_cpu import half_fft
@@ -178,6 +179,19 @@ def with_out(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return call_plainly(func, args, kwargs)
 
 
+def like(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A factory that takes a tensor's properties, and maybe another device; torch may name it by its substitute."""
+    original = getattr(func, "__wrapped__", func)
+    return make(lambda *args, **kwargs: call_plainly(original, args, kwargs), args, kwargs, with_model=True)
+
+
+def moving(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A method of `tensor_to.METHODS`, which torch names by its substitute even if it is from before the block."""
+    if func.__name__ == "to" and read_to(tuple(args[1:]), dict(kwargs)).device is None:
+        return call_plainly(func.__wrapped__, args, kwargs)
+    return METHODS[func.__name__](*args, **kwargs)
+
+
 _Builtin = type(torch.linalg.norm)
 
 
@@ -224,6 +238,7 @@ SPECIAL.update(
         **dict.fromkeys((torch.prod, Tensor.prod), with_waiting_backward("prod")),
         **dict.fromkeys((torch.cumprod, Tensor.cumprod, Tensor.cumprod_), with_waiting_backward("cumprod")),
         **dict.fromkeys((one for one in vars(torch.linalg).values() if isinstance(one, _Builtin)), with_out),
+        **{getattr(torch, name): like for name in LIKE},
         Tensor.copy_: copy_,
         Tensor.__setitem__: setitem,
     }
