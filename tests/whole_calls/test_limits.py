@@ -210,7 +210,7 @@ def test_a_validator_that_refuses_a_value_that_a_limit_has_shaped_says_both(mode
 
     kind = Annotated[list[int], Field(min_length=2), AfterValidator(refuse)]
     with pytest.raises(
-        gen.ValueRefusedError, match=r"(?s)the limit of 5 new tokens has shaped it.*more max_new_tokens.*too few"
+        gen.ValueRefusedError, match=r"(?s)its limit of 5 tokens has shaped it.*more max_new_tokens.*too few"
     ) as raised:
         gen.generate(model, "x", kind, seed=2, max_new_tokens=5)
     assert raised.value.completion.value is None
@@ -236,7 +236,9 @@ class TestTheContextIsTheLimit:
     @pytest.mark.parametrize("kind", [gen.regex("[0-9]+"), ON_HOST], ids=["device", "host"])
     def test_no_larger_limit_is_advised(self, short: Any, read: Callable[..., Any], kind: Any) -> None:
         for most in (None, 400):
-            with pytest.raises(gen.IncompleteError, match=r"the context.*Give a shorter prompt") as told:
+            with pytest.raises(
+                gen.IncompleteError, match="The end of the context was its limit: give a shorter prompt"
+            ) as told:
                 read(short, kind, sampler=ENDLESS, seed=3, max_new_tokens=most)
             assert "max_new_tokens" not in str(told.value)
             assert told.value.completion.stop_reason == "context"
@@ -257,7 +259,7 @@ class TestTheContextIsTheLimit:
 
     def test_max_batch_tokens_may_be_the_limit_of_a_type(self, model: Any) -> None:
         arguments: dict[str, Any] = {"sampler": ENDLESS, "seed": 3, "max_batch_tokens": 8}
-        with pytest.raises(gen.IncompleteError, match=r"max_batch_tokens leaves.*Give more max_batch_tokens") as told:
+        with pytest.raises(gen.IncompleteError, match="max_batch_tokens was its limit: give more") as told:
             gen.generate(model, "x", gen.regex("[0-9]+"), **arguments)
         assert told.value.completion.stop_reason is None
         with pytest.raises(gen.IncompleteError, match="Give more max_new_tokens"):

@@ -7,15 +7,10 @@ from gen.completions import Completion
 from gen.errors import IncompleteError, ValueRefusedError, show
 from gen.requests.request import Bound, Request
 
-_LIMITS: Mapping[Bound, str] = {
-    "max_new_tokens": "the limit of {} new tokens",
-    "context": "the end of the context, after {} new tokens,",
-    "max_batch_tokens": "the limit of {} new tokens that max_batch_tokens leaves room for",
-}
 _MORE: Mapping[Bound, str] = {
     "max_new_tokens": "Give more max_new_tokens",
-    "context": "Give a shorter prompt",
-    "max_batch_tokens": "Give more max_batch_tokens",
+    "context": "The end of the context was its limit: give a shorter prompt",
+    "max_batch_tokens": "max_batch_tokens was its limit: give more of these",
 }
 _LATER = "Give more max_time"
 
@@ -33,17 +28,14 @@ def valued(request: Request, completion: Completion) -> Completion:
     name, bare = f"prompt {request.number}", replace(completion, value=None, engine=constraint.engine)
     text, limited = show(completion.text, 200), completion.finish_reason == "length"
     late = completion.finish_reason == "timeout"
-    limit = _LIMITS[request.bound].format(request.limit)
     more = f"{_MORE[request.bound]}, or a type whose strings and lists have bounds"
     cut = completion.finish_reason == "stop" or (limited and bool(request.stops))  # a stop may have ended it as well
     written = constraint.written(completion.text, completion.token_ids, cut=cut)
     if (limited and constraint.engine == "host") or not constraint.accepts(written):
-        ended, advice = str(completion.finish_reason), _LATER if late else "Give another stop"
-        if limited:
-            ended, advice = limit, more
         raise IncompleteError(
-            f"{name}: the text ended ({ended}) before it was a whole value of its output type: {text}. {advice}; the "
-            "text is in .completion of this error.",
+            f"{name}: the text ended ({completion.finish_reason}) before it was a whole value of its output type: "
+            f"{text}. {more if limited else _LATER if late else 'Give another stop'}; the text is in .completion of "
+            "this error.",
             bare,
         )
     try:
@@ -51,7 +43,7 @@ def valued(request: Request, completion: Completion) -> Completion:
     except Exception as error:  # validators are the user's code
         from pydantic_core import ValidationError  # calls without types do not need it
 
-        shaped = f", and {limit} has shaped it" if limited else ""
+        shaped = f" (its limit of {request.limit} tokens has shaped it)" if limited else ""
         advice = more if limited else "Draw again with another seed, or say in the prompt what the type asks for"
         raise ValueRefusedError(
             f"{name}: the output type refuses a text that meets its schema{shaped}: {text}. {advice}; the text is in "
@@ -68,8 +60,9 @@ def valued(request: Request, completion: Completion) -> Completion:
         )
     if limited and not request.shorten:
         raise IncompleteError(
-            f"{name}: {limit} has shaped the value, which is whole but may not be what the model would have written: "
-            f"{text}. {more}, or take it as it is with shorten=True; it is in .completion of this error.",
+            f"{name}: the limit of {request.limit} new tokens has shaped the value, which is whole but may not be what "
+            f"the model would have written: {text}. {more}, or take it as it is with shorten=True; it is in "
+            ".completion of this error.",
             made,
         )
     return made
