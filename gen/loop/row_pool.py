@@ -281,7 +281,7 @@ class RowPool:
         if idle is None:
             return None
         self._streams = idle.streams
-        alike = idle.kind == self._kind.key and idle.dtype == self._model.placement.dtype
+        alike = idle.kind == self._kind.key and idle.serves(self._model)
         return idle if alike and self._fits(idle, count) else None
 
     def _fits(self, idle: RowSet, count: int) -> bool:

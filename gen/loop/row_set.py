@@ -146,6 +146,11 @@ class RowSet:
         self._tops.begin()
         self._history.begin()
 
+    def serves(self, model: Model) -> bool:
+        """Whether texts can go on in these rows: not if the model has another dtype since they were made, or if rows
+        have memory of their own, and its attention turns out to read no such rows."""
+        return self.dtype == model.placement.dtype and (not self.rooms or self.parts)
+
     @property
     def replayable(self) -> bool:
         """Whether a step may be recorded now."""

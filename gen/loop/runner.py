@@ -72,9 +72,9 @@ class Runner:
     def add(self, job: Job) -> None:
         """See `Batch.add`; a job with more texts than the rows hold runs part by part.
 
-        If the model has another dtype now, all jobs go on in new rows.
+        If the rows do not serve the model any more, all jobs go on in new ones.
         """
-        if self._stale:
+        if not self._rows.serves(self._model):
             jobs, count = self._batch.give_up(), self._rows.count
             self._drop()
             self._restart(jobs, count)
@@ -106,17 +106,12 @@ class Runner:
             except Exception as error:
                 self._recover(error)
 
-    @property
-    def _stale(self) -> bool:
-        """Whether the model has another dtype than when the rows were made."""
-        return self._rows.dtype != self._model.placement.dtype
-
     def _recover(self, error: Exception) -> None:
         """Go on in new rows: half as many if memory is out, else without the jobs that are to blame."""
         jobs, count, failing = self._batch.give_up(), self._rows.count, self._rows.failing
         running = [job for job in jobs if job.launched]
         self._pool.least = self._pool.whole(max((job.width for job in jobs), default=self._kind.width))
-        rows, short, stale = count, is_out_of_memory(error), self._stale
+        rows, short, serves = count, is_out_of_memory(error), self._rows.serves(self._model)
         if short:
             try:
                 rows = self._pool.fewer(count, error)
@@ -127,7 +122,7 @@ class Runner:
                 fail_all(running or jobs[:1], too_large)
         traceback.clear_frames(error.__traceback__)  # the frames hold memory that must be freed
         self._drop()  # before new rows are made
-        if not short and not stale:
+        if not short and serves:
             self._blame(error, failing, jobs, running)
         self._restart([job for job in jobs if not job.ended], rows)
 

@@ -48,6 +48,28 @@ class Use:
         return self.own > 0 and not self.reasons and not self.indexed
 
 
+class Marks:
+    """The keys that a forward has marked, until attention gets them."""
+
+    def __init__(self, use: Use) -> None:
+        self.use = use
+        self._waiting: list[Tensor] = []
+
+    def add(self, keys: Tensor) -> None:
+        """Note keys that were marked."""
+        self._waiting.append(keys)
+
+    def reached(self, keys: Tensor) -> None:
+        """Note that attention has got marked keys; a layer may use those of another one again."""
+        self._waiting = [one for one in self._waiting if one is not keys]
+
+    def end(self) -> None:
+        """Call this after a forward: keys that attention never got have lost their mark."""
+        if self._waiting:
+            self.use.reasons.add("keys without gen's mark")
+            self._waiting = []
+
+
 class StepAttention:
     """The attention of a step: each row attends to its own columns.
 
@@ -55,12 +77,12 @@ class StepAttention:
         apart: rows whose columns are not in the keys and values of a call.
     """
 
-    def __init__(self, plan: Plan, use: Use, apart: Apart = ()) -> None:
-        self.plan, self.use, self.apart = plan, use, apart
+    def __init__(self, plan: Plan, marks: Marks, apart: Apart = ()) -> None:
+        self.plan, self.marks, self.apart = plan, marks, apart
 
     def beside(self, apart: Apart) -> "StepAttention":
         """The same attention for a layer with these rows apart."""
-        return StepAttention(self.plan, self.use, apart) if apart else self
+        return StepAttention(self.plan, self.marks, apart) if apart else self
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         return attend_rows(query, keys, values, mask, self.plan, scale, self.apart)
@@ -72,7 +94,7 @@ class PromptAttention:
     apart: Apart = ()
 
     def __init__(self, start: int | None, use: Use) -> None:
-        self.start, self.use = start, use
+        self.start, self.marks = start, Marks(use)
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None) -> Tensor:
         if self.start is not None and query.device.type == "cpu":
@@ -82,8 +104,9 @@ class PromptAttention:
 
 def mark(keys: Tensor, attention: "StepAttention | PromptAttention | None") -> Tensor:
     """Mark keys of the cache with the attention to use; None leaves them to transformers."""
-    if attention is not None:
+    if attention is not None and not torch.compiler.is_compiling():
         setattr(keys, _MARK, attention)
+        attention.marks.add(keys)
     return keys
 
 
@@ -124,17 +147,19 @@ class _Sdpa:
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         attention = None if torch.compiler.is_compiling() else getattr(key, _MARK, None)
-        if attention is not None and (reason := _refused(query, key, attention_mask, dropout, options, attention)):
-            if attention.apart:  # the columns of some rows are elsewhere
-                raise ModelError(f"the model's attention has changed since gen took the model over: {reason}.")
-            attention.use.reasons.add(reason)
-            attention = None
+        if attention is not None:
+            attention.marks.reached(key)
+            if reason := _refused(query, key, attention_mask, dropout, options, attention):
+                attention.marks.use.reasons.add(reason)
+                if attention.apart:  # the columns of some rows are elsewhere
+                    raise ModelError(f"the model's attention has changed since gen took the model over: {reason}.")
+                attention = None
         if attention is None or attention_mask is None:
             made: tuple[Tensor, Tensor | None] = self.theirs(
                 module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
             )
             return made
-        attention.use.own += 1
+        attention.marks.use.own += 1
         return attention(query, key, value, attention_mask, scaling), None
 
 

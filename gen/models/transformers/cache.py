@@ -126,7 +126,7 @@ class StepLayer(_RowLayer):
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         if self.attention is not None:
-            self.attention.use.indexed = True
+            self.attention.marks.use.indexed = True
         return self._write("indexer_keys", indexer_key_states)
 
     @property

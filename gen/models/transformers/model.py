@@ -64,6 +64,7 @@ class TransformersModel:
         self.hf_model = model
         modules = [*model.modules()]
         self._known = WeakSet(modules)
+        self._compiled = any("_orig_mod" in one._modules for one in modules)  # torch.compile leaves out gen's attention
         self._shares_buffers = any(type(one).__module__.startswith("exllamav3.") for one in modules)
         model = self._inner = innermost(model)
         self._forward_arguments = _arguments(model)
@@ -143,8 +144,8 @@ class TransformersModel:
 
     @property
     def parts_rows(self) -> bool:
-        """See `gen.models.base.MayPartRows`: whether only gen's own attention has run."""
-        return self.attention is not None and self.attention.alone
+        """See `gen.models.base.MayPartRows`: whether only gen's own attention has run, and will."""
+        return self.attention is not None and self.attention.alone and not self._compiled
 
     def takes(self, argument: str) -> bool:
         """Whether the model's forward has this argument, or passes it on to its decoder, which has it."""

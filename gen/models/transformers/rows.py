@@ -10,7 +10,7 @@ from gen.attention.plan import Plan, whole
 from gen.attention.prompts import whole_blocks
 from gen.devices import to_device
 from gen.models.base import Inputs
-from gen.models.transformers.attention import PromptAttention, StepAttention
+from gen.models.transformers.attention import Marks, PromptAttention, StepAttention
 from gen.models.transformers.cache import check_layers, pieces_cache, prompt_cache, step_cache
 from gen.models.transformers.layer_state import LayerState, Pieces, Place, Side, side_by_side
 from gen.models.transformers.masks import Masks
@@ -73,7 +73,7 @@ class TransformersRows:
         self._spread = len(model.placement.devices) > 1 or len({*device_map.values()}) > 1
         self.replayable = not self._spread  # a graph is for one device
         self._use, self._plan = model.attention, Plan()
-        self._attention = None if self._use is None else StepAttention(self._plan, self._use)
+        self._attention = None if self._use is None else StepAttention(self._plan, Marks(self._use))
         self._pads = self._use is not None and not self.whole_prompts
         self._in_blocks = self._pads and not self._spread and not self._masks.flat and device.type == "cpu"
 
@@ -128,6 +128,8 @@ class TransformersRows:
         logits = model.forward_all(
             to_device(token_ids, device), to_device(positions, device), mask, cache, {}, logits_to_keep=keep
         )
+        if attention is not None:
+            attention.marks.end()
         if self._spread or not model.takes("logits_to_keep"):
             logits = logits.index_select(1, to_device(within, logits.device))
         self._set_next(rows, torch.tensor([*map(len, pieces)], device="cpu") + begin.squeeze(1))
@@ -137,9 +139,13 @@ class TransformersRows:
         """See `gen.models.base.LooksByRow.look_at`; on CUDA all rows attend to all columns of a step."""
         if not lengths or self._position.device.type != "cpu":
             self._plan.look_at_all()
-        elif self._attention is not None and (keys := self._states[0].columns.get("keys")) is not None:
+        elif self._attention is not None and (keys := self._some_keys()) is not None:
             there = [row for row in self._rooms if row < len(lengths) and lengths[row]]  # else free, or being read
             self._plan.look(lengths, keys[0, ..., 0, :].numel(), there)
+
+    def _some_keys(self) -> Tensor | None:
+        """The keys of the first layer that has any; the layers before it may be recurrent."""
+        return next((state.columns["keys"] for state in self._states if "keys" in state.columns), None)
 
     def step(self, token_ids: Tensor, view: int) -> Tensor:
         """See `gen.models.base.Rows.step`."""
@@ -151,7 +157,7 @@ class TransformersRows:
         if self._rooms:
             for on, own in self._column.items():
                 self._shared_column[on][:count].copy_(own[:count]).clamp_(max=self._shared - 1)
-        logits = self._model.forward(token_ids, position, mask, self._cache(count, view))
+        logits = self._forward(token_ids, position, mask, self._cache(count, view), 1)[:, -1]
         self._counts[:, :count].add_(1).clamp_(max=self._most[:, :count])
         for own, last in self._columns_elsewhere():
             own[:count].add_(1).clamp_(max=last[:count])
@@ -172,7 +178,20 @@ class TransformersRows:
         positions = (self._position[:count] + self._all_columns[:width]).clamp_(max=self._model.context_length - 1)
         self._place = place
         token_ids = token_ids.to(self._position.device, non_blocking=True)
-        return self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=width)
+        return self._forward(token_ids, positions, mask, cache, width)
+
+    def _forward(self, token_ids: Tensor, positions: Tensor, mask: "Mask", cache: "Cache", keep: int) -> Tensor:
+        """The logits (n, keep, vocab_size) of a step. If it shows that rows cannot have memory of their own, since the
+        model's attention is not gen's, the model parts its rows no more."""
+        try:
+            logits = self._model.forward_all(token_ids, positions, mask, cache, {}, logits_to_keep=keep)
+        except Exception as error:
+            if self._rooms and self._use is not None and not isinstance(error, torch.OutOfMemoryError | MemoryError):
+                self._use.reasons.add("a step failed where rows had memory of their own")
+            raise
+        if self._attention is not None:
+            self._attention.marks.end()
+        return logits
 
     def advance(self, counts: Tensor) -> None:
         """See `gen.models.base.WideRows.advance`."""
@@ -385,6 +404,8 @@ class TransformersRows:
         every = model.forward_all(
             to_device(token_ids, device), to_device(positions, device), mask, cache, placed, logits_to_keep=keep
         )
+        if attention is not None:
+            attention.marks.end()
         cut = model.takes("logits_to_keep") and every.shape[1] == len(kept)
         places = torch.tensor([kept.index(n) if cut else n - 1 for n in lengths], device="cpu")
         logits = every.gather(1, to_device(places, every.device).view(-1, 1, 1).expand(-1, 1, every.shape[2])).squeeze(

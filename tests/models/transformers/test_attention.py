@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 import gen
 from gen.models.transformers.model import TransformersModel
@@ -104,3 +105,67 @@ def test_steps_and_parts_of_prompts_copy_neither_keys_nor_values(shape: str) -> 
             rows.fill(slice(0, 8), [[5] * 9] * 8, start=1100)
     assert 0 < step.size < keys
     assert 0 < part.size < keys
+
+
+class Scaling(LlamaAttention):  # type: ignore[misc]
+    """An attention that scales its keys after the cache, which takes their mark off."""
+
+    def forward(self, hidden_states: Any, past_key_values: Any = None, **others: Any) -> Any:
+        class Scaled:
+            def update(self, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+                keys, values = past_key_values.update(*arguments)
+                return keys * 1.0, values
+
+        return super().forward(hidden_states, past_key_values=past_key_values and Scaled(), **others)
+
+
+SHORT_AND_LONG = [[number + 3] * 4 + [5, 6, 7] for number in range(15)] + [[7 * n % 250 for n in range(700)]]
+
+
+def texts(model: TransformersModel) -> list[list[int]]:
+    settings: dict[str, Any] = {"sampler": gen.samplers.greedy(), "max_new_tokens": 6, "eos_token_id": []}
+    return [one.token_ids for one in gen.generate(model, SHORT_AND_LONG, details=True, speculate=False, **settings)]
+
+
+def test_keys_that_lose_their_mark_in_one_layer_are_found() -> None:
+    hf_model: Any = tiny_model("llama", max_position_embeddings=1024)
+    expected = gen.from_transformers(hf_model, byte_tokenizer())
+    assert expected.parts_rows
+    found = texts(expected)
+    for layer in 0, 1:
+        changed: Any = tiny_model("llama", max_position_embeddings=1024)
+        changed.model.layers[layer].self_attn.__class__ = Scaling
+        model = gen.from_transformers(changed, byte_tokenizer())
+        assert not model.parts_rows
+        assert model.told_attention == "gen's own and transformers' (keys without gen's mark)"
+        assert texts(model) == found
+        with pytest.raises(gen.ModelError, match=r"its attention is gen's own and transformers' .keys without"):
+            gen.generate(model, "a", exact=True)
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_rows_with_memory_of_their_own_end_where_a_layer_does_not_read_them_any_more(engine: bool) -> None:
+    hf_model: Any = tiny_model("llama", max_position_embeddings=1024)
+    model = gen.from_transformers(hf_model, byte_tokenizer())
+    found = texts(model)
+    rows: Any = model.idle.take()
+    assert rows.rooms
+    model.idle.put(rows)
+    hf_model.model.layers[1].self_attn.__class__ = Scaling
+    if engine:
+        with gen.Engine(model, rows=16) as one:
+            streams = [
+                one.submit(prompt, sampler=gen.samplers.greedy(), max_new_tokens=6, eos_token_id=[])
+                for prompt in SHORT_AND_LONG
+            ]
+            assert [stream.completion().token_ids for stream in streams if [*stream]] == found
+    else:
+        assert texts(model) == found
+    assert not model.parts_rows
+    hf_model.model.layers[1].self_attn.__class__ = LlamaAttention
+    assert texts(model) == found
+
+
+def test_rows_of_a_compiled_model_have_no_memory_of_their_own() -> None:
+    compiled: Any = torch.compile(tiny_model("llama"), backend="eager")
+    assert not gen.from_transformers(compiled, byte_tokenizer()).parts_rows

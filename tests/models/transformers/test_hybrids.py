@@ -1,9 +1,13 @@
 """Models whose layers keep recurrent or convolutional states: batches of unequal prompts, samples and beams."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import gen
+from gen.attention.plan import Run
+from gen.attention.steps import attend_rows
 from tests.helpers import HYBRIDS, byte_tokenizer, plain_choices, tiny_model
 
 PROMPTS = ["to be or not to be", "a", "x = [1]"]
@@ -45,3 +49,32 @@ def test_samples_and_beams_take_their_states_along(shape: str) -> None:
             pad_token_id=0,
         )
         assert best.token_ids == expected[0, token_ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("shape", HYBRIDS)
+@torch.inference_mode()
+def test_a_step_looks_at_each_rows_own_columns_whichever_layer_has_keys_first(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gen.from_transformers(tiny_model(shape), byte_tokenizer(), probe=False)
+    seen: list[tuple[Run, ...]] = []
+
+    def watched(*arguments: Any) -> torch.Tensor:
+        seen.append(arguments[4].runs)
+        return attend_rows(*arguments)
+
+    monkeypatch.setattr("gen.models.transformers.attention.attend_rows", watched)
+    monkeypatch.setattr("gen.attention.plan._CALL", 0)
+    logits = []
+    for lengths in ([], [91, 4]):
+        rows: Any = model.new_rows(2, 128)
+        rows.fill(slice(0, 1), [[1 + number % 97 for number in range(90)]])
+        rows.fill(slice(1, 2), [[5, 6, 7]])
+        rows.look_at(lengths)
+        logits.append(rows.step(torch.tensor([[8], [9]]), 128))
+    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
+    if model.attention is None:  # the model computes attention itself
+        assert not seen
+    else:
+        half = len(seen) // 2
+        assert seen[:half] == [()] * half and seen[half:] == [((0, 1, 96), (1, 2, 32))] * half and half
