@@ -165,9 +165,9 @@ def test_an_engine_raises_what_is_amiss_with_a_type_where_its_text_is_read(model
 def test_engines_and_asyncio_compile_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     own, threads, real = new_model(), [], compiling._made
 
-    def noted(plan: Any, vocabulary: Any, worked: Any = None) -> Any:
+    def noted(*given: Any) -> Any:
         threads.append(current_thread())
-        return real(plan, vocabulary, worked)
+        return real(*given)
 
     monkeypatch.setattr(compiling, "_made", noted)
     with gen.Engine(own) as engine:
@@ -384,9 +384,9 @@ class TestCompile:
     def test_what_was_compiled_is_kept_by_its_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
         own, made, real = new_model(), [], compiling._made
 
-        def counted(plan: Any, vocabulary: Any, worked: Any = None) -> Any:
+        def counted(plan: Any, *rest: Any) -> Any:
             made.append(plan.key)
-            return real(plan, vocabulary, worked)
+            return real(plan, *rest)
 
         monkeypatch.setattr(compiling, "_made", counted)
         for _ in range(2):
