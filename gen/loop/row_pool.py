@@ -27,7 +27,7 @@ from gen.loop.prefixes.tree import tree_of
 from gen.loop.row_set import RowSet
 from gen.loop.searches.by_sampler import Kind
 from gen.loop.slots import share_out
-from gen.models.base import Lent, MayPartRows, Model, NoRoom
+from gen.models.base import KeepsRows, Lent, MayPartRows, Model, NoRoom
 from gen.models.idle_rows import Idle, let_go
 from gen.stages.device_constraints import DeviceConstraints
 from gen.stages.host_constraints import HostConstraints
@@ -83,7 +83,7 @@ class RowPool:
         self._unit = kind.width * options.step_rows
         self.least = self.whole(least)
         self._cap = options.rows or max(largest, usual_rows(model))
-        self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
+        self._idle: Idle[RowSet] | None = model.idle if isinstance(model, KeepsRows) else None
         self._streams: Streams | None = None
         self.tree = tree_of(model)
         self._warned = False

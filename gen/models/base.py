@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gen.devices import Placement
+from gen.models.idle_rows import Idle
 from gen.samplers.base import Sampler
 from gen.tokenizers import Tokenizer
 
@@ -212,13 +213,21 @@ class Checked(Protocol):
     def check(self) -> object:
         """What recorded steps depend on: the tensors and modules, and everything else that the forward pass reads
         except the numbers in the tensors; None if this is not known. Called once for all requests that join the rows in
-        a turn. A model that can tell at once that it cannot be run may do so in `check_usable`, which calls ask first.
+        a turn.
 
         Compared with `==`, even when the objects may be gone: it must hold them, since Python uses ids again.
 
         Raises:
             ModelError: the model has changed so that gen can no longer run it.
         """
+
+
+@runtime_checkable
+class TellsAtOnce(Protocol):
+    """A model that is `Checked`, and can tell without a look at all of it that it cannot be run."""
+
+    def check_usable(self) -> None:
+        """Called first of all by each call. Raises a ModelError where gen cannot run the model any more."""
 
 
 @runtime_checkable
@@ -232,6 +241,33 @@ class Versioned(Protocol):
         Args:
             checked: the result of `check`, not None.
         """
+
+
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A model that keeps rows, recorded steps, an engine and prefixes from call to call.
+
+    Attributes:
+        idle: where they are.
+    """
+
+    @property
+    def idle(self) -> Idle[Any]: ...
+
+
+@runtime_checkable
+class ProbedWide(Protocol):
+    """A model of which is known how it reads several tokens of a row in a step.
+
+    Attributes:
+        goes_wide: whether its rows may be `WideRows` that do so.
+        wide_difference: how far the logits of such a step are from those of plain ones, in units of their spread.
+    """
+
+    @property
+    def goes_wide(self) -> bool: ...
+    @property
+    def wide_difference(self) -> float: ...
 
 
 @runtime_checkable

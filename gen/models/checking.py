@@ -3,7 +3,7 @@
 from os import PathLike
 
 from gen.errors import ArgumentError, show
-from gen.models.base import Checked, Model
+from gen.models.base import Checked, Model, TellsAtOnce
 
 
 def check_model(model: Model) -> None:
@@ -16,8 +16,8 @@ def check_model(model: Model) -> None:
 def check_usable(model: Model) -> None:
     """As `check_model`, but only as far as it is seen at once: the loop looks at all of the model when prompts join."""
     check_loaded(model)
-    if (check := getattr(model, "check_usable", None)) is not None:
-        check()
+    if isinstance(model, TellsAtOnce):
+        model.check_usable()
 
 
 def check_loaded(model: Model) -> None:

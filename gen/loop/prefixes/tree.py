@@ -16,8 +16,7 @@ from gen.forking import new_lock
 from gen.loop.memory import kept_bytes
 from gen.loop.prefixes.beginnings import common
 from gen.loop.prefixes.columns import Columns, Kept
-from gen.models.base import Model
-from gen.models.idle_rows import Idle
+from gen.models.base import KeepsRows, Model
 
 Salt = str | None
 _EMPTY = 64  # salts without a text that may stay
@@ -25,8 +24,7 @@ _EMPTY = 64  # salts without a text that may stay
 
 def tree_of(model: Model) -> "PrefixTree | None":
     """The tree that belongs to a model, made at the first call; None if the model keeps nothing from call to call."""
-    idle = getattr(model, "idle", None)
-    return idle.prefixes(PrefixTree) if isinstance(idle, Idle) else None
+    return model.idle.prefixes(PrefixTree) if isinstance(model, KeepsRows) else None
 
 
 def usual_bytes(model: Model) -> int:

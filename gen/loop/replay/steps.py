@@ -18,7 +18,7 @@ from gen.loop.replay.cuda_graphs import CaptureFailed, Graph, capture
 from gen.loop.replay.observing import CannotReplay
 from gen.loop.replay.recording import Replay, record, record_in_parts
 from gen.loop.row_set import RowSet
-from gen.models.base import Checked, LooksByRow, Model, Versioned
+from gen.models.base import Checked, KeepsRows, LooksByRow, Model, Versioned
 from gen.models.idle_rows import Idle
 
 RestsOn = tuple[object, Hashable]
@@ -70,7 +70,7 @@ class Steps:
         self.replayed = self.records = False
         self._looks = rows.rows if isinstance(rows.rows, LooksByRow) else None
         self._keeps = rows.rows.replayable and wanted.get(rows.device.type, False)
-        self._idle: Idle[RowSet] | None = getattr(model, "idle", None)
+        self._idle: Idle[RowSet] | None = model.idle if isinstance(model, KeepsRows) else None
 
     def look(self) -> None:
         """Call this when requests join: recorded steps are dropped if what they rest on has changed.
