@@ -314,3 +314,11 @@ def test_token_ids_are_read_as_they_are() -> None:
             gen.embed(model, wrong)  # type: ignore[arg-type]
     with pytest.raises(gen.ArgumentError, match="texts are token ids, and prompt_name is for texts"):
         gen.embed(model, rows, prompt_name="query")
+
+
+def test_a_dtype_that_changes_later_is_the_encoders() -> None:
+    encoder = gen.from_transformers_encoder(tiny_encoder(), encoder_tokenizer())
+    before = gen.embed(encoder, ["a b c", "b"])
+    encoder.hf_model.double()
+    assert str(encoder.placement) == "cpu (float64)"
+    torch.testing.assert_close(gen.embed(encoder, ["a b c", "b"]), before, atol=1e-5, rtol=1e-5)

@@ -25,7 +25,6 @@ class Encoder:
     Attributes:
         hf_model: the transformers model itself.
         recipe: how the vectors of tokens become a text's.
-        placement: recorded when the encoder is made; it does not change.
         vocab_size: how many token ids it has vectors for.
         hidden_size: the length of a token's vector.
         context_length: how many tokens a text may have, special ones included; sys.maxsize if there is no limit.
@@ -55,9 +54,7 @@ class Encoder:
                 f"the tokenizer has ids up to {highest}, the embedding of {name} only {self.vocab_size} rows: use the "
                 "model's own tokenizer."
             )
-        self.placement = Placement(
-            input_device=devices[0], logits_device=devices[0], dtype=model.dtype, has_cache=False
-        )
+        self._device = devices[0]
         self._layers = self.recipe.layers.to(devices[0])
         self._tokenizer = copy.deepcopy(tokenizer)  # fast tokenizers keep truncation settings, and are not for threads
         if self.recipe.lower_case:
@@ -67,6 +64,12 @@ class Encoder:
         longest = self.recipe.max_seq_length or tokenizer.model_max_length
         self.context_length: int = min(_positions(model), longest, sys.maxsize)
         self.hidden_size, self.may_pad = self._probe()
+
+    @property
+    def placement(self) -> Placement:
+        """Its device, recorded when the encoder was made, and the dtype that its model has now."""
+        on = self._device
+        return Placement(input_device=on, logits_device=on, dtype=self.hf_model.dtype, has_cache=False)
 
     def __repr__(self) -> str:
         """What it is, where, and in which dtype."""

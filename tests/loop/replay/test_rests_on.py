@@ -15,6 +15,7 @@ from gen.loop.options import Options
 from gen.loop.row_set import RowSet
 from gen.loop.runner import Runner
 from gen.models.transformers.model import TransformersModel
+from gen.models.transformers.snapshot import Snapshot
 from tests.helpers import byte_tokenizer, tiny_model
 from tests.loop.calls import new_jobs
 
@@ -201,3 +202,21 @@ def test_what_changes_at_every_call_is_told_once(caplog: pytest.LogCaptureFixtur
     text(model)
     text(model)
     assert kept(model).changes == 0
+
+
+def test_a_call_looks_at_the_whole_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, looks = taken(tiny_model()), list[object]()
+
+    def watched(*arguments: Any, **settings: Any) -> Snapshot:
+        looks.append(arguments)
+        return Snapshot(*arguments, **settings)
+
+    monkeypatch.setattr("gen.models.transformers.model.Snapshot", watched)
+    text(model)
+    assert len(looks) == 1
+    assert "".join(gen.stream(model, "to be", max_new_tokens=4, seed=1)) and len(looks) == 2
+    model.hf_model.train()
+    for call in (text, lambda one: next(gen.stream(one, "to be"))):
+        with pytest.raises(gen.ModelError, match="in training mode"):
+            call(model)
+    assert len(looks) == 2  # a model in training mode is refused before
