@@ -7,6 +7,7 @@ look at 96 columns, the third of these is recorded.
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -190,7 +191,7 @@ class Steps:
         try:
             before += [(tensor, tensor.clone()) for tensor in rows.moving()]
             if not self._captures and not rows.search.reorders:  # a rehearsal would be the step itself
-                self._record_on(step, kind, key)
+                self._record_on(_step_of(ref(rows), count, view, width), kind, key)
                 return
             seen = self._recorded(rows.rehearsal(count, view, width), kind, restore, before)
             restore()
@@ -283,6 +284,17 @@ class Steps:
         restore()
         graph = self._captured(rows.step(rows.count, rows.length), seen)
         rows.recordings[rows.count, rows.length, 1, *rows.step_kind()] = graph
+
+
+def _step_of(rows: "ref[RowSet]", count: int, view: int, width: int) -> Callable[[], None]:
+    """A step that the rows themselves may keep: it does not keep the rows."""
+
+    def run() -> None:
+        there = rows()
+        assert there is not None  # whoever runs it has the rows; tells mypy
+        there.step(count, view, width)()
+
+    return run
 
 
 def _difference(now: object, earlier: object) -> str:

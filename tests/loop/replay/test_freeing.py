@@ -38,10 +38,10 @@ def generate(model: TransformersModel, texts: int = 1, new_tokens: int = 28, **o
     gen.generate(model, prompts, **(arguments | options))
 
 
-def recorded(model: TransformersModel) -> list[ref[Tensor]]:
-    """The cache tensors of the rows that the model keeps; steps have been recorded on them."""
+def recorded(model: TransformersModel, *, whole: bool = True) -> list[ref[Tensor]]:
+    """The cache tensors of the rows that the model keeps; steps have been recorded on them, or a part of a step."""
     rows: Any = model.idle.take()
-    assert isinstance(rows, RowSet) and rows.recordings
+    assert isinstance(rows, RowSet) and bool(rows.recordings) == whole and bool(rows.recording) != whole
     model.idle.put(rows)
     return [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
 
@@ -62,20 +62,22 @@ def fails_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowSet, "step", failing)
 
 
-def test_release_frees_the_rows(model: TransformersModel) -> None:
-    generate(model)
-    tensors = recorded(model)
+@pytest.mark.parametrize("whole", [True, False])
+def test_release_frees_the_rows(model: TransformersModel, whole: bool) -> None:
+    generate(model, new_tokens=28 if whole else 18)
+    tensors = recorded(model, whole=whole)
     assert alive(tensors) == len(tensors) > 0
     model.release()
     assert alive(tensors) == 0
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("next_call", ["more rows", "another search", "memory is out"])
 def test_rows_are_freed_before_others_are_made(
-    model: TransformersModel, next_call: str, monkeypatch: pytest.MonkeyPatch
+    model: TransformersModel, next_call: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generate(model, texts=2)
-    tensors, seen, new_rows = recorded(model), list[int](), model.new_rows
+    generate(model, texts=2, new_tokens=28 if whole else 18)  # 18: their last step makes a first part of the recording
+    tensors, seen, new_rows = recorded(model, whole=whole), list[int](), model.new_rows
 
     def noted(count: int, length: int) -> Any:
         seen.append(alive(tensors))
@@ -93,11 +95,7 @@ def test_rows_are_freed_before_others_are_made(
 
 def test_a_recording_that_is_not_complete_holds_nothing_that_is_given_up(model: TransformersModel) -> None:
     generate(model, new_tokens=18)  # its last step makes the first part of the recording
-    rows: Any = model.idle.take()
-    assert rows.recording is not None and not rows.recordings
-    model.idle.put(rows)
-    tensors = [ref(tensor) for name, tensor, _ in rows.rows.parts() if "cache" in name]
-    del rows
+    tensors = recorded(model, whole=False)
     generate(model, new_tokens=60)  # the rows grow
     assert alive(tensors) == 0
 
