@@ -266,12 +266,18 @@ class _Writer:
             return "(" + "".join(f"{self.write(part)}, " for part in value) + ")"
         if type(value) is list:
             return "[" + ", ".join(map(self.write, value)) + "]"
+        if type(value) is dict:
+            return "{" + ", ".join(f"{self.write(key)}: {self.write(part)}" for key, part in value.items()) + "}"
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return f"{self.constant(type(value))}({', '.join(map(self.write, value))})"
         if isinstance(value, slice):
             return f"slice({self.write(value.start)}, {self.write(value.stop)}, {self.write(value.step)})"
         if type(value) is int and value >= _SMALL:
             return self.constant(value)
         if value is None or value is Ellipsis or type(value) in (bool, int, str):
             return repr(value)
+        if any(id(tensor) in self._names for tensor in tensors_in(value)):
+            raise CannotReplay(f"it passes a tensor that it has made within an {type(value).__name__}")
         return self.constant(value)
 
     def constant(self, value: object) -> str:

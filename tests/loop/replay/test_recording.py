@@ -1,13 +1,15 @@
 """Recorded steps equal the steps themselves; every mistake that a step can make is planted, and must be refused."""
 
 import ctypes
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.loop.replay import recording
@@ -88,12 +90,37 @@ def runs_a_module(m: Memory) -> Tensor:
     return result
 
 
+class Two(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
+def summed(parts: Any) -> Tensor:
+    """A torch function that takes its tensors within an object, as functions of libraries do."""
+    tensors = tuple(parts.values() if isinstance(parts, dict) else parts)
+    if has_torch_function(tensors):
+        made: Tensor = handle_torch_function(summed, tensors, parts)
+        return made
+    return tensors[0] + 2 * tensors[1]
+
+
+def passes_a_dict(m: Memory) -> Tensor:
+    return summed({"b": m.x + m.count.add_(1), "a": m.w[:4]}) + summed({"a": m.x, 3: m.x * m.count})
+
+
+def passes_a_named_tuple(m: Memory) -> Tensor:
+    return summed(Two(m.x, m.x + m.count.add_(1)))
+
+
 RUN = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).requires_grad_(False)
 
 
 @pytest.mark.parametrize(
     "step",
-    [appends, unpacks, writes_with_operators, attends, selects_with_indices, selects_with_an_array, runs_a_module],
+    [
+        *(appends, unpacks, writes_with_operators, attends, selects_with_indices, selects_with_an_array, runs_a_module),
+        *(passes_a_dict, passes_a_named_tuple),
+    ],
 )
 def test_a_recording_does_what_the_step_does(memory: Memory, step: Callable[[Memory], Tensor]) -> None:
     replay = record(lambda: step(memory), again=memory.restore)
@@ -202,9 +229,14 @@ def fills_what_stays(m: Memory) -> Tensor:
     return m.filled + m.count.add_(1)
 
 
+def passes_what_it_has_made_in_an_ordered_dict(m: Memory) -> Tensor:
+    return summed(OrderedDict(a=m.x, b=m.x + m.count.add_(1)))
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
+        (passes_what_it_has_made_in_an_ordered_dict, "passes a tensor that it has made within an OrderedDict"),
         (fills_through_an_address, "reads on the host: data_ptr"),
         (fills_through_a_storage, "reads on the host: untyped_storage"),
         (fills_through_dlpack, "reads on the host: __dlpack__"),
@@ -340,6 +372,16 @@ def test_copies_between_devices_are_refused(how: str) -> None:
 
 def test_a_copy_to_another_type_is_none_to_another_device(memory: Memory) -> None:
     assert record(lambda: memory.x.to(torch.float64).to("cpu"), again=lambda: None)().dtype == torch.float64
+
+
+@pytest.mark.parametrize("within", [dict, lambda **parts: Two(*parts.values())], ids=["dict", "named tuple"])
+def test_what_a_step_makes_and_passes_within_an_object_is_made_anew(within: Callable[..., Any]) -> None:
+    """On a GPU no values are compared: the recording must be right without that."""
+    with virtual_gpus(1):
+        count = torch.zeros(1, dtype=torch.int64, device="cuda")
+        replay = record(lambda: summed(within(a=count.add_(1), b=count * 10)), again=lambda: None)
+        count.zero_()
+        assert [replay().item() for _ in range(3)] == [21, 42, 63]
 
 
 def test_steps_of_virtual_gpus_are_recorded_with_what_they_make(memory: Memory) -> None:
